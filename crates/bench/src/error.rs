@@ -1,0 +1,111 @@
+//! Errors that end a run, and errors of one placement.
+
+use std::io;
+
+use thiserror::Error;
+
+/// Why a run ended without a report.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// No suite has this name.
+    #[error("no suite is called `{name}`; there are: {known}")]
+    UnknownSuite {
+        /// The name that was given.
+        name: String,
+        /// The names that exist, separated by commas.
+        known: String,
+    },
+    /// The filter leaves nothing to measure.
+    #[error("no figure's id contains `{filter}`; `palimpsest bench --list` shows them")]
+    NothingMatches {
+        /// The filter that was given.
+        filter: String,
+    },
+    /// The code generator does not serve this machine or refused a program.
+    #[error("cannot compile the programs to measure: {reason}")]
+    Compile {
+        /// What the code generator said.
+        reason: String,
+    },
+    /// A placed program returned something else than its model: the figures would be worthless.
+    #[error("{contestant} ran the programs of {id} and got {found:#x} instead of {expected:#x}")]
+    WrongResult {
+        /// Group of figures.
+        id: String,
+        /// Who placed the program.
+        contestant: String,
+        /// What the model says.
+        expected: u64,
+        /// What the call returned.
+        found: u64,
+    },
+    /// A contestant could not place, free or count.
+    #[error("{contestant} failed while measuring {id}")]
+    Contestant {
+        /// Group of figures.
+        id: String,
+        /// Who failed.
+        contestant: String,
+        /// Why.
+        #[source]
+        source: PlaceError,
+    },
+    /// The kernel's accounting of this process could not be read.
+    #[error("cannot read {path}")]
+    Accounting {
+        /// File under `/proc`.
+        path: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The process that measures memory did not answer.
+    #[error("the process that measures the memory of {contestant} failed: {reason}")]
+    Probe {
+        /// Whose memory.
+        contestant: String,
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// Why one program could not be placed, made executable or freed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// No memory for the code.
+    #[error("cannot map {len} bytes for code (`vm.max_map_count` limits the number of mappings)")]
+    Map {
+        /// Bytes asked for.
+        len: usize,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Written code did not become executable.
+    #[error("cannot make {len} bytes of code executable (`vm.max_map_count` limits the number of mappings)")]
+    Protect {
+        /// Bytes asked for.
+        len: usize,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// A peer refused.
+    #[error("{peer} refused {len} bytes of code: {reason}")]
+    Peer {
+        /// Which peer.
+        peer: &'static str,
+        /// Length of the code in bytes.
+        len: usize,
+        /// What it said.
+        reason: String,
+    },
+    /// A peer that this build does not contain.
+    #[error("{peer} is not in this build: run `cargo xtask bench`, or build with `--features peers`")]
+    NotBuilt {
+        /// Which peer.
+        peer: &'static str,
+    },
+}

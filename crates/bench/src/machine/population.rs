@@ -1,0 +1,111 @@
+//! Many placed programs, and the loop that calls them.
+
+use std::hint::black_box;
+use std::mem;
+
+use crate::PlaceError;
+use crate::placers::{Loaded, Placer};
+use crate::programs::Compiled;
+
+/// What every compiled program is.
+type Function = extern "C" fn(u64) -> u64;
+
+/// Programs that one contestant has placed.
+///
+/// # Invariants
+///
+/// `functions[i]` enters the code of `held[i]`, which stays executable while `held[i]` exists. Both are emptied together.
+pub(crate) struct Population {
+    functions: Vec<Function>,
+    held: Vec<Loaded>,
+    placer: Box<dyn Placer>,
+}
+
+/// The programs of a population in the order in which they will be called.
+pub(crate) struct Callables<'a> {
+    population: &'a Population,
+    permuted: Option<Vec<Function>>,
+}
+
+impl Population {
+    /// Has `placer` place all `programs`. On an error those placed so far are freed.
+    pub(crate) fn place(mut placer: Box<dyn Placer>, programs: &[Compiled]) -> Result<Self, PlaceError> {
+        let mut held = Vec::with_capacity(programs.len());
+        for program in programs {
+            match placer.load(program.code()) {
+                Ok(loaded) => held.push(loaded),
+                Err(error) => {
+                    for loaded in held {
+                        placer.free(loaded)?;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        let functions = held.iter().map(enter).collect();
+        Ok(Self {
+            functions,
+            held,
+            placer,
+        })
+    }
+
+    /// The programs in the order in which they were placed.
+    pub(crate) fn in_sequence(&self) -> Callables<'_> {
+        Callables {
+            population: self,
+            permuted: None,
+        }
+    }
+
+    /// The programs in `order`, a list of their numbers.
+    pub(crate) fn in_order(&self, order: &[usize]) -> Callables<'_> {
+        Callables {
+            population: self,
+            permuted: Some(order.iter().map(|&number| self.functions[number]).collect()),
+        }
+    }
+
+    /// Frees all programs.
+    pub(crate) fn free(mut self) -> Result<(), PlaceError> {
+        self.functions.clear();
+        for loaded in mem::take(&mut self.held) {
+            self.placer.free(loaded)?;
+        }
+        self.placer.settle()
+    }
+}
+
+impl Callables<'_> {
+    /// Number of programs.
+    pub(crate) fn len(&self) -> usize {
+        self.functions().len()
+    }
+
+    /// Calls every program once with `argument` and adds up what they return.
+    pub(crate) fn call_all(&self, argument: u64) -> u64 {
+        let mut sum = 0_u64;
+        for function in self.functions() {
+            sum = sum.wrapping_add(function(black_box(argument)));
+        }
+        sum
+    }
+
+    /// What each program returns for `argument`.
+    pub(crate) fn call_each(&self, argument: u64) -> impl Iterator<Item = u64> {
+        self.functions().iter().map(move |function| function(argument))
+    }
+
+    fn functions(&self) -> &[Function] {
+        self.permuted.as_deref().unwrap_or(&self.population.functions)
+    }
+}
+
+/// The function at the beginning of `loaded`.
+///
+/// The result may be called only while `loaded` exists; the callers in this file keep both in one [`Population`].
+fn enter(loaded: &Loaded) -> Function {
+    // SAFETY: `Population::place` is the only caller and loads only `Compiled` code, which by that type's invariant is a function of
+    // this type; a placer's `load` returns the address of an executable copy of it (contract of `Placer`).
+    unsafe { mem::transmute::<*const u8, Function>(loaded.entry()) }
+}

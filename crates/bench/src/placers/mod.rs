@@ -1,0 +1,214 @@
+//! The contestants: ways to get a program's bytes to where they can run.
+
+mod bucket_128k;
+#[cfg(feature = "peers")]
+mod cranelift_jit;
+mod floor;
+#[cfg(feature = "peers")]
+mod jit_allocator;
+mod packed;
+mod page_each;
+
+use std::str::FromStr;
+
+pub(crate) use packed::{EachInstruction, Packed};
+
+use crate::PlaceError;
+use crate::machine::CodeArea;
+
+/// Places programs and frees them.
+///
+/// # Contract
+///
+/// `load` returns the address of an executable copy of the bytes it was given, and that copy stays until the returned value is given
+/// to `free` or the placer is dropped. `machine::Population` relies on it.
+pub(crate) trait Placer {
+    /// Makes a copy of `code` that can be called.
+    fn load(&mut self, code: &[u8]) -> Result<Loaded, PlaceError>;
+
+    /// Loads all of `codes` and appends them to `loaded`; contestants with a cheaper way to load many override this.
+    fn load_all(&mut self, codes: &[&[u8]], loaded: &mut Vec<Loaded>) -> Result<(), PlaceError> {
+        for code in codes {
+            loaded.push(self.load(code)?);
+        }
+        Ok(())
+    }
+
+    /// Ends a program. Nobody may be inside.
+    fn free(&mut self, loaded: Loaded) -> Result<(), PlaceError>;
+
+    /// Finishes what `free` left for later.
+    fn settle(&mut self) -> Result<(), PlaceError> {
+        Ok(())
+    }
+}
+
+/// A program that can be called, whoever placed it.
+pub(crate) enum Loaded {
+    /// In a pack.
+    Packed(CodeArea),
+    /// In a mapping of its own.
+    Area(CodeArea),
+    /// In a block of `jit-allocator`.
+    #[cfg(feature = "peers")]
+    Allocated(crate::machine::Allocated),
+    /// In the memory of a `JITModule`, which frees all its functions together.
+    #[cfg(feature = "peers")]
+    Defined(*const u8),
+    /// Copied to where it cannot run.
+    Copied(*const u8),
+}
+
+impl Loaded {
+    /// First byte of the program.
+    pub(crate) fn entry(&self) -> *const u8 {
+        match self {
+            Self::Packed(area) => area.entry(),
+            Self::Area(area) => area.entry(),
+            #[cfg(feature = "peers")]
+            Self::Allocated(allocated) => allocated.entry(),
+            #[cfg(feature = "peers")]
+            Self::Defined(entry) => *entry,
+            Self::Copied(copy) => *copy,
+        }
+    }
+}
+
+/// Everyone who can take part. The name is the last part of an entry's id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contestant {
+    /// Palimpsest's packs, program by program.
+    Packed,
+    /// Palimpsest's packs, many programs in one finalisation.
+    PackedBatch,
+    /// A page of its own for each program.
+    PageEach,
+    /// A 128 KiB mapping for each program.
+    Bucket128k,
+    /// The crate `jit-allocator`.
+    JitAllocator,
+    /// The crate `cranelift-jit`, finalised after each program.
+    CraneliftJit,
+    /// The crate `cranelift-jit`, finalised once after all programs.
+    CraneliftJitBatch,
+    /// A plain copy: what nobody can be faster than.
+    Copy,
+}
+
+impl Contestant {
+    /// All of them.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Packed,
+        Self::PackedBatch,
+        Self::PageEach,
+        Self::Bucket128k,
+        Self::JitAllocator,
+        Self::CraneliftJit,
+        Self::CraneliftJitBatch,
+        Self::Copy,
+    ];
+
+    /// Name in ids.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Packed => "packed",
+            Self::PackedBatch => "packed_batch",
+            Self::PageEach => "page_each",
+            Self::Bucket128k => "bucket_128k",
+            Self::JitAllocator => "jit_allocator",
+            Self::CraneliftJit => "cranelift_jit",
+            Self::CraneliftJitBatch => "cranelift_jit_batch",
+            Self::Copy => "copy",
+        }
+    }
+
+    /// Whether the figure is Palimpsest's.
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Self::Packed | Self::PackedBatch)
+    }
+
+    /// Whether this build contains the contestant.
+    pub(crate) fn is_built(self) -> bool {
+        cfg!(feature = "peers") || !matches!(self, Self::JitAllocator | Self::CraneliftJit | Self::CraneliftJitBatch)
+    }
+
+    /// A placer without programs.
+    pub(crate) fn open(self) -> Result<Box<dyn Placer>, PlaceError> {
+        Ok(match self {
+            Self::Packed => Box::new(Packed::open()?),
+            Self::PackedBatch => Box::new(packed::Batch::open()?),
+            Self::PageEach => Box::new(page_each::PageEach),
+            Self::Bucket128k => Box::new(bucket_128k::Bucket128k),
+            Self::Copy => Box::new(floor::Floor::new()),
+            #[cfg(feature = "peers")]
+            Self::JitAllocator => Box::new(jit_allocator::JitAllocatorPeer::new()),
+            #[cfg(feature = "peers")]
+            Self::CraneliftJit => Box::new(cranelift_jit::CraneliftJit::open()?),
+            #[cfg(feature = "peers")]
+            Self::CraneliftJitBatch => Box::new(cranelift_jit::Batch::open()?),
+            #[cfg(not(feature = "peers"))]
+            Self::JitAllocator | Self::CraneliftJit | Self::CraneliftJitBatch => {
+                return Err(PlaceError::NotBuilt { peer: self.name() });
+            }
+        })
+    }
+}
+
+/// No contestant has this name.
+#[derive(Debug, thiserror::Error)]
+#[error("no contestant is called `{0}`")]
+pub(crate) struct UnknownContestant(String);
+
+impl FromStr for Contestant {
+    type Err = UnknownContestant;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|contestant| contestant.name() == name)
+            .ok_or_else(|| UnknownContestant(name.to_owned()))
+    }
+}
+
+/// A value of another placer was given to `free`.
+fn foreign(peer: &'static str) -> PlaceError {
+    PlaceError::Peer {
+        peer,
+        len: 0,
+        reason: "the program was placed by another contestant".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Population;
+    use crate::programs::compile_all;
+
+    #[test]
+    fn every_contestant_runs_every_program_as_the_model_says() {
+        let programs = compile_all(150).expect("this host has a Cranelift backend");
+        for contestant in Contestant::ALL {
+            if contestant == Contestant::Copy || !contestant.is_built() {
+                continue;
+            }
+            let name = contestant.name();
+            let placer = contestant.open().unwrap_or_else(|error| panic!("{name}: {error}"));
+            let population = Population::place(placer, &programs).unwrap_or_else(|error| panic!("{name}: {error}"));
+            for argument in [0, 1, 0xdead_beef, u64::MAX] {
+                let expected: Vec<u64> = programs.iter().map(|program| program.evaluate(argument)).collect();
+                let found: Vec<u64> = population.in_sequence().call_each(argument).collect();
+                assert_eq!(found, expected, "{name} with {argument:#x}");
+            }
+            population.free().unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for contestant in Contestant::ALL {
+            assert_eq!(contestant.name().parse::<Contestant>().ok(), Some(contestant));
+        }
+        assert!("nobody".parse::<Contestant>().is_err());
+    }
+}

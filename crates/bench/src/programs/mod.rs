@@ -1,0 +1,7 @@
+//! The programs that the suites place and call: generated, compiled by Cranelift, and checked against a model in Rust.
+
+mod compile;
+mod model;
+
+pub(crate) use compile::{Compiled, compile_all};
+pub(crate) use model::Source;

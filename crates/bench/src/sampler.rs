@@ -1,0 +1,106 @@
+//! Interleaved sampling: in each round every contestant runs once, and the order rotates from round to round.
+//!
+//! Times of virtual machines drift within seconds. Measured one after the other, two equal contestants can differ by a third; measured
+//! in rounds, the drift reaches both.
+
+/// Median and spread of a set of samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// Middle value; mean of the two middle values for an even number of samples.
+    pub median: f64,
+    /// Smallest sample.
+    pub min: f64,
+    /// Largest sample.
+    pub max: f64,
+    /// Number of samples.
+    pub runs: usize,
+}
+
+impl Summary {
+    /// Summary of `samples`; `None` if there are none.
+    #[must_use]
+    pub fn of(samples: &[f64]) -> Option<Self> {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let runs = sorted.len();
+        let (&min, &max) = (sorted.first()?, sorted.last()?);
+        let upper = sorted[runs / 2];
+        let median = if runs.is_multiple_of(2) {
+            f64::midpoint(sorted[runs / 2 - 1], upper)
+        } else {
+            upper
+        };
+        Some(Self {
+            median,
+            min,
+            max,
+            runs,
+        })
+    }
+}
+
+/// Indices `0..contestants` in the order of round `round`: each contestant is first once in `contestants` rounds.
+pub fn rotation(contestants: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..contestants).map(move |place| (place + round) % contestants)
+}
+
+/// Runs `rounds` rounds over `contestants`. `sample` takes one sample of the contestant; its error ends the sampling.
+/// Returns the samples of each contestant.
+///
+/// # Errors
+///
+/// The first error of `sample`.
+pub fn interleave<C, E>(
+    contestants: &mut [C],
+    rounds: usize,
+    mut sample: impl FnMut(&mut C) -> Result<f64, E>,
+) -> Result<Vec<Vec<f64>>, E> {
+    let mut samples = vec![Vec::with_capacity(rounds); contestants.len()];
+    for round in 0..rounds {
+        for index in rotation(contestants.len(), round) {
+            samples[index].push(sample(&mut contestants[index])?);
+        }
+    }
+    Ok(samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_of_odd_even_and_no_samples() {
+        let odd = Summary::of(&[3.0, 1.0, 2.0]).expect("three samples");
+        assert_eq!(
+            (odd.median, odd.min, odd.max, odd.runs),
+            (2.0, 1.0, 3.0, 3)
+        );
+        let even = Summary::of(&[4.0, 1.0, 2.0, 3.0]).expect("four samples");
+        assert_eq!(even.median, 2.5);
+        assert_eq!(Summary::of(&[]), None);
+    }
+
+    #[test]
+    fn every_contestant_runs_once_a_round_in_rotating_order() {
+        let mut seen = Vec::new();
+        let mut contestants = ['a', 'b', 'c'];
+        let samples = interleave(&mut contestants, 4, |&mut contestant| {
+            seen.push(contestant);
+            Ok::<f64, ()>(f64::from(u32::from(contestant)))
+        });
+        assert_eq!(seen.iter().collect::<String>(), "abcbcacababc");
+        let samples = samples.expect("no sample fails");
+        assert_eq!(samples, [[97.0; 4], [98.0; 4], [99.0; 4]]);
+    }
+
+    #[test]
+    fn a_failing_sample_ends_the_sampling() {
+        let mut taken = 0;
+        let outcome = interleave(&mut [1, 2], 3, |&mut contestant| {
+            taken += 1;
+            if contestant == 2 { Err("refused") } else { Ok(0.0) }
+        });
+        assert_eq!(outcome, Err("refused"));
+        assert_eq!(taken, 2);
+    }
+}

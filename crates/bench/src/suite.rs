@@ -1,0 +1,274 @@
+//! What a suite is, and the run that drives suites.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use crate::placers::{Contestant, Packed};
+use crate::progress::Progress;
+use crate::record::{Entry, FORMAT_VERSION, Report, Skipped, Unit};
+use crate::sampler::Summary;
+use crate::{BenchError, PlaceError, host, suites};
+
+/// How much time a run may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Effort {
+    /// Under a minute for all suites together.
+    Quick,
+    /// A few minutes; narrower medians.
+    #[default]
+    Full,
+}
+
+impl Effort {
+    /// `quick` or `full`, whichever this is.
+    #[must_use]
+    pub fn pick<T>(self, quick: T, full: T) -> T {
+        match self {
+            Self::Quick => quick,
+            Self::Full => full,
+        }
+    }
+}
+
+/// Figures that are measured together, because they are each other's baselines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Common beginning of the ids.
+    pub id: String,
+    /// What the figures show, for a heading.
+    pub title: String,
+    /// The ids of all figures.
+    pub figures: Vec<String>,
+}
+
+/// A set of figures with their baselines.
+pub trait Suite {
+    /// First part of the ids, and the name on the command line.
+    fn id(&self) -> &'static str;
+
+    /// One sentence for `--list`.
+    fn description(&self) -> &'static str;
+
+    /// Everything the suite can measure.
+    fn groups(&self) -> Vec<Group>;
+
+    /// Measures those groups that [`Context::wants`].
+    ///
+    /// # Errors
+    ///
+    /// A figure that cannot be trusted ends the run. One that this machine or build cannot measure is [`Context::skip`]ped.
+    fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError>;
+}
+
+/// What to measure.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Names of suites; all if empty.
+    pub suites: Vec<String>,
+    /// Measure only groups with an id that contains this text.
+    pub filter: Option<String>,
+    /// How long to measure.
+    pub effort: Effort,
+    /// Program and first arguments that start a process which calls [`suites::pack::probe_memory`] with the arguments that follow, and
+    /// prints the result. Without it, figures of memory are skipped: they need a process without a past.
+    pub memory_probe: Option<Vec<PathBuf>>,
+}
+
+/// The part of a [`Request`] that decides which figures are measured.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    filter: Option<String>,
+}
+
+impl Wanted {
+    /// Only groups with an id that contains `filter`; all if there is none.
+    #[must_use]
+    pub fn matching(filter: Option<String>) -> Self {
+        Self { filter }
+    }
+
+    /// Whether any figure of `group` is asked for.
+    #[must_use]
+    pub fn group(&self, group: &Group) -> bool {
+        self.filter
+            .as_deref()
+            .is_none_or(|filter| group.figures.iter().any(|id| id.contains(filter)))
+    }
+}
+
+/// What a suite is given, and where it leaves what it found.
+pub struct Context<'a> {
+    /// How long to measure.
+    pub effort: Effort,
+    wanted: Wanted,
+    pub(crate) memory_probe: Option<&'a [PathBuf]>,
+    progress: &'a dyn Progress,
+    results: Vec<Entry>,
+    skipped: Vec<Skipped>,
+    backing: Option<String>,
+}
+
+impl Context<'_> {
+    /// Whether to measure `group`.
+    #[must_use]
+    pub fn wants(&self, group: &Group) -> bool {
+        self.wanted.group(group)
+    }
+
+    /// Tells that the group with this id is being measured.
+    pub fn begin(&self, id: &str) {
+        self.progress.figure(id);
+    }
+
+    /// Tells that the group is done.
+    pub fn done(&self) {
+        self.progress.figure_done();
+    }
+
+    /// Records a figure.
+    pub fn record(&mut self, entry: Entry) {
+        self.results.push(entry);
+    }
+
+    /// Records that `id` has no value, and why.
+    pub fn skip(&mut self, id: impl Into<String>, reason: impl Into<String>) {
+        self.skipped.push(Skipped {
+            id: id.into(),
+            reason: reason.into(),
+        });
+    }
+
+    /// Skips `id` because its contestant failed, with all the causes.
+    pub(crate) fn skip_failed(&mut self, id: impl Into<String>, error: &PlaceError) {
+        let mut reason = error.to_string();
+        let mut cause = std::error::Error::source(error);
+        while let Some(error) = cause {
+            reason = format!("{reason}: {error}");
+            cause = error.source();
+        }
+        self.skip(id, reason);
+    }
+
+    /// Records one group from the samples of its contestants: `ours` are compared with `rivals`, the most important rival first.
+    pub(crate) fn record_group(&mut self, unit: Unit, measured: Vec<Measured>) {
+        let mut entries: Vec<(Option<Contestant>, Entry)> = Vec::with_capacity(measured.len());
+        for figure in measured {
+            let Some(summary) = Summary::of(&figure.samples) else {
+                continue;
+            };
+            let mut entry = Entry::new(figure.id, unit, summary);
+            entry.note = figure.note;
+            if figure.contestant.is_some_and(Contestant::is_ours) {
+                entry.backing.clone_from(&self.backing);
+            }
+            entries.push((figure.contestant, entry));
+        }
+        let rivals: Vec<Entry> = entries
+            .iter()
+            .filter(|(who, _)| who.is_some_and(|who| !who.is_ours() && who != Contestant::Copy))
+            .map(|(_, entry)| entry.clone())
+            .collect();
+        let rivals: Vec<&Entry> = rivals.iter().collect();
+        for (who, mut entry) in entries {
+            if who.is_some_and(Contestant::is_ours) {
+                entry.compare(&rivals);
+            }
+            self.results.push(entry);
+        }
+    }
+}
+
+/// The samples behind one entry.
+pub(crate) struct Measured {
+    /// Id of the entry.
+    pub(crate) id: String,
+    /// Whose figure it is; `None` if it is neither ours nor a rival's.
+    pub(crate) contestant: Option<Contestant>,
+    /// One value per run.
+    pub(crate) samples: Vec<f64>,
+    /// What the figure includes.
+    pub(crate) note: Option<String>,
+}
+
+/// Runs what `request` asks for.
+///
+/// # Errors
+///
+/// [`BenchError::UnknownSuite`] and [`BenchError::NothingMatches`] before anything has run; the others end the run.
+pub fn run(request: &Request, progress: &dyn Progress) -> Result<Report, BenchError> {
+    let started = Instant::now();
+    let chosen = suites::choose(&request.suites)?;
+    let wanted = Wanted::matching(request.filter.clone());
+    let groups = chosen
+        .iter()
+        .flat_map(|suite| suite.groups())
+        .filter(|group| wanted.group(group))
+        .count();
+    if groups == 0 {
+        return Err(BenchError::NothingMatches {
+            filter: request.filter.clone().unwrap_or_default(),
+        });
+    }
+    let mut machine = host::describe();
+    let packs = Packed::open().map_err(|source| BenchError::Contestant {
+        id: "pack".to_owned(),
+        contestant: Contestant::Packed.name().to_owned(),
+        source,
+    })?;
+    machine.backing = Some(packs.backing());
+    machine.refused = packs.refused();
+    drop(packs);
+    let mut context = Context {
+        effort: request.effort,
+        wanted,
+        memory_probe: request.memory_probe.as_deref(),
+        progress,
+        results: Vec::new(),
+        skipped: Vec::new(),
+        backing: machine.backing.clone(),
+    };
+    progress.begin(groups);
+    let outcome = chosen.iter().try_for_each(|suite| suite.run(&mut context));
+    progress.end();
+    outcome?;
+    Ok(Report {
+        version: FORMAT_VERSION,
+        machine,
+        seconds: started.elapsed().as_secs_f64(),
+        results: context.results,
+        skipped: context.skipped,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_takes_whole_groups() {
+        let group = Group {
+            id: "pack.load".into(),
+            title: String::new(),
+            figures: vec!["pack.load.packed".into(), "pack.load.page_each".into()],
+        };
+        assert!(Wanted::matching(None).group(&group));
+        assert!(Wanted::matching(Some("page_each".into())).group(&group));
+        assert!(!Wanted::matching(Some("call".into())).group(&group));
+    }
+
+    #[test]
+    fn unknown_suites_and_empty_selections_are_errors() {
+        let unknown = Request {
+            suites: vec!["nosuch".into()],
+            ..Request::default()
+        };
+        let error = run(&unknown, &crate::progress::Silent).expect_err("there is no such suite");
+        assert!(error.to_string().contains("`nosuch`"));
+        let empty = Request {
+            filter: Some("nosuch".into()),
+            ..Request::default()
+        };
+        let error = run(&empty, &crate::progress::Silent).expect_err("nothing matches");
+        assert!(matches!(error, BenchError::NothingMatches { .. }));
+    }
+}

@@ -1,0 +1,173 @@
+//! [`PackModule`]: construction, finalization and access.
+
+use std::ptr;
+
+use cranelift_codegen::isa::OwnedTargetIsa;
+use cranelift_module::{DataId, FuncId, ModuleRelocTarget, ModuleResult};
+use palimpsest_text::{Data, Packs, Program};
+
+use crate::arch::{self, Machine};
+use crate::builder::PackBuilder;
+use crate::definition::{DataObject, Function, LiveFunction, Target, Trap};
+use crate::error::BuildError;
+use crate::link::Batch;
+use crate::references::References;
+use crate::scope::Scope;
+
+/// A [`Module`](cranelift_module::Module) whose functions lie in packs and can be freed one by one.
+///
+/// Has the methods of `cranelift_jit::JITModule`; the [crate's introduction](crate) lists where they differ.
+pub struct PackModule {
+    pub(crate) isa: OwnedTargetIsa,
+    pub(crate) machine: &'static dyn Machine,
+    pub(crate) scope: Scope,
+    pub(crate) references: References,
+    packs: Packs,
+}
+
+impl PackModule {
+    /// Makes a module.
+    ///
+    /// # Panics
+    /// Where [`try_new`](Self::try_new) gives an error. With packs given by [`PackBuilder::packs`] and an isa that
+    /// this crate knows there is none.
+    #[must_use]
+    pub fn new(builder: PackBuilder) -> Self {
+        match Self::try_new(builder) {
+            Ok(module) => module,
+            Err(error) => panic!("cannot make a PackModule (try_new gives this as an error): {error}"),
+        }
+    }
+
+    /// Makes a module, in packs of its own unless the builder was given some.
+    ///
+    /// # Errors
+    /// [`BuildError::Target`] for an instruction set that this crate cannot link, [`BuildError::Open`] when the machine
+    /// gives no executable memory.
+    pub fn try_new(builder: PackBuilder) -> Result<Self, BuildError> {
+        let machine = arch::machine(builder.isa.triple())?;
+        let packs = match builder.packs {
+            Some(packs) => packs,
+            None => Packs::new()?,
+        };
+        Ok(Self {
+            isa: builder.isa,
+            machine,
+            scope: Scope::new(builder.symbols, builder.libcall_names),
+            references: References::default(),
+            packs,
+        })
+    }
+
+    /// The packs that hold the module's code: statistics, reclaim, lookup by address.
+    #[must_use]
+    pub fn packs(&self) -> &Packs {
+        &self.packs
+    }
+
+    /// Puts every function and data object that is defined but not yet finalized into its place.
+    ///
+    /// All functions together cost one synchronisation of the cores, so define many and finalize once.
+    ///
+    /// # Errors
+    /// [`ModuleError::Backend`](cranelift_module::ModuleError::Backend) with a [`LinkError`](crate::LinkError), or
+    /// [`ModuleError::Allocation`](cranelift_module::ModuleError::Allocation) when the packs are full. Nothing is
+    /// finalized then; everything stays defined, so define what was missing, or free what was wrong, and call again.
+    pub fn finalize_definitions(&mut self) -> ModuleResult<()> {
+        let mut batch = Batch::new(self.machine, &self.packs, &self.scope);
+        batch.place()?;
+        batch.write()?;
+        batch.go_live()?.enter(&mut self.scope);
+        Ok(())
+    }
+
+    /// The address of a finalized function, valid until the function is freed or the module dropped.
+    ///
+    /// # Panics
+    /// If the function is not defined, or not finalized; [`program`](Self::program) gives `None` instead.
+    #[must_use]
+    pub fn get_finalized_function(&self, func_id: FuncId) -> *const u8 {
+        match self.live(func_id) {
+            Some(live) => live.program.entry(),
+            None => panic!(
+                "function `{}` is not finalized: define it, then call finalize_definitions",
+                self.scope.function_name(func_id)
+            ),
+        }
+    }
+
+    /// The address and length in bytes of a finalized data object, valid until it is freed or the module dropped.
+    ///
+    /// # Panics
+    /// If the data object is not defined, or not finalized; [`data`](Self::data) gives `None` instead.
+    #[must_use]
+    pub fn get_finalized_data(&self, data_id: DataId) -> (*const u8, usize) {
+        match self.scope.data.get(&data_id) {
+            Some(DataObject::Live(live)) => (live.data.as_ptr().cast_const(), live.len),
+            _ => panic!(
+                "data object `{}` is not finalized: define it, then call finalize_definitions",
+                self.scope.data_name(data_id)
+            ),
+        }
+    }
+
+    /// The address that a relocation against `name` resolves to: a finalized definition, or a symbol of the host.
+    ///
+    /// # Panics
+    /// If there is none, or none yet because the definition is not finalized.
+    #[must_use]
+    pub fn get_address(&self, name: &ModuleRelocTarget) -> *const u8 {
+        let address = Target::of(name).and_then(|target| self.scope.address(target));
+        match address {
+            Some(address) => ptr::with_exposed_provenance(address as usize),
+            None => panic!("symbol {name} has no address: define and finalize it, or name it by PackBuilder::symbol"),
+        }
+    }
+
+    /// The program of a finalized function, or `None`.
+    ///
+    /// A program is the function's code, then what veneers and address slots it needs; see
+    /// [`code_len`](Self::code_len).
+    #[must_use]
+    pub fn program(&self, func_id: FuncId) -> Option<&Program> {
+        self.live(func_id).map(|live| &live.program)
+    }
+
+    /// The memory of a finalized data object, or `None`.
+    #[must_use]
+    pub fn data(&self, data_id: DataId) -> Option<&Data> {
+        match self.scope.data.get(&data_id)? {
+            DataObject::Live(live) => Some(&live.data),
+            DataObject::Pending(_) => None,
+        }
+    }
+
+    /// Bytes of a function's own code, without veneers and address slots; `None` while it is not defined.
+    #[must_use]
+    pub fn code_len(&self, func_id: FuncId) -> Option<usize> {
+        Some(match self.scope.functions.get(&func_id)? {
+            Function::Pending(pending) => pending.code.len(),
+            Function::Live(live) => live.code_len,
+        })
+    }
+
+    /// Where a function may trap and why, by ascending offset.
+    ///
+    /// Empty for a function that is not defined, and for one defined by `define_function_bytes`. A signal handler finds
+    /// the function of a faulting address by [`Packs::lookup`]; the offset there is the offset here.
+    #[must_use]
+    pub fn traps(&self, func_id: FuncId) -> &[Trap] {
+        match self.scope.functions.get(&func_id) {
+            Some(Function::Pending(pending)) => &pending.traps,
+            Some(Function::Live(live)) => &live.traps,
+            None => &[],
+        }
+    }
+
+    fn live(&self, id: FuncId) -> Option<&LiveFunction> {
+        match self.scope.functions.get(&id)? {
+            Function::Live(live) => Some(live),
+            Function::Pending(_) => None,
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Functions that are always there: Cranelift's library calls, and the libc functions whose dynamic symbol is a
+//! selector (`STT_GNU_IFUNC`) instead of the function, so that reading the symbol table is not enough.
+
+/// Rounding and fused multiply-add by the names that `cranelift_module::default_libcall_names` gives them.
+macro_rules! math {
+    ($($name:ident($($arg:ident),+) -> $float:ty = $body:expr;)+) => {
+        $(extern "C" fn $name($($arg: $float),+) -> $float { $body })+
+
+        fn math(name: &str) -> Option<usize> {
+            match name {
+                $(stringify!($name) => Some($name as *const () as usize),)+
+                _ => None,
+            }
+        }
+    };
+}
+
+math! {
+    ceilf(x) -> f32 = x.ceil();
+    ceil(x) -> f64 = x.ceil();
+    floorf(x) -> f32 = x.floor();
+    floor(x) -> f64 = x.floor();
+    truncf(x) -> f32 = x.trunc();
+    trunc(x) -> f64 = x.trunc();
+    nearbyintf(x) -> f32 = x.round_ties_even();
+    nearbyint(x) -> f64 = x.round_ties_even();
+    fmaf(x, y, z) -> f32 = x.mul_add(y, z);
+    fma(x, y, z) -> f64 = x.mul_add(y, z);
+}
+
+macro_rules! from_libc {
+    ($($name:ident)+) => {
+        fn from_libc(name: &str) -> Option<usize> {
+            match name {
+                $(stringify!($name) => Some(libc::$name as *const () as usize),)+
+                _ => None,
+            }
+        }
+    };
+}
+
+from_libc! {
+    memcpy memmove memset memcmp memchr memrchr
+    strlen strnlen strcmp strncmp strcasecmp strncasecmp
+    strcpy strncpy strcat strncat stpcpy
+    strchr strrchr strstr strspn strcspn strpbrk
+    time gettimeofday
+}
+
+/// The address of the function called `name`, if it is one of these.
+pub(super) fn address(name: &str) -> Option<usize> {
+    math(name).or_else(|| from_libc(name))
+}

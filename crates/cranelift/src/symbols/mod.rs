@@ -1,0 +1,81 @@
+//! Addresses of host functions and data by name.
+
+mod builtin;
+mod process;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use self::process::ProcessSymbols;
+
+/// A caller's own way to find an address by name.
+pub(crate) type Lookup = Box<dyn Fn(&str) -> Option<*const u8> + Send>;
+
+/// The host's symbols, in the order in which they are asked: named ones, the caller's lookups (last added first), this
+/// crate's own versions of Cranelift's library calls, what the process has loaded.
+#[derive(Default)]
+pub(crate) struct Symbols {
+    named: HashMap<String, usize>,
+    lookups: Vec<Lookup>,
+    /// Answers of everything but `named`; the lookups may be slow, and a symbol should not move while code refers to it.
+    found: RefCell<HashMap<String, usize>>,
+    process: RefCell<ProcessSymbols>,
+}
+
+impl Symbols {
+    /// Gives `name` an address, which wins over every other source.
+    pub(crate) fn name(&mut self, name: String, address: *const u8) {
+        self.named.insert(name, address.expose_provenance());
+    }
+
+    /// Adds a lookup that is asked before those added earlier.
+    pub(crate) fn lookup(&mut self, lookup: Lookup) {
+        self.lookups.push(lookup);
+    }
+
+    /// The address of `name`, or `None` when no source knows it.
+    pub(crate) fn address(&self, name: &str) -> Option<usize> {
+        if let Some(address) = self.named.get(name) {
+            return Some(*address);
+        }
+        if let Some(address) = self.found.borrow().get(name) {
+            return Some(*address);
+        }
+        let address = self
+            .lookups
+            .iter()
+            .rev()
+            .find_map(|lookup| lookup(name))
+            .map(<*const u8>::expose_provenance)
+            .or_else(|| builtin::address(name))
+            .or_else(|| self.process.borrow_mut().address(name))?;
+        self.found.borrow_mut().insert(name.to_owned(), address);
+        Some(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_asked_in_order() {
+        let mut symbols = Symbols::default();
+        let place = |n: usize| std::ptr::without_provenance::<u8>(n);
+        symbols.lookup(Box::new(move |name| (name == "a" || name == "b").then(|| place(1))));
+        symbols.lookup(Box::new(move |name| (name == "b" || name == "c").then(|| place(2))));
+        symbols.name("c".to_owned(), place(3));
+        assert_eq!(symbols.address("a"), Some(1));
+        assert_eq!(symbols.address("b"), Some(2));
+        assert_eq!(symbols.address("c"), Some(3));
+        assert_eq!(symbols.address("no such symbol"), None);
+    }
+
+    #[test]
+    fn the_process_is_the_last_resort() {
+        let symbols = Symbols::default();
+        assert_eq!(symbols.address("memcpy"), Some(libc::memcpy as *const () as usize));
+        assert!(symbols.address("getpid").is_some());
+        assert!(symbols.address("ceil").is_some());
+    }
+}

@@ -1,0 +1,4 @@
+//! AArch64.
+
+pub(super) mod icache;
+pub(super) mod instructions;

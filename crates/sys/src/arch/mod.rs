@@ -1,0 +1,55 @@
+//! What differs between instruction sets, one folder each with the same file names.
+//!
+//! Every other module of the house names these items and never an architecture.
+
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64/mod.rs"]
+mod isa;
+
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64/mod.rs"]
+mod isa;
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("palimpsest-sys knows x86-64 and AArch64; add crates/sys/src/arch/<isa>/ for another one");
+
+pub use isa::icache::{COHERENCE, flush as flush_instruction_cache};
+pub use isa::instructions::{
+    DIRECT_BRANCH_REACH, INSTRUCTION_ALIGN, TRAP, fill_traps, serialize_this_core,
+};
+
+/// Whether a store to code is seen by instruction fetch without help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coherence {
+    /// Instruction fetch snoops stores by physical address; new code needs no flush and no core sync.
+    Coherent,
+    /// New code needs a cache flush, then a core sync, before another core may run it.
+    NeedsFlushAndSync,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traps_tile_a_chunk() {
+        let mut bytes = [0_u8; 64];
+        fill_traps(&mut bytes);
+        assert!(bytes.chunks(TRAP.len()).all(|chunk| chunk == TRAP));
+    }
+
+    #[test]
+    fn an_odd_tail_holds_the_start_of_a_trap() {
+        let mut bytes = [0_u8; 7];
+        fill_traps(&mut bytes);
+        assert_eq!(&bytes[..TRAP.len()], TRAP);
+        assert!(bytes.chunks(TRAP.len()).all(|chunk| TRAP.starts_with(chunk)));
+    }
+
+    #[test]
+    fn serializing_and_flushing_return() {
+        serialize_this_core();
+        let code = [0_u8; 256];
+        flush_instruction_cache(code.as_ptr().addr()..code.as_ptr().addr() + code.len());
+    }
+}

@@ -1,0 +1,4 @@
+//! x86-64.
+
+pub(super) mod icache;
+pub(super) mod instructions;

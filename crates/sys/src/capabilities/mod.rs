@@ -1,0 +1,230 @@
+//! What this machine, kernel, container and user allow, found out by trying.
+//!
+//! [`Capabilities::probe`] collects facts; [`Capabilities::findings`] and [`Capabilities::choice`] judge them and do not
+//! touch the system, so that a report can be tested with made-up facts.
+
+mod choice;
+mod finding;
+mod trial;
+
+pub use choice::{Choice, TextBacking};
+pub use finding::{Finding, Grade, Status, Subject};
+
+use rustix::process::Resource;
+
+use crate::core_sync::SyncPath;
+use crate::proc::status::{SeccompMode, Status as ProcStatus};
+use crate::proc::{ProcError, maps, node, sysctl, thp};
+use crate::shared_memory::ExecRung;
+
+/// Something that is not to be had.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lack {
+    /// What was seen.
+    pub why: String,
+    /// What to do about it, in one line.
+    pub fix: String,
+}
+
+impl Lack {
+    fn new(why: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { why: why.into(), fix: fix.into() }
+    }
+}
+
+/// What a try gave: a measured detail, or what is lacking.
+pub type Trial = Result<String, Lack>;
+
+/// Facts for which nothing needs to be tried.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Machine {
+    /// Release of the kernel, as `uname -r` prints it.
+    pub kernel: String,
+    /// Instruction set that this program was built for.
+    pub architecture: &'static str,
+    /// Bytes of a base page.
+    pub page_size: usize,
+    /// Bytes of a transparent huge page; absent where the kernel has none or `/sys` is not mounted.
+    pub huge_page_size: Option<usize>,
+    /// Numbers of the NUMA nodes.
+    pub numa_nodes: Vec<u32>,
+}
+
+/// How `PR_SET_THP_DISABLE` stands (`PR_GET_THP_DISABLE`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ThpDisable {
+    /// Not set.
+    Off,
+    /// Huge pages only where `madvise` asks for them (Linux 6.18).
+    ExceptAdvised,
+    /// No transparent huge pages for this process.
+    On,
+}
+
+/// What the process has been forbidden.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Confinement {
+    /// Whether system calls are filtered; absent without `/proc`.
+    pub seccomp: Option<SeccompMode>,
+    /// Whether the kernel refuses writable and executable memory (`PR_SET_MDWE`); absent before Linux 6.3.
+    pub mdwe: Option<bool>,
+    /// Whether transparent huge pages are off for this process.
+    pub thp_disable: ThpDisable,
+    /// The SELinux domain of this process, where SELinux enforces.
+    pub selinux_domain: Option<String>,
+}
+
+/// Soft resource limits; absent means unlimited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// `RLIMIT_AS`, in bytes.
+    pub address_space: Option<u64>,
+    /// `RLIMIT_FSIZE`, in bytes.
+    pub file_size: Option<u64>,
+    /// `RLIMIT_MEMLOCK`, in bytes.
+    pub locked_memory: Option<u64>,
+    /// `RLIMIT_NOFILE`, in descriptors.
+    pub open_files: Option<u64>,
+}
+
+/// Number of mappings of this process and of the kernel's limit for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapCount {
+    /// Mappings now.
+    pub used: u64,
+    /// `vm.max_map_count`.
+    pub limit: u64,
+}
+
+/// Everything that Palimpsest wants to know before it chooses.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// Kernel and page sizes.
+    pub machine: Machine,
+    /// Whether `/proc/self` can be read.
+    pub proc: Trial,
+    /// A memory object of one huge page for executable mappings, and the flag that it took.
+    pub memory_object: Result<ExecRung, Lack>,
+    /// One object mapped twice, for writing and for executing.
+    pub dual_mapping: Trial,
+    /// `MADV_COLLAPSE` of the executable view.
+    pub huge_text: Trial,
+    /// A 2 MiB page from the hugetlb pool.
+    pub huge_pool: Trial,
+    /// `MADV_COLLAPSE` of private memory.
+    pub anonymous_huge: Trial,
+    /// Writing to a read-execute page through `/proc/self/mem`.
+    pub proc_mem: Trial,
+    /// `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`.
+    pub membarrier: Trial,
+    /// The way to synchronise cores that worked.
+    pub core_sync: Result<SyncPath, Lack>,
+    /// `userfaultfd` and its features.
+    pub userfaultfd: Trial,
+    /// Prohibitions.
+    pub confinement: Confinement,
+    /// Resource limits.
+    pub limits: Limits,
+    /// Use of mappings.
+    pub mappings: Result<MapCount, Lack>,
+    /// `kernel.perf_event_paranoid`.
+    pub perf_event_paranoid: Result<i64, Lack>,
+    /// Settings of transparent huge pages, for people to read.
+    pub thp_settings: Trial,
+}
+
+impl Capabilities {
+    /// Tries everything, in a few tens of milliseconds. Takes up to 4 MiB of memory for the time of the call. What stays:
+    /// the process is registered for `membarrier` or, where that is refused, has the handler of the signal broadcast.
+    pub fn probe() -> Self {
+        let confinement = confinement();
+        let memory = trial::memory_object();
+        let memory_object = memory.as_ref().map(|memory| memory.exec()).map_err(Lack::clone);
+        let views = memory.as_ref().map_err(Lack::clone).and_then(trial::views);
+        let dual_mapping = views.as_ref().map_err(Lack::clone).and_then(trial::dual_mapping);
+        let huge_text = views.as_ref().map_err(Lack::clone).and_then(|views| trial::huge_text(views, &confinement));
+        Self {
+            machine: machine(),
+            proc: ProcStatus::of_process().map(|_| "mounted".to_owned()).map_err(|error| proc_lack(&error)),
+            memory_object,
+            dual_mapping,
+            huge_text,
+            huge_pool: trial::huge_pool(),
+            anonymous_huge: trial::anonymous_huge(&confinement),
+            proc_mem: trial::proc_mem(),
+            membarrier: trial::membarrier(),
+            core_sync: trial::core_sync(),
+            userfaultfd: trial::userfaultfd(),
+            confinement,
+            limits: limits(),
+            mappings: mappings().map_err(|error| proc_lack(&error)),
+            perf_event_paranoid: sysctl::perf_event_paranoid().map_err(|error| proc_lack(&error)),
+            thp_settings: thp_settings().map_err(|error| proc_lack(&error)),
+        }
+    }
+}
+
+fn machine() -> Machine {
+    Machine {
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        architecture: std::env::consts::ARCH,
+        page_size: rustix::param::page_size(),
+        huge_page_size: thp::hpage_pmd_size().ok(),
+        // A kernel without NUMA, and a container without /sys, have one node as far as anybody can tell.
+        numa_nodes: node::online().unwrap_or_else(|_| vec![0]),
+    }
+}
+
+fn confinement() -> Confinement {
+    let enforcing = std::fs::read("/sys/fs/selinux/enforce").is_ok_and(|text| text.trim_ascii() == b"1");
+    let domain = || std::fs::read_to_string("/proc/self/attr/current").unwrap_or_default();
+    Confinement {
+        seccomp: ProcStatus::of_this_thread().ok().and_then(|status| status.seccomp),
+        mdwe: trial::memory_deny_write_execute(),
+        thp_disable: trial::thp_disable(),
+        selinux_domain: enforcing.then(|| domain().trim_matches(['\0', '\n']).to_owned()),
+    }
+}
+
+fn limits() -> Limits {
+    let soft = |resource| rustix::process::getrlimit(resource).current;
+    Limits {
+        address_space: soft(Resource::As),
+        file_size: soft(Resource::Fsize),
+        locked_memory: soft(Resource::Memlock),
+        open_files: soft(Resource::Nofile),
+    }
+}
+
+fn mappings() -> Result<MapCount, ProcError> {
+    Ok(MapCount { used: maps::count()? as u64, limit: sysctl::max_map_count()? })
+}
+
+fn thp_settings() -> Result<String, ProcError> {
+    Ok(format!("enabled: {}; shmem_enabled: {}", thp::enabled()?, thp::shmem_enabled()?))
+}
+
+fn proc_lack(error: &ProcError) -> Lack {
+    let fix = if error.is_absent() {
+        "mount -t proc proc /proc; mount -t sysfs sysfs /sys; or use a kernel that has the setting"
+    } else {
+        "allow this user to read it"
+    };
+    Lack::new(chain(error), fix)
+}
+
+/// An error and its sources in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text += ": ";
+        text += &inner.to_string();
+        source = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

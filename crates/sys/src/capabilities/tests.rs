@@ -1,0 +1,128 @@
+use super::*;
+
+/// A machine on which everything works.
+fn ideal() -> Capabilities {
+    let works = || Ok("works".to_owned());
+    Capabilities {
+        machine: Machine {
+            kernel: "6.12.0".to_owned(),
+            architecture: "x86_64",
+            page_size: 4096,
+            huge_page_size: Some(2 << 20),
+            numa_nodes: vec![0, 1],
+        },
+        proc: works(),
+        memory_object: Ok(ExecRung::Exec),
+        dual_mapping: works(),
+        huge_text: works(),
+        huge_pool: works(),
+        anonymous_huge: works(),
+        proc_mem: works(),
+        membarrier: works(),
+        core_sync: Ok(SyncPath::Membarrier),
+        userfaultfd: works(),
+        confinement: Confinement {
+            seccomp: Some(SeccompMode::Disabled),
+            mdwe: Some(false),
+            thp_disable: ThpDisable::Off,
+            selinux_domain: None,
+        },
+        limits: Limits { address_space: None, file_size: None, locked_memory: Some(8 << 20), open_files: Some(1024) },
+        mappings: Ok(MapCount { used: 40, limit: 65530 }),
+        perf_event_paranoid: Ok(2),
+        thp_settings: works(),
+    }
+}
+
+fn lack() -> Lack {
+    Lack::new("it is forbidden", "allow it")
+}
+
+fn status(capabilities: &Capabilities, subject: Subject) -> Status {
+    let mut findings = capabilities.findings().into_iter();
+    findings.find(|finding| finding.subject == subject).expect("every subject is reported").status
+}
+
+#[test]
+fn an_ideal_machine_gets_the_best() {
+    let ideal = ideal();
+    assert_eq!(ideal.grade(), Grade::Best);
+    let choice = ideal.choice();
+    assert_eq!(choice.backing, Some(TextBacking::CollapsedMemfd));
+    assert_eq!(choice.core_sync_name(), Some("membarrier"));
+}
+
+#[test]
+fn backings_are_taken_in_order() {
+    let mut machine = ideal();
+    machine.huge_text = Err(lack());
+    assert_eq!(machine.choice().backing, Some(TextBacking::HugetlbMemfd));
+    machine.huge_pool = Err(lack());
+    assert_eq!(machine.choice().backing, Some(TextBacking::SmallMemfd));
+    machine.dual_mapping = Err(lack());
+    assert_eq!(machine.choice().backing, Some(TextBacking::ProcMem));
+    assert_eq!(machine.grade(), Grade::Fallbacks);
+    machine.proc_mem = Err(lack());
+    assert_eq!(machine.choice().backing, None);
+    assert_eq!(machine.grade(), Grade::Missing);
+    assert!(matches!(status(&machine, Subject::ProcMem), Status::Missing { .. }));
+}
+
+#[test]
+fn what_no_chosen_backing_uses_is_not_missed() {
+    let mut machine = ideal();
+    machine.huge_pool = Err(lack());
+    machine.proc_mem = Err(lack());
+    machine.anonymous_huge = Err(lack());
+    machine.userfaultfd = Err(lack());
+    assert_eq!(machine.grade(), Grade::Best);
+    assert!(matches!(status(&machine, Subject::HugePool), Status::Unneeded { .. }));
+}
+
+#[test]
+fn cores_can_be_synchronised_by_signals_or_not_at_all() {
+    let mut machine = ideal();
+    machine.membarrier = Err(lack());
+    machine.core_sync = Ok(SyncPath::Signals);
+    assert_eq!(machine.choice().core_sync_name(), Some("signals"));
+    assert_eq!(machine.grade(), Grade::Fallbacks);
+    machine.core_sync = Err(Lack::new("no way", "open one"));
+    assert_eq!(machine.choice().core_sync_name(), None);
+    let fix = "open one".to_owned();
+    assert_eq!(status(&machine, Subject::CoreSync), Status::Missing { why: "no way".to_owned(), fix });
+}
+
+#[test]
+fn small_limits_are_told() {
+    let mut machine = ideal();
+    machine.limits.address_space = Some(1 << 30);
+    machine.mappings = Ok(MapCount { used: 65000, limit: 65530 });
+    machine.perf_event_paranoid = Ok(4);
+    machine.memory_object = Ok(ExecRung::NoexecSeal);
+    machine.confinement.thp_disable = ThpDisable::On;
+    for subject in [
+        Subject::AddressSpace,
+        Subject::Mappings,
+        Subject::PerfEvents,
+        Subject::MemoryObject,
+        Subject::ThpSettings,
+    ] {
+        assert!(matches!(status(&machine, subject), Status::Fallback { .. }), "{subject}");
+    }
+    let Status::Fallback { fix, .. } = status(&machine, Subject::Mappings) else { unreachable!("checked above") };
+    assert_eq!(fix, "sysctl -w vm.max_map_count=262120");
+}
+
+#[test]
+fn this_machine_can_run_code() {
+    let capabilities = Capabilities::probe();
+    assert!(capabilities.choice().backing.is_some(), "{capabilities:#?}");
+    assert_ne!(capabilities.grade(), Grade::Missing, "{:#?}", capabilities.findings());
+}
+
+#[test]
+fn an_error_is_told_with_its_sources() {
+    let error = node::parse_list("x").expect_err("no list");
+    let error = ProcError::Parse { path: "/sys/x".into(), source: error };
+    assert_eq!(chain(&error), "cannot understand /sys/x: line 1 is \"x\", which has no list such as 0-3,8");
+}

@@ -1,0 +1,286 @@
+//! The fallback for kernels and sandboxes without `membarrier`: one signal to every thread.
+//!
+//! # Protocol
+//!
+//! A broadcast is a table of [`Seat`]s, one for each thread that it has signalled. The signal's value names the table's
+//! generation and the seat. The handler serialises its core, then sets the seat's flag. A broadcast ends when every
+//! seat is *settled*: its flag is set, or its thread is gone, or its thread sleeps in the kernel with the signal pending and
+//! unblocked — it cannot execute an instruction of user mode before it has taken the signal.
+//!
+//! Threads that are started meanwhile are found by listing again until a listing has no new thread. A thread that a
+//! seated thread starts after it was settled has run nothing that was fetched earlier.
+//!
+//! Tables are never freed but reused: a handler that runs late (after a timeout) finds memory of the right type, sees
+//! that the generation is another one, and leaves it alone. One broadcast at a time ([`BROADCASTS`]).
+
+use std::fs;
+use std::io;
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering, fence};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{SetupError, SyncError};
+use crate::arch::serialize_this_core;
+use crate::proc::status::Status;
+
+/// After how long a thread that has not answered is looked at more closely.
+const GRACE: Duration = Duration::from_millis(5);
+
+/// After how long a broadcast gives up.
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// Threads that one broadcast can reach.
+const SEATS: usize = 1 << 14;
+
+/// One thread's part in the current broadcast.
+#[derive(Default)]
+struct Seat {
+    tid: AtomicI32,
+    answered: AtomicBool,
+}
+
+/// What the handler may touch: allocated once, never freed.
+struct Table {
+    generation: AtomicU32,
+    seats: Box<[Seat]>,
+}
+
+/// The table, null before the first installation.
+static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
+
+/// Keeps broadcasts apart.
+static BROADCASTS: Mutex<()> = Mutex::new(());
+
+/// The signal in use, chosen at the first installation for the life of the process.
+static SIGNAL: OnceLock<i32> = OnceLock::new();
+
+/// Chooses a signal and installs the handler, once per process.
+pub(super) fn install() -> Result<(), SetupError> {
+    let _one_at_a_time = BROADCASTS.lock().unwrap_or_else(PoisonError::into_inner);
+    list_threads().map_err(SetupError::NoThreadList)?;
+    if SIGNAL.get().is_some() {
+        return Ok(());
+    }
+    let seats = (0..SEATS).map(|_| Seat::default()).collect();
+    let table = Box::into_raw(Box::new(Table { generation: AtomicU32::new(0), seats }));
+    // Release, partner: the Acquire load in `on_signal`. Forbids a handler that sees the table without its seats.
+    TABLE.store(table, Ordering::Release);
+    let signal = free_signal().ok_or(SetupError::NoFreeSignal)?;
+    set_handler(signal).map_err(|source| SetupError::Handler { signal, source })?;
+    let _ = SIGNAL.set(signal);
+    Ok(())
+}
+
+/// The highest real-time signal that has the default action; libraries that take one usually begin at the lowest.
+fn free_signal() -> Option<i32> {
+    (libc::SIGRTMIN()..=libc::SIGRTMAX()).rev().find(|&signal| {
+        // SAFETY: all-zero is a valid `sigaction`.
+        let mut old: libc::sigaction = unsafe { mem::zeroed() };
+        // SAFETY: a null new action only asks; `old` is a valid place for the answer.
+        let asked = unsafe { libc::sigaction(signal, ptr::null(), &mut old) };
+        asked == 0 && old.sa_sigaction == libc::SIG_DFL
+    })
+}
+
+fn set_handler(signal: i32) -> io::Result<()> {
+    // SAFETY: all-zero is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    action.sa_sigaction = on_signal as extern "C" fn(_, _, _) as usize;
+    // On the alternate stack where a thread has one (its own may be tiny), and without EINTR for restartable calls.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+    // SAFETY: the handler is async-signal-safe (see there) and has the type that SA_SIGINFO asks for.
+    match unsafe { libc::sigaction(signal, &action, ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Serialises the core of the thread that it interrupts, and says so. Async-signal-safe: instructions and lock-free
+/// atomics only; `errno` is untouched.
+extern "C" fn on_signal(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    serialize_this_core();
+    // SeqCst, partner: the fence in `sync`. Makes this thread's accesses before the signal visible to the broadcaster, as
+    // membarrier would.
+    fence(Ordering::SeqCst);
+    // Acquire, partner: the Release store in `install`.
+    let table = TABLE.load(Ordering::Acquire);
+    // SAFETY: null before `install`, then a table that is never freed.
+    let Some(table) = (unsafe { table.as_ref() }) else { return };
+    // SAFETY: the kernel passes a valid `siginfo_t` to an SA_SIGINFO handler, with a value for SI_QUEUE.
+    let (code, value) = unsafe { queued_value(info) };
+    if code != libc::SI_QUEUE {
+        return;
+    }
+    let Some(seat) = table.seats.get((value & u64::from(u32::MAX)) as usize) else { return };
+    // Acquire, partner: the Release store of the generation in `sync`. Forbids answering a new broadcast's seat for an old
+    // broadcast's signal.
+    if u64::from(table.generation.load(Ordering::Acquire)) == value >> 32 {
+        // Release, partner: the Acquire load in `Seat::has_answered`. Forbids that the broadcaster sees the answer but not
+        // what this thread did before.
+        seat.answered.store(true, Ordering::Release);
+    }
+}
+
+/// The code and the 64-bit value of a queued signal.
+///
+/// # Safety
+///
+/// 1. `info` points to a `siginfo_t` that the kernel filled.
+unsafe fn queued_value(info: *const libc::siginfo_t) -> (i32, u64) {
+    // SAFETY: 1.
+    let info = unsafe { &*info };
+    // SAFETY: the value is read as plain bits; for other codes than SI_QUEUE it is meaningless, not invalid.
+    let value = unsafe { info.si_value() };
+    (info.si_code, value.sival_ptr.addr() as u64)
+}
+
+/// Signals every thread and waits until each has serialised its core.
+pub(super) fn sync() -> Result<(), SyncError> {
+    let _one_at_a_time = BROADCASTS.lock().unwrap_or_else(PoisonError::into_inner);
+    // Acquire, partner: the Release store in `install`.
+    let table = TABLE.load(Ordering::Acquire);
+    // SAFETY: null before `install`, then a table that is never freed.
+    let (Some(table), Some(&signal)) = (unsafe { table.as_ref() }, SIGNAL.get()) else {
+        return Err(SyncError::ThreadList(io::Error::from(io::ErrorKind::NotFound)));
+    };
+    // SeqCst, partner: the fence in `on_signal`. Makes the caller's stores visible to every thread that has answered.
+    fence(Ordering::SeqCst);
+    // Release, partner: the Acquire load in `on_signal`. The seats of the last broadcast are all given up by now.
+    let generation = table.generation.load(Ordering::Relaxed).wrapping_add(1);
+    table.generation.store(generation, Ordering::Release);
+
+    let mut broadcast = Broadcast { table, generation, signal, seated: 0 };
+    let mut started = Instant::now();
+    while broadcast.seat_new_threads()? {
+        broadcast.wait(started)?;
+        started = Instant::now();
+    }
+    Ok(())
+}
+
+struct Broadcast<'a> {
+    table: &'a Table,
+    generation: u32,
+    signal: i32,
+    seated: usize,
+}
+
+impl Broadcast<'_> {
+    /// Signals the threads that have no seat yet; false if there are none.
+    fn seat_new_threads(&mut self) -> Result<bool, SyncError> {
+        let own = rustix::thread::gettid().as_raw_nonzero().get();
+        let before = self.seated;
+        for tid in list_threads().map_err(SyncError::ThreadList)? {
+            // Relaxed: only the broadcaster reads and writes thread ids.
+            let known = self.table.seats[..self.seated].iter().any(|seat| seat.tid.load(Ordering::Relaxed) == tid);
+            if tid == own || known {
+                continue;
+            }
+            let Some(seat) = self.table.seats.get(self.seated) else {
+                let source = io::Error::other(format!("more than {SEATS} threads"));
+                return Err(SyncError::ThreadList(source));
+            };
+            seat.tid.store(tid, Ordering::Relaxed);
+            // Relaxed: the handler that may set it is started by the signal below.
+            seat.answered.store(false, Ordering::Relaxed);
+            match self.signal_thread(tid, self.seated) {
+                Ok(()) => self.seated += 1,
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(source) => return Err(SyncError::Signal { tid, source }),
+            }
+        }
+        Ok(self.seated > before)
+    }
+
+    fn signal_thread(&self, tid: i32, seat: usize) -> io::Result<()> {
+        let value = u64::from(self.generation) << 32 | seat as u64;
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        // SAFETY: all-zero is a valid `siginfo_t`.
+        let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
+        info.si_signo = self.signal;
+        info.si_code = libc::SI_QUEUE;
+        let queued = Queued {
+            pid,
+            // SAFETY: getuid cannot fail and touches no memory.
+            uid: unsafe { libc::getuid() },
+            value,
+        };
+        // SAFETY: for SI_QUEUE the kernel and libc read pid, uid and value at this offset (`include/uapi/asm-generic/siginfo.h`:
+        // `_sifields` follow three ints, aligned to 8); 16 bytes of the union's 112.
+        unsafe { ptr::from_mut(&mut info).cast::<u8>().add(16).cast::<Queued>().write_unaligned(queued) };
+        // SAFETY: `info` is filled; a process may queue signals to its own threads with a negative code.
+        let answer = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, self.signal, &raw const info) };
+        if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    fn wait(&self, started: Instant) -> Result<(), SyncError> {
+        for seat in &self.table.seats[..self.seated] {
+            let mut spins = 0_u32;
+            while !seat.has_answered() {
+                spins += 1;
+                if spins < 200 {
+                    thread::yield_now();
+                    continue;
+                }
+                thread::sleep(Duration::from_micros(50));
+                let waited = started.elapsed();
+                if waited > GRACE && self.is_settled(seat, waited)? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a silent thread needs no answer, because it is gone or cannot run before it takes the signal.
+    fn is_settled(&self, seat: &Seat, waited: Duration) -> Result<bool, SyncError> {
+        let tid = seat.tid.load(Ordering::Relaxed);
+        let Ok(status) = Status::of_thread(tid.unsigned_abs()) else {
+            // No such thread, or no /proc any more: listing again will tell.
+            return list_threads().map(|threads| !threads.contains(&tid)).map_err(SyncError::ThreadList);
+        };
+        if matches!(status.state, Some('Z' | 'X')) {
+            return Ok(true);
+        }
+        let blocked = status.blocked.is_none_or(|set| set.contains(self.signal));
+        let asleep = matches!(status.state, Some('S' | 'D' | 'T' | 't' | 'I'));
+        if asleep && !blocked {
+            return Ok(true);
+        }
+        match (waited > DEADLINE, blocked) {
+            (false, _) => Ok(seat.has_answered()),
+            (true, true) => Err(SyncError::Blocked { tid, signal: self.signal }),
+            (true, false) => {
+                Err(SyncError::Timeout { tid, signal: self.signal, waited_ms: DEADLINE.as_millis() as u64 })
+            }
+        }
+    }
+}
+
+impl Seat {
+    fn has_answered(&self) -> bool {
+        // Acquire, partner: the Release store in `on_signal`.
+        self.answered.load(Ordering::Acquire)
+    }
+}
+
+/// The fields of `siginfo_t` that a queued signal has after its three leading ints.
+#[repr(C)]
+struct Queued {
+    pid: i32,
+    uid: u32,
+    value: u64,
+}
+
+fn list_threads() -> io::Result<Vec<i32>> {
+    fs::read_dir("/proc/self/task")?
+        .map(|entry| {
+            let name = entry?.file_name();
+            let tid = name.to_str().and_then(|name| name.parse().ok());
+            tid.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("thread id {}", name.display())))
+        })
+        .collect()
+}

@@ -1,0 +1,185 @@
+//! What a process can know of its forks: whether it is a child itself, and whether children hold its memory.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::SealFlags;
+
+use crate::mapping::{Area, MapError, Mapping, OnFork, Protection, Source};
+use crate::shared_memory::{CreateError, Pages, SharedMemory};
+
+/// Tells a process apart from the children that are forked off it, for the price of a load.
+#[derive(Debug)]
+pub struct ForkDetector(Detector);
+
+#[derive(Debug)]
+enum Detector {
+    /// A page that the kernel wipes in the child (`MADV_WIPEONFORK`): right for `fork` by any route, and for `vfork`, whose child
+    /// shares the memory and may go on with it.
+    Page(Mapping),
+    /// Before Linux 4.14: the process id.
+    Pid(rustix::process::Pid),
+}
+
+const HERE: u32 = 1;
+
+impl ForkDetector {
+    /// A detector for the calling process.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`] if there is no memory for one page.
+    pub fn new() -> Result<Self, MapError> {
+        let page = rustix::param::page_size();
+        let mapping = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page)?;
+        if mapping.on_fork(OnFork::Wipe).is_err() {
+            return Ok(Self(Detector::Pid(rustix::process::getpid())));
+        }
+        flag(&mapping).store(HERE, Ordering::Relaxed);
+        Ok(Self(Detector::Page(mapping)))
+    }
+
+    /// Whether this is still the process that made the detector.
+    #[inline]
+    pub fn is_same_process(&self) -> bool {
+        match &self.0 {
+            // Relaxed: only the kernel ever changes it, before the child's first instruction.
+            Detector::Page(page) => flag(page).load(Ordering::Relaxed) == HERE,
+            Detector::Pid(pid) => *pid == rustix::process::getpid(),
+        }
+    }
+}
+
+fn flag(page: &Area) -> &AtomicU32 {
+    // SAFETY: the page is mapped for reading and writing as long as `page` lives, aligned, initialised (zeros), and is
+    // only ever accessed through this function.
+    unsafe { AtomicU32::from_ptr(page.as_ptr().cast()) }
+}
+
+/// Knows whether some other process was forked from this one while the witness was present, and still runs in the
+/// memory that it inherited.
+///
+/// A witness is a page of shared memory that is mapped writable here and so in every child. The kernel grants
+/// `F_SEAL_WRITE` only when no process maps the object writable (`mm/memfd.c`, `mapping_deny_writable`), so the seal,
+/// tried after this process has unmapped its own page, tells of any other that has not: also of grandchildren, and
+/// also of children made by a bare `clone`. `exec` and exit end a child's hold.
+#[derive(Debug)]
+pub struct ForkWitness {
+    memory: SharedMemory,
+    page: Mapping,
+}
+
+/// What is left of a witness that no longer enters new children.
+#[derive(Debug)]
+pub struct RetiredWitness(SharedMemory);
+
+/// Why forks cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum WitnessError {
+    /// The witness has no memory object.
+    #[error("no memory object for a fork witness")]
+    Create(#[from] CreateError),
+    /// The witness has no mapping.
+    #[error("no mapping for a fork witness")]
+    Map(#[from] MapError),
+}
+
+/// What a [`RetiredWitness`] knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heirs {
+    /// No other process holds memory that it inherited in the witness's time.
+    None,
+    /// At least one does.
+    Some,
+}
+
+impl ForkWitness {
+    /// Begins to watch for forks.
+    ///
+    /// # Errors
+    ///
+    /// See [`WitnessError`].
+    pub fn new() -> Result<Self, WitnessError> {
+        let len = rustix::param::page_size();
+        let memory = SharedMemory::create("palimpsest-witness", len, Pages::Base)?;
+        let page = Mapping::new(Source::Shared(&memory), len, Protection::ReadWrite, len)?;
+        Ok(Self { memory, page })
+    }
+
+    /// Stops watching. Children forked before this call are known to the result, later ones are not.
+    pub fn retire(self) -> RetiredWitness {
+        drop(self.page);
+        RetiredWitness(self.memory)
+    }
+}
+
+impl RetiredWitness {
+    /// Asks the kernel.
+    pub fn heirs(&self) -> Heirs {
+        match rustix::fs::fcntl_add_seals(&self.0, SealFlags::WRITE) {
+            Ok(()) => Heirs::None,
+            // EBUSY is the answer for a writable mapping; for any other reason nothing is known, which counts the same.
+            Err(_) => Heirs::Some,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `child` in a forked process and returns after `parent`; the child's answer is its exit code.
+    fn forked(child: impl FnOnce() -> bool, parent: impl FnOnce()) -> bool {
+        // SAFETY: the child calls `child`, which only reads memory and sleeps, and leaves by `_exit`.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0);
+        if pid == 0 {
+            let code = i32::from(!child());
+            // SAFETY: ends the child without running the test harness's exit handlers.
+            unsafe { libc::_exit(code) };
+        }
+        parent();
+        let mut status = 0;
+        // SAFETY: `status` is a valid place for the answer.
+        let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
+        waited == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    }
+
+    #[test]
+    fn a_child_knows_that_it_is_one() {
+        let detector = ForkDetector::new().unwrap();
+        assert!(detector.is_same_process());
+        assert!(forked(|| !detector.is_same_process(), || {}));
+        assert!(detector.is_same_process());
+    }
+
+    #[test]
+    fn a_witness_knows_of_living_children_only() {
+        let alone = ForkWitness::new().unwrap();
+        let witness = ForkWitness::new().unwrap();
+        let (read, write) = std::io::pipe().unwrap();
+        let mut witness = Some(witness);
+        let mut retired = None;
+        let child = || {
+            drop(alone.page.range());
+            // Blocks until the parent drops its end.
+            let mut read = &read;
+            std::io::Read::read(&mut read, &mut [0]).is_ok()
+        };
+        let write = std::cell::Cell::new(Some(write));
+        // The child must not hold the writing end, or it would wait for itself.
+        let ok = forked(
+            || {
+                drop(write.take());
+                child()
+            },
+            || {
+                let seen = witness.take().unwrap().retire();
+                assert_eq!(seen.heirs(), Heirs::Some);
+                retired = Some(seen);
+                drop(write.take());
+            },
+        );
+        assert!(ok);
+        assert_eq!(retired.unwrap().heirs(), Heirs::None);
+    }
+}

@@ -1,0 +1,35 @@
+//! The one seam between Palimpsest and what it runs on: Linux and the CPU.
+//!
+//! Everything above this crate is free of operating-system and architecture conditions. What is here:
+//!
+//! | module or type | what it does |
+//! |---|---|
+//! | [`SharedMemory`], [`Mapping`], [`Reservation`], [`View`] | memory objects and mappings that end with their owner; none is ever writable and executable |
+//! | [`collapse`] | huge pages by request |
+//! | [`CoreSync`] | makes every core of this process drop what it has fetched ahead |
+//! | [`arch`] | traps, instruction-cache maintenance, serialising instructions |
+//! | [`ProcMem`] | writing without the right to write |
+//! | [`ForkDetector`], [`ForkWitness`] | who was forked from whom |
+//! | [`proc`], [`seccomp`], [`capabilities`] | what this machine, kernel, container and user allow |
+
+#![cfg(target_os = "linux")]
+
+pub mod arch;
+pub mod capabilities;
+mod core_sync;
+mod fork;
+mod huge;
+mod mapping;
+pub mod proc;
+mod proc_mem;
+mod reservation;
+pub mod seccomp;
+mod shared_memory;
+
+pub use core_sync::{CoreSync, SetupError as CoreSyncSetupError, SyncError, SyncPath};
+pub use fork::{ForkDetector, ForkWitness, Heirs, RetiredWitness, WitnessError};
+pub use huge::{CollapseError, HUGE_PAGE, collapse};
+pub use mapping::{Area, MapError, Mapping, OnFork, Protection, Source};
+pub use proc_mem::{ProcMem, ProcMemError};
+pub use reservation::{Reservation, View};
+pub use shared_memory::{CreateError, ExecRung, Pages, SharedMemory};

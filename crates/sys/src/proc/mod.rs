@@ -1,0 +1,92 @@
+//! Readers of `/proc` and `/sys`: what the kernel says about this process and this machine.
+//!
+//! Each file format has a parser that works on bytes alone and never panics, so that it can be fuzzed, and a
+//! reader on top of it. A missing `/proc` is an error value: containers and chroots without it are normal.
+
+pub mod maps;
+pub mod node;
+pub mod smaps;
+pub mod status;
+pub mod sysctl;
+pub mod thp;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A line that does not have the form the kernel documents.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} is {text:?}, which has no {expected}")]
+pub struct ParseError {
+    /// Line number, from 1.
+    pub line: usize,
+    /// The offending line, cut after 120 characters.
+    pub text: String,
+    /// What the parser was looking for.
+    pub expected: &'static str,
+}
+
+impl ParseError {
+    fn new(line: usize, text: &[u8], expected: &'static str) -> Self {
+        let text = String::from_utf8_lossy(text).chars().take(120).collect();
+        Self { line, text, expected }
+    }
+}
+
+/// Why a file below `/proc` or `/sys` gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcError {
+    /// The file could not be opened or read.
+    #[error("cannot read {}; is its file system mounted here?", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The file was read and has an unknown form.
+    #[error("cannot understand {}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The line at fault.
+        #[source]
+        source: ParseError,
+    },
+}
+
+impl ProcError {
+    /// Whether the file does not exist: this kernel lacks the setting, or the file system is not mounted.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
+    fn read(path: &Path, source: io::Error) -> Self {
+        Self::Read { path: path.to_path_buf(), source }
+    }
+
+    fn parse(path: &Path, source: ParseError) -> Self {
+        Self::Parse { path: path.to_path_buf(), source }
+    }
+}
+
+/// Reads a whole file and hands it to a parser.
+fn read_with<T>(path: impl AsRef<Path>, parser: impl FnOnce(&[u8]) -> Result<T, ParseError>) -> Result<T, ProcError> {
+    let path = path.as_ref();
+    let text = std::fs::read(path).map_err(|source| ProcError::read(path, source))?;
+    parser(&text).map_err(|source| ProcError::parse(path, source))
+}
+
+/// An unsigned number in base 10 or 16 without sign; `None` also for an overflow.
+fn number(text: &[u8], radix: u32) -> Option<u64> {
+    // `from_str_radix` takes a leading `+`, which the kernel never writes.
+    if !text.first()?.is_ascii_hexdigit() {
+        return None;
+    }
+    u64::from_str_radix(std::str::from_utf8(text).ok()?, radix).ok()
+}
+
+/// As [`number`], for an address or a length of this process.
+fn address(text: &[u8], radix: u32) -> Option<usize> {
+    usize::try_from(number(text, radix)?).ok()
+}

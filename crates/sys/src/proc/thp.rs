@@ -1,0 +1,124 @@
+//! Settings of transparent huge pages below `/sys/kernel/mm/transparent_hugepage`.
+//!
+//! Source: `Documentation/admin-guide/mm/transhuge.rst`.
+
+use std::fmt;
+
+use super::{ParseError, ProcError, address, read_with};
+
+const DIRECTORY: &str = "/sys/kernel/mm/transparent_hugepage";
+
+/// When anonymous memory gets huge pages (`enabled`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Anonymous {
+    /// Wherever it fits.
+    Always,
+    /// Where `MADV_HUGEPAGE` asks for it.
+    Madvise,
+    /// Only by `MADV_COLLAPSE`.
+    Never,
+}
+
+impl fmt::Display for Anonymous {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Always => "always",
+            Self::Madvise => "madvise",
+            Self::Never => "never",
+        })
+    }
+}
+
+/// When shared memory (memfd) gets huge pages (`shmem_enabled`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Shared {
+    /// At every fault.
+    Always,
+    /// Where the huge page lies within the file.
+    WithinSize,
+    /// Where `MADV_HUGEPAGE` asks for it.
+    Advise,
+    /// Only by `MADV_COLLAPSE`.
+    Never,
+    /// Not even by `MADV_COLLAPSE`.
+    Deny,
+    /// Always, for tests of the kernel.
+    Force,
+}
+
+impl fmt::Display for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Always => "always",
+            Self::WithinSize => "within_size",
+            Self::Advise => "advise",
+            Self::Never => "never",
+            Self::Deny => "deny",
+            Self::Force => "force",
+        })
+    }
+}
+
+/// Reads when anonymous memory gets huge pages.
+///
+/// # Errors
+///
+/// `/sys` is not mounted, the kernel has no transparent huge pages, or the value is unknown.
+pub fn enabled() -> Result<Anonymous, ProcError> {
+    choice("enabled", [Anonymous::Always, Anonymous::Madvise, Anonymous::Never])
+}
+
+/// Reads when shared memory gets huge pages.
+///
+/// # Errors
+///
+/// As [`enabled`].
+pub fn shmem_enabled() -> Result<Shared, ProcError> {
+    use Shared::{Advise, Always, Deny, Force, Never, WithinSize};
+    choice("shmem_enabled", [Always, WithinSize, Advise, Never, Deny, Force])
+}
+
+/// Reads the length of a transparent huge page, in bytes: 2 MiB with 4 KiB pages.
+///
+/// # Errors
+///
+/// As [`enabled`].
+pub fn hpage_pmd_size() -> Result<usize, ProcError> {
+    read_with(format!("{DIRECTORY}/hpage_pmd_size"), |text| {
+        let size = address(text.trim_ascii(), 10).filter(|size| size.is_power_of_two());
+        size.ok_or_else(|| ParseError::new(1, text, "power of two"))
+    })
+}
+
+fn choice<T: fmt::Display, const N: usize>(file: &str, known: [T; N]) -> Result<T, ProcError> {
+    read_with(format!("{DIRECTORY}/{file}"), |text| {
+        let mut known = known.into_iter();
+        let found = chosen(text).and_then(|word| known.find(|choice| choice.to_string().as_bytes() == word));
+        found.ok_or_else(|| ParseError::new(1, text, "known choice in brackets"))
+    })
+}
+
+/// The word in brackets of a line such as `always [madvise] never`.
+fn chosen(text: &[u8]) -> Option<&[u8]> {
+    let words = text.split(u8::is_ascii_whitespace);
+    words.filter_map(|word| word.strip_prefix(b"[")?.strip_suffix(b"]")).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chosen_word_is_found() {
+        assert_eq!(chosen(b"always [madvise] never\n"), Some(b"madvise".as_slice()));
+        assert_eq!(chosen(b"always madvise"), None);
+        assert_eq!(chosen(b""), None);
+    }
+
+    #[test]
+    fn this_machine_is_read_or_lacks_the_files() {
+        assert!(enabled().map_or_else(|error| error.is_absent(), |_| true));
+        assert!(shmem_enabled().map_or_else(|error| error.is_absent(), |_| true));
+        assert!(hpage_pmd_size().map_or_else(|error| error.is_absent(), |size| size >= 4096));
+    }
+}

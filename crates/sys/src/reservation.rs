@@ -1,0 +1,224 @@
+//! A stretch of address space that is filled with mappings piece by piece.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, Range};
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::mapping::{Area, MapError, Protection, Source, map_over, reserve_aligned};
+use crate::proc::maps::Maps;
+
+/// Reserved address space. Nothing can be accessed in it but through the [`View`]s that are placed there.
+#[derive(Debug)]
+pub struct Reservation {
+    area: Area,
+    /// Length by offset of every live view: what keeps two views apart.
+    placed: Mutex<BTreeMap<usize, usize>>,
+}
+
+impl Reservation {
+    /// Reserves `len` bytes (a multiple of the page size) at a multiple of `align` (a power of two, in bytes).
+    ///
+    /// # Errors
+    ///
+    /// See [`MapError`].
+    pub fn new(len: usize, align: usize) -> Result<Self, MapError> {
+        Ok(Self::over(reserve_aligned(len, align)?))
+    }
+
+    /// As [`new`](Self::new), with every byte within `reach` bytes of `target`, in the free gap nearest to it.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::NoneNear`] if there is no such gap, or if the gaps cannot be known for want of `/proc`.
+    pub fn near(target: usize, reach: usize, len: usize, align: usize) -> Result<Self, MapError> {
+        let none = MapError::NoneNear { len, target, reach };
+        let Ok(maps) = Maps::read() else { return Err(none) };
+        for base in candidates(&gaps(&maps), target, reach, len, align) {
+            // SAFETY: MAP_FIXED_NOREPLACE replaces nothing; kernels before 4.17 take it for a hint, checked below.
+            let mapped = unsafe {
+                rustix::mm::mmap_anonymous(
+                    ptr::with_exposed_provenance_mut(base),
+                    len,
+                    ProtFlags::empty(),
+                    MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
+                )
+            };
+            match mapped {
+                Ok(at) => {
+                    let Some(at_base) = NonNull::new(at.cast::<u8>()) else { continue };
+                    // SAFETY: 1. just mapped, page-aligned, and handed to its owner.
+                    let reservation = Self::over(unsafe { Area::new(at_base, len) });
+                    if at.addr() == base {
+                        return Ok(reservation);
+                    }
+                }
+                // Another thread took the gap meanwhile.
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(MapError::diagnose("mmap", len, errno)),
+            }
+        }
+        Err(none)
+    }
+
+    fn over(area: Area) -> Self {
+        Self { area, placed: Mutex::default() }
+    }
+
+    /// Maps `len` bytes of `source` at `offset` bytes from the base.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Place`] if the place is out of bounds, no whole pages, or overlaps a live view; others as the kernel
+    /// says.
+    pub fn place(
+        self: &Arc<Self>,
+        offset: usize,
+        len: usize,
+        source: Source<'_>,
+        protection: Protection,
+    ) -> Result<View, MapError> {
+        let page = rustix::param::page_size();
+        let refused = MapError::Place { offset, wanted: len, len: self.area.len() };
+        if len == 0
+            || !len.is_multiple_of(page)
+            || !offset.is_multiple_of(page)
+            || offset.checked_add(len).is_none_or(|end| end > self.area.len())
+        {
+            return Err(refused);
+        }
+        let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = placed.range(..offset + len).next_back();
+        if before.is_some_and(|(&start, &length)| start + length > offset) {
+            return Err(refused);
+        }
+        let base = self.area.as_ptr().wrapping_add(offset);
+        // SAFETY: 1. the range lies in this reservation and, by `placed`, in no other view of it.
+        unsafe { map_over(base.expose_provenance(), len, source, protection) }?;
+        let base = NonNull::new(base).ok_or(refused)?;
+        placed.insert(offset, len);
+        // SAFETY: 1. mapped above, page multiples; `View::drop` is what ends it.
+        let area = unsafe { Area::new(base, len) };
+        Ok(View { area, offset, reservation: Arc::clone(self) })
+    }
+}
+
+impl Deref for Reservation {
+    type Target = Area;
+
+    fn deref(&self) -> &Area {
+        &self.area
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: the range is this value's own, and no view is left: each holds an `Arc` of the reservation.
+        // Were it refused (ENOMEM at vm.max_map_count), the range would leak.
+        let _ = unsafe { rustix::mm::munmap(self.area.as_ptr().cast(), self.area.len()) };
+    }
+}
+
+/// A mapping inside a [`Reservation`]; on drop its place becomes inaccessible and free again.
+#[derive(Debug)]
+pub struct View {
+    area: Area,
+    offset: usize,
+    reservation: Arc<Reservation>,
+}
+
+impl Deref for View {
+    type Target = Area;
+
+    fn deref(&self) -> &Area {
+        &self.area
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        let mut placed = self.reservation.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: 1. the range is this view's own and the view is gone after this.
+        let unmapped = unsafe { map_over(self.area.address(), self.area.len(), Source::Anonymous, Protection::None) };
+        // A place that could not be cleared (ENOMEM at vm.max_map_count) stays occupied for ever: nothing is mapped over
+        // what might still be executable.
+        if unmapped.is_ok() {
+            placed.remove(&self.offset);
+        }
+    }
+}
+
+/// The unmapped ranges between this process's mappings.
+fn gaps(maps: &Maps) -> Vec<Range<usize>> {
+    // vm.mmap_min_addr is 64 KiB by default; lower addresses are refused to ordinary users.
+    let mut floor = 1 << 16;
+    let mut gaps = Vec::new();
+    for entry in maps.iter() {
+        if entry.start > floor {
+            gaps.push(floor..entry.start);
+        }
+        floor = floor.max(entry.end);
+    }
+    gaps
+}
+
+/// Bases of `len` bytes in `gaps` that lie within `reach` of `target` as a whole, the nearest first.
+fn candidates(gaps: &[Range<usize>], target: usize, reach: usize, len: usize, align: usize) -> Vec<usize> {
+    let lowest = target.saturating_sub(reach);
+    let highest = target.saturating_add(reach);
+    let mut bases: Vec<usize> = gaps
+        .iter()
+        .filter_map(|gap| {
+            let first = gap.start.max(lowest).checked_next_multiple_of(align)?;
+            let last = gap.end.min(highest).checked_sub(len)? & !(align - 1);
+            (first <= last).then(|| (target & !(align - 1)).clamp(first, last))
+        })
+        .collect();
+    bases.sort_by_key(|base| base.abs_diff(target));
+    bases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn views_do_not_overlap_and_places_come_back() {
+        let reservation = Arc::new(Reservation::new(8 * MIB, 2 * MIB).unwrap());
+        let first = reservation.place(0, 2 * MIB, Source::Anonymous, Protection::ReadWrite).unwrap();
+        for (offset, len) in [(0, MIB), (MIB, MIB), (MIB, 4 * MIB), (7 * MIB, 2 * MIB), (1, MIB), (0, 0)] {
+            let error = reservation.place(offset, len, Source::Anonymous, Protection::Read).unwrap_err();
+            assert!(matches!(error, MapError::Place { .. }), "{error}");
+        }
+        let second = reservation.place(2 * MIB, MIB, Source::Anonymous, Protection::Read).unwrap();
+        assert_eq!(second.address(), first.address() + 2 * MIB);
+        drop(first);
+        reservation.place(MIB, MIB, Source::Anonymous, Protection::Read).unwrap();
+    }
+
+    #[test]
+    fn near_means_within_reach() {
+        let target = near_means_within_reach as fn() as usize;
+        let reach = crate::arch::DIRECT_BRANCH_REACH;
+        let near = Reservation::near(target, reach, 16 * MIB, 2 * MIB).unwrap();
+        assert_eq!(near.address() % (2 * MIB), 0);
+        let range = near.range();
+        assert!(range.start.abs_diff(target) <= reach && range.end.abs_diff(target) <= reach);
+        let error = Reservation::near(target, 16 * MIB, 64 * MIB, 2 * MIB).unwrap_err();
+        assert!(error.to_string().contains(&format!("{target:#x}")), "{error}");
+    }
+
+    #[test]
+    fn the_nearest_gap_comes_first() {
+        let gaps = [0..10 * MIB, 20 * MIB..40 * MIB, 50 * MIB..90 * MIB];
+        let bases = candidates(&gaps, 45 * MIB, 30 * MIB, 4 * MIB, MIB);
+        assert_eq!(bases, [50 * MIB, 36 * MIB]);
+        assert_eq!(candidates(&gaps, 45 * MIB, 30 * MIB, 15 * MIB, MIB), [50 * MIB, 25 * MIB]);
+        assert_eq!(candidates(&gaps, 45 * MIB, 30 * MIB, 60 * MIB, MIB), []);
+    }
+}

@@ -1,0 +1,341 @@
+//! `jit-PID.dump`: programs with their names, bytes and times, from which `perf inject --jit` makes an ELF file for each.
+//!
+//! Usage: `perf record -k mono …`, then `perf inject --jit -i perf.data -o jitted.data`, then `perf report -i jitted.data`.
+
+mod record;
+mod unwinding;
+
+use std::{
+    env, io,
+    path::{Path, PathBuf},
+    ptr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{AcqRel, Relaxed},
+        },
+    },
+};
+
+use rustix::{
+    mm::{MapFlags, ProtFlags},
+    time::{ClockId, clock_gettime},
+};
+
+use self::record::{CodeLoad, Header};
+use super::{
+    Loaded, ObserveError, Observer,
+    arch::ELF_MACHINE,
+    output_file::{AppendError, Existing, OpenFileError, OutputFile},
+    per_process::PerProcess,
+    symbol_name::symbol_name,
+};
+use crate::address::CodeAddress;
+
+const OBSERVER: &str = "jitdump";
+
+/// Environment variable that names the directory, as for the agents that come with `perf`.
+const DIRECTORY_VARIABLE: &str = "JITDUMPDIR";
+
+/// Writes the jitdump of this process.
+///
+/// # File
+/// `jit-PID.dump` has mode 0600 and is opened at the first load under the rules of [`PerfMap`](super::PerfMap), also with respect to the process id and to fork;
+/// a file that another code generator of this process writes is refused, because the format allows one writer. The directory must not be mounted `noexec`: `perf`
+/// finds the file by an executable mapping of it, which is made here (private, readable and executable, never writable) and stays as long as the process.
+/// All observers of one directory share the file, which stays open: a program that makes and drops packs many times writes one file.
+///
+/// `perf inject` writes its ELF files to the same directory.
+///
+/// # Content
+/// Every program's bytes are copied to the file. The file is not small: use this observer while profiling. When the last observer of a directory is dropped, the
+/// end is marked by JIT_CODE_CLOSE; `perf` does not need it.
+#[derive(Debug)]
+pub struct JitDump {
+    dump: Arc<Dump>,
+}
+
+impl JitDump {
+    /// Writes to the directory named by the environment variable `JITDUMPDIR`, or else to the current one.
+    #[must_use]
+    pub fn new() -> Self {
+        let directory = env::var_os(DIRECTORY_VARIABLE).filter(|value| !value.is_empty());
+        JitDump::in_directory(directory.map_or_else(|| PathBuf::from("."), PathBuf::from))
+    }
+
+    /// Writes to `directory`.
+    #[must_use]
+    pub fn in_directory(directory: impl AsRef<Path>) -> Self {
+        JitDump {
+            dump: Dump::of(directory.as_ref()),
+        }
+    }
+}
+
+impl Default for JitDump {
+    fn default() -> Self {
+        JitDump::new()
+    }
+}
+
+impl Observer for JitDump {
+    fn loaded(&self, loaded: &Loaded<'_>) -> Result<(), ObserveError> {
+        self.dump
+            .file()
+            .and_then(|file| file.load(loaded))
+            .map_err(|error| ObserveError::new(OBSERVER, error))
+    }
+
+    fn unloaded(&self, _address: CodeAddress, _len: usize) -> Result<(), ObserveError> {
+        Ok(())
+    }
+}
+
+impl Drop for JitDump {
+    fn drop(&mut self) {
+        // AcqRel: partner is the same subtraction in the other observers of this file, whose records come before the end that the last one marks.
+        if self.dump.users.fetch_sub(1, AcqRel) != 1 {
+            return;
+        }
+        if let Some(file) = self.dump.files.get()
+            && let Err(error) = file.close()
+        {
+            tracing::debug!(observer = OBSERVER, %error, "the end of the dump is not marked");
+        }
+    }
+}
+
+/// The dump of one directory.
+#[derive(Debug)]
+struct Dump {
+    directory: PathBuf,
+    /// Living observers.
+    users: AtomicUsize,
+    files: PerProcess<DumpFile>,
+}
+
+impl Dump {
+    /// Returns the dump of `directory`, counting a user. Dumps live as long as the process, since `perf` wants one file and one marker per process.
+    fn of(directory: &Path) -> Arc<Dump> {
+        static DUMPS: Mutex<Vec<Arc<Dump>>> = Mutex::new(Vec::new());
+
+        // A later change of the working directory must not move the file.
+        let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+        let mut dumps = DUMPS.lock().unwrap_or_else(PoisonError::into_inner);
+        let dump = match dumps.iter().find(|dump| dump.directory == directory) {
+            Some(dump) => Arc::clone(dump),
+            None => {
+                let dump = Arc::new(Dump {
+                    directory,
+                    users: AtomicUsize::new(0),
+                    files: PerProcess::new(),
+                });
+                dumps.push(Arc::clone(&dump));
+                dump
+            }
+        };
+        // Relaxed: the count of living observers publishes nothing when it grows.
+        dump.users.fetch_add(1, Relaxed);
+        dump
+    }
+
+    fn file(&self) -> Result<&DumpFile, DumpError> {
+        self.files
+            .get_or_open(|pid| DumpFile::open(&self.directory.join(format!("jit-{pid}.dump")), pid))
+    }
+}
+
+/// Why a program is not in the dump.
+#[derive(Debug, thiserror::Error)]
+enum DumpError {
+    #[error(transparent)]
+    Open(#[from] OpenFileError),
+    #[error("cannot map {} as executable, by which perf finds it; choose a directory that is not mounted noexec", path.display())]
+    Marker {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Append(#[from] AppendError),
+    #[error("a program of {len} bytes does not fit a record of at most 4 GiB")]
+    TooLong { len: usize },
+    #[error("an earlier record is incomplete, and the format cannot skip it")]
+    Broken,
+}
+
+/// The dump of one process.
+#[derive(Debug)]
+struct DumpFile {
+    output: OutputFile,
+    pid: u32,
+    /// Number of programs so far; `perf inject` names its files by it.
+    programs: AtomicU64,
+    /// A record was cut off, so what follows cannot be read.
+    broken: AtomicBool,
+}
+
+impl DumpFile {
+    fn open(path: &Path, pid: u32) -> Result<Self, DumpError> {
+        let output = OutputFile::open(path, Existing::Refuse)?;
+        let header = Header {
+            machine: u32::from(ELF_MACHINE.0),
+            pid,
+            nanoseconds: monotonic_nanoseconds(),
+        };
+        output.append(&[&header.encode()])?;
+        map_marker(&output).map_err(|source| DumpError::Marker {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(DumpFile {
+            output,
+            pid,
+            programs: AtomicU64::new(0),
+            broken: AtomicBool::new(false),
+        })
+    }
+
+    fn load(&self, loaded: &Loaded<'_>) -> Result<(), DumpError> {
+        let name = symbol_name(loaded.name);
+        let unwinding = loaded
+            .eh_frame
+            .and_then(|eh_frame| unwinding::Table::convert(eh_frame, loaded));
+        let nanoseconds = monotonic_nanoseconds();
+        let load = CodeLoad {
+            nanoseconds,
+            pid: self.pid,
+            thread: rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs(),
+            address: loaded.address.get() as u64,
+            // Relaxed: only uniqueness matters.
+            index: self.programs.fetch_add(1, Relaxed),
+            name: name.as_bytes(),
+            code: loaded.code,
+        };
+        let prefix = load.encode_prefix().ok_or(DumpError::TooLong {
+            len: loaded.code.len(),
+        })?;
+        // One append, because the unwinding information belongs to the next program in the file.
+        let unwinding = unwinding.map(|table| table.encode(nanoseconds));
+        self.append(&[
+            unwinding.as_deref().unwrap_or_default(),
+            &prefix,
+            name.as_bytes(),
+            &[0],
+            loaded.code,
+        ])
+    }
+
+    fn close(&self) -> Result<(), DumpError> {
+        self.append(&[&record::encode_close(monotonic_nanoseconds())])
+    }
+
+    fn append(&self, parts: &[&[u8]]) -> Result<(), DumpError> {
+        // Relaxed: a record that follows a broken one all the same is lost and harms nothing.
+        if self.broken.load(Relaxed) {
+            return Err(DumpError::Broken);
+        }
+        let appended = self.output.append(parts);
+        if let Err(AppendError::Short { .. }) = appended {
+            self.broken.store(true, Relaxed);
+        }
+        Ok(appended?)
+    }
+}
+
+/// Maps the first page of the dump as readable and executable: `perf record` notes executable mappings of files, and `perf inject` takes one of this name for the
+/// dump (`jit_detect`, tools/perf/util/jitdump.c). The mapping is left in place, since `perf` attaching later reads it from /proc/PID/maps.
+fn map_marker(output: &OutputFile) -> io::Result<()> {
+    // SAFETY: without MAP_FIXED, so no existing mapping changes; nothing in this process reads, writes or calls the new one.
+    let mapped = unsafe {
+        rustix::mm::mmap(
+            ptr::null_mut(),
+            rustix::param::page_size(),
+            ProtFlags::READ | ProtFlags::EXEC,
+            MapFlags::PRIVATE,
+            output,
+            0,
+        )
+    };
+    mapped.map(drop).map_err(io::Error::from)
+}
+
+/// The clock of `perf record -k mono`.
+fn monotonic_nanoseconds() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    (now.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(now.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::observe::frame_pointer_eh_frame;
+
+    fn word(data: &[u8], at: usize) -> u32 {
+        u32::from_ne_bytes(data[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    #[test]
+    fn a_dump_has_header_loads_and_close() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let address = CodeAddress::new(0x7f12_3400_0040);
+        let eh_frame = frame_pointer_eh_frame(address, 3);
+        for eh_frame in [None, Some(eh_frame.as_slice())] {
+            let dump = JitDump::in_directory(directory.path());
+            let second = JitDump::in_directory(directory.path());
+            dump.loaded(&Loaded {
+                name: "first",
+                address,
+                code: &[1, 2, 3],
+                eh_frame,
+            })
+            .expect("loaded");
+            dump.unloaded(address, 3).expect("unloaded");
+            drop(second);
+        }
+        let path = directory
+            .path()
+            .join(format!("jit-{}.dump", std::process::id()));
+        let data = fs::read(&path).expect("read");
+        let mut ids = Vec::new();
+        let mut at = word(&data, 8) as usize;
+        while at < data.len() {
+            ids.push(word(&data, at));
+            at += word(&data, at + 4) as usize;
+        }
+        assert_eq!(at, data.len());
+        assert_eq!(ids, [0, 3, 4, 0, 3]);
+
+        let maps = fs::read_to_string("/proc/self/maps").expect("maps");
+        let marker: Vec<&str> = maps
+            .lines()
+            .filter(|line| line.ends_with(path.to_str().expect("utf-8")))
+            .collect();
+        assert_eq!(marker.len(), 1, "{marker:?}");
+        assert!(marker[0].contains(" r-xp "), "{marker:?}");
+    }
+
+    #[test]
+    fn a_dump_of_another_writer_is_refused() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory
+            .path()
+            .join(format!("jit-{}.dump", std::process::id()));
+        fs::write(&path, "theirs").expect("write");
+        let error = JitDump::in_directory(directory.path())
+            .loaded(&Loaded {
+                name: "first",
+                address: CodeAddress::new(0x1000),
+                code: &[1],
+                eh_frame: None,
+            })
+            .expect_err("in use");
+        assert!(error.to_string().contains("choose another directory"), "{error}");
+        assert_eq!(fs::read(&path).expect("read"), b"theirs");
+    }
+}

@@ -1,0 +1,124 @@
+//! Observers: what tells profilers, debuggers and unwinders about code that no file on disk describes.
+//!
+//! A pack calls every [`Observer`] after the bytes of a program are in place and before its handle is returned, and again when the code can no longer run. The
+//! trait and its types are always here; the observers themselves need the feature `observe`:
+//!
+//! | observer | who reads it | removal |
+//! |---|---|---|
+//! | `PerfMap` | `perf report`, `perf script`, any profiler that reads `/tmp/perf-PID.map` | none: the format cannot express it |
+//! | `JitDump` | `perf record -k mono` followed by `perf inject --jit` | by time: a later program at the same address wins |
+//! | `GdbJit` | gdb, lldb | yes |
+//! | `UnwindRegistry` | `_Unwind_Backtrace`, `std::backtrace`, panics crossing a frame | yes |
+//!
+//! An observer never changes whether a program runs: its failure is an [`ObserveError`] that the pack counts and traces, and the load succeeds.
+//!
+//! # fork
+//! `PerfMap` and `JitDump` take no lock and notice a change of the process id: the child writes files of its own, which hold what the child loads. What was
+//! loaded before the fork is named in the parent's file only (`perf` copies the parent's maps on a fork event, so a jitdump still resolves it). `GdbJit` and
+//! `UnwindRegistry` hold a mutex for the length of one registration; a child forked by another thread within it must not load or drop programs, as with any
+//! mutex (POSIX allows such a child async-signal-safe calls only).
+
+#[cfg(feature = "observe")]
+mod arch;
+#[cfg(feature = "observe")]
+mod eh_frame;
+#[cfg(feature = "observe")]
+mod gdb_jit;
+#[cfg(feature = "observe")]
+mod jit_dump;
+#[cfg(feature = "observe")]
+mod output_file;
+#[cfg(feature = "observe")]
+mod per_process;
+#[cfg(feature = "observe")]
+mod perf_map;
+#[cfg(feature = "observe")]
+mod symbol_name;
+#[cfg(feature = "observe")]
+mod unwind;
+
+#[cfg(feature = "observe")]
+pub use self::{
+    eh_frame::frame_pointer_eh_frame, gdb_jit::GdbJit, jit_dump::JitDump, perf_map::PerfMap,
+    unwind::UnwindRegistry,
+};
+
+use crate::address::CodeAddress;
+
+/// Something that follows programs as they come and go.
+///
+/// Both calls may arrive from several threads at once, for different programs. For one program they are ordered: `loaded` returns before `unloaded` begins, and
+/// `unloaded` returns before another program is announced at an overlapping address.
+pub trait Observer: Send + Sync {
+    /// Called after the code is in place and before its handle is returned.
+    ///
+    /// # Errors
+    /// Whatever kept the observer from recording the program. The program is loaded all the same, and `unloaded` will still be called for it.
+    fn loaded(&self, loaded: &Loaded<'_>) -> Result<(), ObserveError>;
+
+    /// Called when the code can no longer run, just before its bytes are refilled with traps.
+    ///
+    /// `len` is in bytes. An observer that failed in `loaded`, or that keeps nothing per program, answers `Ok`.
+    ///
+    /// # Errors
+    /// Whatever kept the observer from forgetting the program.
+    fn unloaded(&self, address: CodeAddress, len: usize) -> Result<(), ObserveError>;
+}
+
+/// A program that has just been placed.
+#[derive(Clone, Copy, Debug)]
+pub struct Loaded<'a> {
+    /// Name given by whoever generated the program; any text, also empty.
+    pub name: &'a str,
+    /// Where the program runs.
+    pub address: CodeAddress,
+    /// The bytes at `address`.
+    pub code: &'a [u8],
+    /// Bytes of an `.eh_frame` section, if the program has one: CIEs and FDEs whose pointers are absolute (`DW_EH_PE_absptr`) and final, without a terminator.
+    pub eh_frame: Option<&'a [u8]>,
+}
+
+/// An observer could not record or forget a program.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "observer {observer} missed a change: {source}; the program is not affected, remove the observer if its view is not needed"
+)]
+pub struct ObserveError {
+    observer: &'static str,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl ObserveError {
+    /// Wraps the cause `source` of a failure of the observer called `observer`.
+    pub fn new(
+        observer: &'static str,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        ObserveError {
+            observer,
+            source: source.into(),
+        }
+    }
+
+    /// Name of the observer that failed.
+    #[must_use]
+    pub fn observer(&self) -> &'static str {
+        self.observer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{error::Error, io};
+
+    use super::*;
+
+    #[test]
+    fn the_error_keeps_its_cause() {
+        let error = ObserveError::new("perf-map", io::Error::from_raw_os_error(libc::ENOSPC));
+        assert_eq!(error.observer(), "perf-map");
+        assert!(error.to_string().contains("perf-map"));
+        let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        assert_eq!(cause.and_then(io::Error::raw_os_error), Some(libc::ENOSPC));
+    }
+}

@@ -1,0 +1,345 @@
+//! Files that observers append to.
+//!
+//! Their names are fixed by the tools and lie in directories that others can write to, so opening refuses what somebody else put there; a write that would pass
+//! the file size limit is refused as well, because the kernel answers it with SIGXFSZ, which kills the process.
+
+use std::{
+    fs, io,
+    io::IoSlice,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::{Duration, SystemTime},
+};
+
+use rustix::{
+    fs::{FileType, Mode, OFlags, Stat},
+    io::Errno,
+    process::Resource,
+    time::{ClockId, clock_gettime},
+};
+
+/// What to do with a file that this process has written to since it started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Existing {
+    /// Append to it: its format lets several writers share it.
+    Extend,
+    /// Refuse it: its format allows one writer.
+    Refuse,
+}
+
+/// Why a file of an observer cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenFileError {
+    #[error("cannot open {}; choose a directory that this user can write to", path.display())]
+    Open {
+        path: PathBuf,
+        #[source]
+        source: Errno,
+    },
+    #[error("cannot prepare {}", path.display())]
+    Prepare {
+        path: PathBuf,
+        #[source]
+        source: Errno,
+    },
+    #[error("{} is a {file_type:?} and not a regular file; remove it", path.display())]
+    NotRegular { path: PathBuf, file_type: FileType },
+    #[error("{} belongs to user {owner} and not to user {user}; remove it or choose another directory", path.display())]
+    ForeignOwner {
+        path: PathBuf,
+        owner: u32,
+        user: u32,
+    },
+    #[error("{} has {links} hard links; remove it", path.display())]
+    Linked { path: PathBuf, links: u64 },
+    #[error("{} is already written by another code generator in this process; choose another directory", path.display())]
+    InUse { path: PathBuf },
+}
+
+/// A record could not be appended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AppendError {
+    #[error("cannot append {len} bytes")]
+    Write {
+        len: u64,
+        #[source]
+        source: Errno,
+    },
+    #[error("only {written} of {len} bytes could be appended; free space on the file system")]
+    Short { len: u64, written: usize },
+    #[error(
+        "{len} more bytes would pass the file size limit of {limit} bytes; raise RLIMIT_FSIZE (ulimit -f)"
+    )]
+    OverLimit { len: u64, limit: u64 },
+}
+
+/// A file opened by [`OutputFile::open`].
+#[derive(Debug)]
+pub(super) struct OutputFile {
+    fd: OwnedFd,
+    /// The soft file size limit in bytes when the file was opened; `None` is unlimited.
+    limit: Option<u64>,
+    /// Bytes in the file as far as this writer knows.
+    len: AtomicU64,
+}
+
+impl OutputFile {
+    /// Opens `path` for reading and appending, creating it with mode 0600. A file left by an earlier process is emptied.
+    ///
+    /// # Errors
+    /// The file cannot be opened, is not a plain file of this user, or is in use and `existing` refuses that.
+    pub(super) fn open(path: &Path, existing: Existing) -> Result<Self, OpenFileError> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        // NONBLOCK: so that a device or pipe planted under this name cannot hold us before it is refused.
+        let flags = OFlags::RDWR
+            | OFlags::CREATE
+            | OFlags::APPEND
+            | OFlags::NOFOLLOW
+            | OFlags::CLOEXEC
+            | OFlags::NOCTTY
+            | OFlags::NONBLOCK;
+        let fd = rustix::fs::open(path, flags, mode).map_err(|source| OpenFileError::Open {
+            path: path.to_owned(),
+            source,
+        })?;
+        let prepare = |source| OpenFileError::Prepare {
+            path: path.to_owned(),
+            source,
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(prepare)?;
+        refuse_foreign(path, &stat)?;
+        rustix::fs::fchmod(&fd, mode).map_err(prepare)?;
+        let mut len = u64::try_from(stat.st_size).unwrap_or(0);
+        if len > 0 && is_older_than_this_process(&stat) {
+            rustix::fs::ftruncate(&fd, 0).map_err(prepare)?;
+            len = 0;
+        }
+        if len > 0 && existing == Existing::Refuse {
+            return Err(OpenFileError::InUse {
+                path: path.to_owned(),
+            });
+        }
+        Ok(OutputFile {
+            fd,
+            limit: rustix::process::getrlimit(Resource::Fsize).current,
+            len: AtomicU64::new(len),
+        })
+    }
+
+    /// Appends `parts` as one record: records of several threads do not mix, because the kernel holds the inode's lock over an appending write.
+    ///
+    /// # Errors
+    /// The write would pass the limit, fails, or stores a part of the record only.
+    pub(super) fn append(&self, parts: &[&[u8]]) -> Result<(), AppendError> {
+        let len = parts.iter().map(|part| part.len() as u64).sum::<u64>();
+        // Relaxed: the count publishes nothing; concurrent writers add up.
+        let before = self.len.fetch_add(len, Relaxed);
+        if let Some(limit) = self.limit
+            && before.saturating_add(len) > limit
+        {
+            self.len.fetch_sub(len, Relaxed);
+            return Err(AppendError::OverLimit { len, limit });
+        }
+        let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let written = loop {
+            match rustix::io::writev(&self.fd, &slices) {
+                Err(Errno::INTR) => {}
+                Err(source) => return Err(AppendError::Write { len, source }),
+                Ok(written) => break written,
+            }
+        };
+        if written as u64 == len {
+            Ok(())
+        } else {
+            Err(AppendError::Short { len, written })
+        }
+    }
+}
+
+impl AsFd for OutputFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn refuse_foreign(path: &Path, stat: &Stat) -> Result<(), OpenFileError> {
+    let path = path.to_owned();
+    let file_type = FileType::from_raw_mode(stat.st_mode);
+    if file_type != FileType::RegularFile {
+        return Err(OpenFileError::NotRegular { path, file_type });
+    }
+    let user = rustix::process::geteuid().as_raw();
+    if stat.st_uid != user {
+        return Err(OpenFileError::ForeignOwner {
+            path,
+            owner: stat.st_uid,
+            user,
+        });
+    }
+    // The width of the link count differs between architectures.
+    #[expect(
+        clippy::useless_conversion,
+        reason = "the link count has 32 bits on AArch64"
+    )]
+    let links = u64::from(stat.st_nlink);
+    if links > 1 {
+        return Err(OpenFileError::Linked { path, links });
+    }
+    Ok(())
+}
+
+/// True when the file was last written before this process started, that is by a process that had the same id. Unknown counts as younger.
+fn is_older_than_this_process(stat: &Stat) -> bool {
+    /// Process start times are given in clock ticks, file times in ticks of a coarser clock.
+    const GRANULARITY: Duration = Duration::from_secs(1);
+
+    let Ok(seconds) = u64::try_from(stat.st_mtime) else {
+        return true;
+    };
+    let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    process_start().is_ok_and(|start| modified + GRANULARITY < start)
+}
+
+/// When this process was created, from /proc/self/stat (kernel: fs/proc/array.c, field 22 of proc_pid_stat(5), in clock ticks since boot).
+fn process_start() -> io::Result<SystemTime> {
+    /// Fields are counted from 1, and the first one after the command is the third.
+    const START_TIME_AFTER_COMMAND: usize = 22 - 3;
+
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    // The command may hold blanks and parentheses; what follows its last one is numbers.
+    let ticks: u64 = stat
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(START_TIME_AFTER_COMMAND))
+        .and_then(|field| field.parse().ok())
+        .ok_or(io::ErrorKind::InvalidData)?;
+    let started = Duration::from_secs_f64(
+        ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+    );
+    let now = clock_gettime(ClockId::Boottime);
+    let now = Duration::try_from(now).map_err(|_| io::ErrorKind::InvalidData)?;
+    SystemTime::now()
+        .checked_sub(now.saturating_sub(started))
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn directory() -> tempfile::TempDir {
+        tempfile::tempdir().expect("temporary directory")
+    }
+
+    #[test]
+    fn creates_with_mode_0600_and_appends() {
+        let directory = directory();
+        let path = directory.path().join("out");
+        let file = OutputFile::open(&path, Existing::Refuse).expect("open");
+        file.append(&[b"one ", b"two\n"]).expect("append");
+        file.append(&[b"three\n"]).expect("append");
+        assert_eq!(fs::read(&path).expect("read"), b"one two\nthree\n");
+        let mode = fs::metadata(&path).expect("metadata").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+    }
+
+    #[test]
+    fn a_young_file_is_extended_or_refused() {
+        let directory = directory();
+        let path = directory.path().join("out");
+        fs::write(&path, "first\n").expect("write");
+        let file = OutputFile::open(&path, Existing::Extend).expect("open");
+        file.append(&[b"second\n"]).expect("append");
+        assert_eq!(fs::read(&path).expect("read"), b"first\nsecond\n");
+        assert!(matches!(
+            OutputFile::open(&path, Existing::Refuse),
+            Err(OpenFileError::InUse { .. })
+        ));
+    }
+
+    #[test]
+    fn a_file_of_an_earlier_process_is_emptied() {
+        let directory = directory();
+        let path = directory.path().join("out");
+        fs::write(&path, "stale\n").expect("write");
+        let file = fs::File::options().write(true).open(&path).expect("open");
+        file.set_modified(SystemTime::now() - Duration::from_secs(86_400 * 365))
+            .expect("set time");
+        OutputFile::open(&path, Existing::Refuse).expect("open");
+        assert_eq!(fs::read(&path).expect("read"), b"");
+    }
+
+    #[test]
+    fn planted_files_are_refused() {
+        let directory = directory();
+        let target = directory.path().join("target");
+        fs::write(&target, "precious").expect("write");
+
+        let link = directory.path().join("symlink");
+        symlink(&target, &link).expect("symlink");
+        assert!(matches!(
+            OutputFile::open(&link, Existing::Extend),
+            Err(OpenFileError::Open { source: Errno::LOOP, .. })
+        ));
+
+        let hard = directory.path().join("hard");
+        fs::hard_link(&target, &hard).expect("link");
+        assert!(matches!(
+            OutputFile::open(&hard, Existing::Extend),
+            Err(OpenFileError::Linked { links: 2, .. })
+        ));
+
+        let pipe = directory.path().join("pipe");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .expect("mknod");
+        assert!(matches!(
+            OutputFile::open(&pipe, Existing::Extend),
+            Err(OpenFileError::NotRegular { file_type: FileType::Fifo, .. })
+        ));
+        assert_eq!(fs::read(&target).expect("read"), b"precious");
+    }
+
+    #[test]
+    fn a_foreign_file_is_refused() {
+        let directory = directory();
+        let path = directory.path().join("out");
+        fs::write(&path, "theirs").expect("write");
+        if std::os::unix::fs::chown(&path, Some(12_345), None).is_err() {
+            eprintln!("SKIPPED a_foreign_file_is_refused: only root can give a file away");
+            return;
+        }
+        assert!(matches!(
+            OutputFile::open(&path, Existing::Extend),
+            Err(OpenFileError::ForeignOwner { owner: 12_345, .. })
+        ));
+    }
+
+    #[test]
+    fn the_size_limit_is_an_error_and_not_a_signal() {
+        let directory = directory();
+        let path = directory.path().join("out");
+        let mut file = OutputFile::open(&path, Existing::Extend).expect("open");
+        file.limit = Some(8);
+        file.append(&[b"12345678"]).expect("append");
+        assert!(matches!(
+            file.append(&[b"9"]),
+            Err(AppendError::OverLimit { len: 1, limit: 8 })
+        ));
+        assert_eq!(fs::read(&path).expect("read"), b"12345678");
+    }
+
+    #[test]
+    fn this_process_has_started_already() {
+        let start = process_start().expect("start time");
+        let age = SystemTime::now().duration_since(start).expect("in the past");
+        assert!(age < Duration::from_secs(3600), "{age:?}");
+    }
+}

@@ -1,0 +1,140 @@
+//! `/tmp/perf-PID.map`: one line per program, read by `perf report` and other profilers.
+//!
+//! The format has no removal: when an address is used again, both lines stay and the reader picks one. [`JitDump`](super::JitDump) has times and does not
+//! confuse them.
+
+use std::path::PathBuf;
+
+use super::{
+    Loaded, ObserveError, Observer,
+    output_file::{Existing, OutputFile},
+    per_process::PerProcess,
+    symbol_name::symbol_name,
+};
+use crate::address::CodeAddress;
+
+const OBSERVER: &str = "perf-map";
+
+/// Where `perf` looks, whatever `TMPDIR` says (`map__new`, tools/perf/util/map.c).
+const DIRECTORY: &str = "/tmp";
+
+/// Writes the perf map of this process.
+///
+/// # File
+/// `/tmp/perf-PID.map` has mode 0600. It is opened at the first load without following a symbolic link; a file that belongs to another user, has further hard
+/// links or is not regular is refused, one left by an earlier process with the same id is emptied, and one that another code generator of this process writes is
+/// shared. It stays after the process has ended, since `perf report` runs later.
+///
+/// # Process id
+/// PID is what `getpid` answers: the id in the innermost pid namespace, the last number of `NSpid` in /proc/PID/status. `perf` builds the name from that number
+/// and opens it within the mount namespace of the process, so containers need nothing further. A forked child writes a file of its own.
+#[derive(Debug)]
+pub struct PerfMap {
+    directory: PathBuf,
+    file: PerProcess<OutputFile>,
+}
+
+impl PerfMap {
+    /// Writes to /tmp, where `perf` looks.
+    #[must_use]
+    pub fn new() -> Self {
+        PerfMap::in_directory(DIRECTORY)
+    }
+
+    /// Writes `perf-PID.map` to `directory`: for readers other than `perf`, which knows /tmp only.
+    #[must_use]
+    pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
+        PerfMap {
+            directory: directory.into(),
+            file: PerProcess::new(),
+        }
+    }
+
+    fn file(&self) -> Result<&OutputFile, ObserveError> {
+        self.file
+            .get_or_open(|pid| {
+                OutputFile::open(
+                    &self.directory.join(format!("perf-{pid}.map")),
+                    Existing::Extend,
+                )
+            })
+            .map_err(|error| ObserveError::new(OBSERVER, error))
+    }
+}
+
+impl Default for PerfMap {
+    fn default() -> Self {
+        PerfMap::new()
+    }
+}
+
+impl Observer for PerfMap {
+    fn loaded(&self, loaded: &Loaded<'_>) -> Result<(), ObserveError> {
+        self.file()?
+            .append(&[line(loaded).as_bytes()])
+            .map_err(|error| ObserveError::new(OBSERVER, error))
+    }
+
+    fn unloaded(&self, _address: CodeAddress, _len: usize) -> Result<(), ObserveError> {
+        Ok(())
+    }
+}
+
+/// Start and length in hexadecimal without prefix, then the name up to the end of the line (tools/perf/Documentation/jit-interface.txt).
+fn line(loaded: &Loaded<'_>) -> String {
+    format!(
+        "{:x} {:x} {}\n",
+        loaded.address.get(),
+        loaded.code.len(),
+        symbol_name(loaded.name)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn loaded<'a>(name: &'a str, code: &'a [u8]) -> Loaded<'a> {
+        Loaded {
+            name,
+            address: CodeAddress::new(0x7f12_3400_0040),
+            code,
+            eh_frame: None,
+        }
+    }
+
+    #[test]
+    fn a_line_has_start_length_and_name() {
+        assert_eq!(
+            line(&loaded("filter one", &[0xc3; 0x2a])),
+            "7f1234000040 2a filter one\n"
+        );
+        assert_eq!(line(&loaded("a\nb", &[0xc3])), "7f1234000040 1 a_b\n");
+    }
+
+    #[test]
+    fn lines_go_to_the_file_named_by_pid() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let map = PerfMap::in_directory(directory.path());
+        map.loaded(&loaded("first", &[0xc3])).expect("loaded");
+        map.loaded(&loaded("second", &[0xc3, 0xc3])).expect("loaded");
+        map.unloaded(CodeAddress::new(0x7f12_3400_0040), 1)
+            .expect("unloaded");
+        let path = directory
+            .path()
+            .join(format!("perf-{}.map", std::process::id()));
+        assert_eq!(
+            fs::read_to_string(path).expect("read"),
+            "7f1234000040 1 first\n7f1234000040 2 second\n"
+        );
+    }
+
+    #[test]
+    fn an_unusable_directory_is_an_error_that_names_the_file() {
+        let map = PerfMap::in_directory("/proc/self/fdinfo/absent");
+        let error = map.loaded(&loaded("first", &[0xc3])).expect_err("refused");
+        assert!(error.to_string().contains("/proc/self/fdinfo/absent/perf-"), "{error}");
+    }
+}
