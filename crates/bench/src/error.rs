@@ -1,11 +1,13 @@
 //! Errors that end a run, and errors of one placement.
 
+use std::error::Error;
 use std::io;
 
-use thiserror::Error;
+use palimpsest_sys::{CoreSyncSetupError, SyncError};
+use palimpsest_text::{FinalizeError, LoadError, OpenError, ReclaimError, StageError};
 
 /// Why a run ended without a report.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
     /// No suite has this name.
@@ -71,7 +73,7 @@ pub enum BenchError {
 }
 
 /// Why one program could not be placed, made executable or freed.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
     /// No memory for the code.
@@ -92,6 +94,27 @@ pub enum PlaceError {
         #[source]
         source: io::Error,
     },
+    /// No packs.
+    #[error("packs cannot be opened")]
+    Open(#[from] OpenError),
+    /// The packs did not take the code.
+    #[error("the packs did not take a program")]
+    Load(#[from] LoadError),
+    /// The packs had no place for the code.
+    #[error("the packs have no place for a program")]
+    Stage(#[from] StageError),
+    /// Staged programs did not become executable.
+    #[error("staged programs did not become executable")]
+    Finalize(#[from] FinalizeError),
+    /// Retired programs could not be reclaimed.
+    #[error("the packs cannot reclaim freed programs")]
+    Reclaim(#[from] ReclaimError),
+    /// Cores cannot be synchronised at all.
+    #[error("cores cannot be synchronised here")]
+    CoreSync(#[from] CoreSyncSetupError),
+    /// One synchronisation failed.
+    #[error("cores were not synchronised")]
+    Sync(#[from] SyncError),
     /// A peer refused.
     #[error("{peer} refused {len} bytes of code: {reason}")]
     Peer {
@@ -108,4 +131,15 @@ pub enum PlaceError {
         /// Which peer.
         peer: &'static str,
     },
+}
+
+/// An error and its causes in one line.
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }

@@ -14,7 +14,8 @@ pub fn describe() -> Machine {
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         memory_bytes: memory_bytes(&read("/proc/meminfo").unwrap_or_default()),
         page_bytes: rustix::param::page_size() as u64,
-        huge_page_bytes: read("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").and_then(|text| text.trim().parse().ok()),
+        huge_page_bytes: read("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+            .and_then(|text| text.trim().parse().ok()),
         thp_enabled: read("/sys/kernel/mm/transparent_hugepage/enabled").and_then(|text| selected(&text)),
         thp_shmem_enabled: read("/sys/kernel/mm/transparent_hugepage/shmem_enabled").and_then(|text| selected(&text)),
         palimpsest: env!("CARGO_PKG_VERSION").to_owned(),
@@ -67,10 +68,7 @@ mod tests {
     #[test]
     fn kernel_texts_are_read() {
         assert_eq!(cpu_model("processor\t: 0\nmodel name\t: AMD EPYC\n"), "AMD EPYC");
-        assert_eq!(
-            cpu_model("CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"),
-            "implementer 0x41 part 0xd0c"
-        );
+        assert_eq!(cpu_model("CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"), "implementer 0x41 part 0xd0c");
         assert_eq!(cpu_model(""), "unknown");
         assert_eq!(memory_bytes("MemTotal:       1024 kB\nMemFree: 1 kB\n"), 1 << 20);
         assert_eq!(memory_bytes("nonsense"), 0);

@@ -7,6 +7,7 @@
 //! entering compiled code.
 #![deny(unsafe_code)]
 
+mod clock;
 mod error;
 pub mod host;
 mod machine;

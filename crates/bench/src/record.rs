@@ -187,10 +187,7 @@ impl Entry {
                 self.baseline = Some(rival.id.clone());
                 self.ratio = Some(ratio);
             } else {
-                self.versus.push(Versus {
-                    baseline: rival.id.clone(),
-                    ratio,
-                });
+                self.versus.push(Versus { baseline: rival.id.clone(), ratio });
             }
         }
     }
@@ -220,13 +217,7 @@ mod tests {
         ours.compare(&[&page, &bucket]);
         assert_eq!(ours.baseline.as_deref(), Some("a.page_each"));
         assert_eq!(ours.ratio, Some(4.0));
-        assert_eq!(
-            ours.versus,
-            [Versus {
-                baseline: "a.bucket_128k".into(),
-                ratio: 6.0
-            }]
-        );
+        assert_eq!(ours.versus, [Versus { baseline: "a.bucket_128k".into(), ratio: 6.0 }]);
     }
 
     #[test]
@@ -252,10 +243,7 @@ mod tests {
             },
             seconds: 1.5,
             results: vec![ours],
-            skipped: vec![Skipped {
-                id: "pack.load.jit_allocator".into(),
-                reason: "why".into(),
-            }],
+            skipped: vec![Skipped { id: "pack.load.jit_allocator".into(), reason: "why".into() }],
         };
         let json = serde_json::to_string_pretty(&report).expect("a report is serialisable");
         assert_eq!(json, include_str!("../tests/golden/report.json").trim_end());

@@ -33,11 +33,7 @@ impl Resident {
             present.add(&entry.map_err(|error| unreadable(SMAPS)(io::Error::other(error)))?);
         }
         let status = std::fs::read_to_string(STATUS).map_err(unreadable(STATUS))?;
-        Ok(Self {
-            bytes: present.bytes(),
-            mappings: present.mappings,
-            page_table_bytes: page_table_bytes(&status),
-        })
+        Ok(Self { bytes: present.bytes(), mappings: present.mappings, page_table_bytes: page_table_bytes(&status) })
     }
 }
 

@@ -25,17 +25,8 @@ impl Summary {
         let runs = sorted.len();
         let (&min, &max) = (sorted.first()?, sorted.last()?);
         let upper = sorted[runs / 2];
-        let median = if runs.is_multiple_of(2) {
-            f64::midpoint(sorted[runs / 2 - 1], upper)
-        } else {
-            upper
-        };
-        Some(Self {
-            median,
-            min,
-            max,
-            runs,
-        })
+        let median = if runs.is_multiple_of(2) { f64::midpoint(sorted[runs / 2 - 1], upper) } else { upper };
+        Some(Self { median, min, max, runs })
     }
 }
 
@@ -71,10 +62,7 @@ mod tests {
     #[test]
     fn summaries_of_odd_even_and_no_samples() {
         let odd = Summary::of(&[3.0, 1.0, 2.0]).expect("three samples");
-        assert_eq!(
-            (odd.median, odd.min, odd.max, odd.runs),
-            (2.0, 1.0, 3.0, 3)
-        );
+        assert_eq!((odd.median, odd.min, odd.max, odd.runs), (2.0, 1.0, 3.0, 3));
         let even = Summary::of(&[4.0, 1.0, 2.0, 3.0]).expect("four samples");
         assert_eq!(even.median, 2.5);
         assert_eq!(Summary::of(&[]), None);

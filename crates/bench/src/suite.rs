@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use crate::error::with_causes;
 use crate::placers::{Contestant, Packed};
 use crate::progress::Progress;
 use crate::record::{Entry, FORMAT_VERSION, Report, Skipped, Unit};
@@ -90,9 +91,7 @@ impl Wanted {
     /// Whether any figure of `group` is asked for.
     #[must_use]
     pub fn group(&self, group: &Group) -> bool {
-        self.filter
-            .as_deref()
-            .is_none_or(|filter| group.figures.iter().any(|id| id.contains(filter)))
+        self.filter.as_deref().is_none_or(|filter| group.figures.iter().any(|id| id.contains(filter)))
     }
 }
 
@@ -132,21 +131,12 @@ impl Context<'_> {
 
     /// Records that `id` has no value, and why.
     pub fn skip(&mut self, id: impl Into<String>, reason: impl Into<String>) {
-        self.skipped.push(Skipped {
-            id: id.into(),
-            reason: reason.into(),
-        });
+        self.skipped.push(Skipped { id: id.into(), reason: reason.into() });
     }
 
     /// Skips `id` because its contestant failed, with all the causes.
     pub(crate) fn skip_failed(&mut self, id: impl Into<String>, error: &PlaceError) {
-        let mut reason = error.to_string();
-        let mut cause = std::error::Error::source(error);
-        while let Some(error) = cause {
-            reason = format!("{reason}: {error}");
-            cause = error.source();
-        }
-        self.skip(id, reason);
+        self.skip(id, with_causes(error));
     }
 
     /// Records one group from the samples of its contestants: `ours` are compared with `rivals`, the most important rival first.
@@ -163,15 +153,17 @@ impl Context<'_> {
             }
             entries.push((figure.contestant, entry));
         }
-        let rivals: Vec<Entry> = entries
+        let rivals: Vec<(Contestant, Entry)> = entries
             .iter()
-            .filter(|(who, _)| who.is_some_and(|who| !who.is_ours() && who != Contestant::Copy))
-            .map(|(_, entry)| entry.clone())
+            .filter_map(|(who, entry)| Some(((*who).filter(|who| who.is_rival())?, entry.clone())))
             .collect();
-        let rivals: Vec<&Entry> = rivals.iter().collect();
         for (who, mut entry) in entries {
-            if who.is_some_and(Contestant::is_ours) {
-                entry.compare(&rivals);
+            if let Some(who) = who.filter(|who| who.is_ours()) {
+                let counterpart = rivals.iter().find(|(rival, _)| Some(*rival) == who.counterpart());
+                match counterpart {
+                    Some((_, rival)) => entry.compare(&[rival]),
+                    None => entry.compare(&rivals.iter().map(|(_, rival)| rival).collect::<Vec<_>>()),
+                }
             }
             self.results.push(entry);
         }
@@ -197,17 +189,11 @@ pub(crate) struct Measured {
 /// [`BenchError::UnknownSuite`] and [`BenchError::NothingMatches`] before anything has run; the others end the run.
 pub fn run(request: &Request, progress: &dyn Progress) -> Result<Report, BenchError> {
     let started = Instant::now();
-    let chosen = suites::choose(&request.suites)?;
+    let chosen = suites::named(&request.suites)?;
     let wanted = Wanted::matching(request.filter.clone());
-    let groups = chosen
-        .iter()
-        .flat_map(|suite| suite.groups())
-        .filter(|group| wanted.group(group))
-        .count();
+    let groups = chosen.iter().flat_map(|suite| suite.groups()).filter(|group| wanted.group(group)).count();
     if groups == 0 {
-        return Err(BenchError::NothingMatches {
-            filter: request.filter.clone().unwrap_or_default(),
-        });
+        return Err(BenchError::NothingMatches { filter: request.filter.clone().unwrap_or_default() });
     }
     let mut machine = host::describe();
     let packs = Packed::open().map_err(|source| BenchError::Contestant {
@@ -258,16 +244,10 @@ mod tests {
 
     #[test]
     fn unknown_suites_and_empty_selections_are_errors() {
-        let unknown = Request {
-            suites: vec!["nosuch".into()],
-            ..Request::default()
-        };
+        let unknown = Request { suites: vec!["nosuch".into()], ..Request::default() };
         let error = run(&unknown, &crate::progress::Silent).expect_err("there is no such suite");
         assert!(error.to_string().contains("`nosuch`"));
-        let empty = Request {
-            filter: Some("nosuch".into()),
-            ..Request::default()
-        };
+        let empty = Request { filter: Some("nosuch".into()), ..Request::default() };
         let error = run(&empty, &crate::progress::Silent).expect_err("nothing matches");
         assert!(matches!(error, BenchError::NothingMatches { .. }));
     }

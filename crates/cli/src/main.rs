@@ -1,2 +1,87 @@
-//! Placeholder while the workspace is laid out.
-fn main() {}
+//! `palimpsest`: what this machine allows (`doctor`), and what that is worth (`bench`).
+//!
+//! Exit codes are part of the interface; see [`exit`].
+#![forbid(unsafe_code)]
+
+mod bench;
+mod doctor;
+mod exit;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Rewrite memory while it is in use: program packs, live patching, replicas and constant-time fork.
+#[derive(Debug, Parser)]
+#[command(name = "palimpsest", version, after_help = exit::HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Tell what this machine, kernel, container and user allow, and what Palimpsest makes of it.
+    Doctor(doctor::DoctorArgs),
+    /// Measure Palimpsest against what people do today, in one run.
+    Bench(bench::Arguments),
+    /// Count the memory that one contestant needs, in this process; `bench` starts it.
+    #[command(name = bench::PROBE, hide = true)]
+    MemoryProbe {
+        /// Last part of the figure's id.
+        contestant: String,
+    },
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::MemoryProbe { contestant } => bench::probe(&contestant),
+    }
+}
+
+/// Prints an error and its causes in one line to standard error.
+fn complain(error: &dyn Error) {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    eprintln!("palimpsest: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn bench_takes_suites_and_flags_in_any_order() {
+        let parsed =
+            Cli::try_parse_from(["palimpsest", "bench", "pack", "--quick", "--json", "a.json", "--filter", "call"]);
+        let Command::Bench(arguments) = parsed.expect("a valid line").command else {
+            panic!("not bench");
+        };
+        assert_eq!(arguments.suites, ["pack"]);
+        assert!(arguments.quick);
+        assert_eq!(arguments.json.as_deref(), Some("a.json".as_ref()));
+        assert_eq!(arguments.html, None);
+        assert_eq!(arguments.filter.as_deref(), Some("call"));
+    }
+
+    #[test]
+    fn unknown_flags_and_missing_commands_are_refused() {
+        assert!(Cli::try_parse_from(["palimpsest"]).is_err());
+        assert!(Cli::try_parse_from(["palimpsest", "bench", "--nosuch"]).is_err());
+        assert!(Cli::try_parse_from(["palimpsest", "bench", "--json"]).is_err());
+    }
+}

@@ -135,15 +135,11 @@ impl Contents {
         }
     }
 
-    /// Writes the contents over the start of `image` and zeros over the rest.
+    /// Writes the contents into `image`, which holds zeros and is at least as long.
     pub(crate) fn write(&self, image: &mut [u8]) {
-        let bytes: &[u8] = match self {
-            Self::Zeros(_) => &[],
-            Self::Bytes(bytes) => bytes,
-        };
-        let (start, rest) = image.split_at_mut(bytes.len());
-        start.copy_from_slice(bytes);
-        rest.fill(0);
+        if let Self::Bytes(bytes) = self {
+            image[..bytes.len()].copy_from_slice(bytes);
+        }
     }
 }
 

@@ -61,9 +61,10 @@
 //! code.append_block_params_for_function_params(block);
 //! code.switch_to_block(block);
 //! code.seal_all_blocks();
-//! let sum = code.ins().iadd(code.block_params(block)[0], code.block_params(block)[1]);
+//! let (x, y) = (code.block_params(block)[0], code.block_params(block)[1]);
+//! let sum = code.ins().iadd(x, y);
 //! code.ins().return_(&[sum]);
-//! code.finalize();
+//! code.finalize(module.target_config());
 //!
 //! module.define_function(add, &mut context)?;
 //! module.finalize_definitions()?;
@@ -86,6 +87,10 @@
 //! observe the packs can walk through them.
 
 #![forbid(unsafe_code)]
+#![expect(
+    clippy::result_large_err,
+    reason = "the large error is Cranelift's ModuleError, which its Module trait prescribes"
+)]
 
 mod arch;
 mod builder;

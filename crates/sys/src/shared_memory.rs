@@ -138,14 +138,27 @@ impl SharedMemory {
         self.exec
     }
 
+    /// Allocates the first page of every `stride` bytes, so that there is something to collapse.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError::Allocate`] with the kernel's answer.
+    pub fn allocate_every(&self, stride: usize) -> Result<(), CreateError> {
+        (0..self.len).step_by(stride).try_for_each(|offset| self.allocate_range(offset, rustix::param::page_size()))
+    }
+
     /// Allocates the pages of the first `len` bytes now, so that lack of memory is an error here and not a SIGBUS later.
     ///
     /// # Errors
     ///
     /// [`CreateError::Allocate`] with the kernel's answer.
     pub fn allocate(&self, len: usize) -> Result<(), CreateError> {
+        self.allocate_range(0, len)
+    }
+
+    fn allocate_range(&self, offset: usize, len: usize) -> Result<(), CreateError> {
         loop {
-            match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, len as u64) {
+            match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), offset as u64, len as u64) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(CreateError::Allocate { len, source: errno.into() }),

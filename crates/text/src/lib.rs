@@ -1,1 +1,46 @@
-//! Placeholder while the workspace is laid out.
+//! Executable memory that is rewritten while it runs.
+//!
+//! [`Packs`] puts many small programs, as just-in-time compilers make them, side by side into 2 MiB packs: one huge page,
+//! one entry of the instruction TLB, two mappings. Code is written through another view of the same memory, so that no
+//! mapping is ever writable and executable.
+//!
+//! ```
+//! use palimpsest_text::Packs;
+//!
+//! # #[cfg(target_arch = "x86_64")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let packs = Packs::new()?;
+//! // mov eax, 42; ret
+//! let program = packs.load(&[0xB8, 42, 0, 0, 0, 0xC3], 16)?;
+//! // SAFETY: the bytes are a function of that type, and `program` outlives the call.
+//! let answer = unsafe { program.function::<extern "C" fn() -> i32>() };
+//! assert_eq!(answer(), 42);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(target_arch = "x86_64"))]
+//! # fn main() {}
+//! ```
+//!
+//! Without the feature `std` only the `no_std` cores are left, for kernels and hypervisors: [`ChunkMap`].
+
+#![cfg_attr(not(feature = "std"), no_std)]
+
+mod chunks;
+
+#[cfg(feature = "std")]
+mod address;
+#[cfg(feature = "std")]
+pub mod observe;
+#[cfg(feature = "std")]
+mod pack;
+#[cfg(feature = "std")]
+mod primitive;
+
+pub use chunks::ChunkMap;
+
+#[cfg(feature = "std")]
+pub use address::CodeAddress;
+#[cfg(feature = "std")]
+pub use observe::{Loaded, ObserveError, Observer};
+#[cfg(feature = "std")]
+pub use pack::*;

@@ -26,30 +26,18 @@ impl CodeArea {
         let executable = code.len().next_multiple_of(page);
         let len = reserved.next_multiple_of(page).max(executable);
         // SAFETY: no address is asked for, so the kernel chooses one where nothing is mapped.
-        let mapped = unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
-        let failed = |errno: rustix::io::Errno| PlaceError::Map {
-            len,
-            source: errno.into(),
-        };
-        let start = NonNull::new(mapped.map_err(failed)?.cast::<u8>()).ok_or_else(|| PlaceError::Map {
-            len,
-            source: io::ErrorKind::AddrNotAvailable.into(),
-        })?;
+        let mapped =
+            unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+        let failed = |errno: rustix::io::Errno| PlaceError::Map { len, source: errno.into() };
+        let start = NonNull::new(mapped.map_err(failed)?.cast::<u8>())
+            .ok_or_else(|| PlaceError::Map { len, source: io::ErrorKind::AddrNotAvailable.into() })?;
         let area = Self { start, len };
         // SAFETY: the new mapping is writable, at least as long as `code`, and no reference into it exists yet.
         unsafe { ptr::copy_nonoverlapping(code.as_ptr(), start.as_ptr(), code.len()) };
         // SAFETY: the range lies in `area`'s own mapping, and nothing refers to its bytes.
-        let protected = unsafe {
-            mprotect(
-                start.as_ptr().cast(),
-                executable,
-                MprotectFlags::READ | MprotectFlags::EXEC,
-            )
-        };
-        protected.map_err(|errno| PlaceError::Protect {
-            len: executable,
-            source: errno.into(),
-        })?;
+        let protected =
+            unsafe { mprotect(start.as_ptr().cast(), executable, MprotectFlags::READ | MprotectFlags::EXEC) };
+        protected.map_err(|errno| PlaceError::Protect { len: executable, source: errno.into() })?;
         super::make_visible(start, code.len());
         Ok(area)
     }

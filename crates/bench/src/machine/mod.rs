@@ -12,7 +12,7 @@ mod population;
 pub(crate) use area::CodeArea;
 #[cfg(feature = "peers")]
 pub(crate) use peers::{Allocated, DualAllocator, OwnedModule};
-pub(crate) use population::{Callables, Population};
+pub(crate) use population::Population;
 
 /// Makes freshly written code visible to instruction fetch, where the CPU does not see to that itself.
 fn make_visible(start: std::ptr::NonNull<u8>, len: usize) {

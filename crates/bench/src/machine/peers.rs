@@ -45,16 +45,15 @@ impl DualAllocator {
     }
 
     /// Gives the memory of a program back.
-    #[expect(clippy::needless_pass_by_value, reason = "taking the program by value is what makes a second release impossible")]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "taking the program by value is what makes a second release impossible"
+    )]
     pub(crate) fn release(&mut self, allocated: Allocated) -> Result<(), PlaceError> {
         // SAFETY: `executable` came from `alloc`, and taking `allocated` by value rules out a second release; a program of another
         // allocator is not found in this one's tree and answered by an error.
         let released = unsafe { self.0.release(allocated.executable) };
-        released.map_err(|error| PlaceError::Peer {
-            peer: JIT_ALLOCATOR,
-            len: 0,
-            reason: format!("{error:?}"),
-        })
+        released.map_err(|error| PlaceError::Peer { peer: JIT_ALLOCATOR, len: 0, reason: format!("{error:?}") })
     }
 }
 

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::mem;
 
 use crate::PlaceError;
-use crate::placers::{Loaded, Placer};
+use crate::placers::{HugePages, Loaded, Placer};
 use crate::programs::Compiled;
 
 /// What every compiled program is.
@@ -43,27 +43,22 @@ impl Population {
             }
         }
         let functions = held.iter().map(enter).collect();
-        Ok(Self {
-            functions,
-            held,
-            placer,
-        })
+        Ok(Self { functions, held, placer })
     }
 
     /// The programs in the order in which they were placed.
     pub(crate) fn in_sequence(&self) -> Callables<'_> {
-        Callables {
-            population: self,
-            permuted: None,
-        }
+        Callables { population: self, permuted: None }
     }
 
     /// The programs in `order`, a list of their numbers.
     pub(crate) fn in_order(&self, order: &[usize]) -> Callables<'_> {
-        Callables {
-            population: self,
-            permuted: Some(order.iter().map(|&number| self.functions[number]).collect()),
-        }
+        Callables { population: self, permuted: Some(order.iter().map(|&number| self.functions[number]).collect()) }
+    }
+
+    /// How much of the code is mapped by huge pages.
+    pub(crate) fn huge_mapped(&self) -> Option<HugePages> {
+        self.placer.huge_mapped()
     }
 
     /// Frees all programs.

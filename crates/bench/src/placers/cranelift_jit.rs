@@ -19,10 +19,7 @@ pub(super) struct CraneliftJit {
 impl CraneliftJit {
     /// With an empty module.
     pub(super) fn open() -> Result<Self, PlaceError> {
-        Ok(Self {
-            module: empty_module()?,
-            held: 0,
-        })
+        Ok(Self { module: empty_module()?, held: 0 })
     }
 
     fn module(&mut self) -> Result<&mut JITModule, PlaceError> {
@@ -39,9 +36,7 @@ impl CraneliftJit {
     }
 
     fn finalize(&mut self) -> Result<(), PlaceError> {
-        self.module()?
-            .finalize_definitions()
-            .map_err(|error| refused(0, &error))
+        self.module()?.finalize_definitions().map_err(|error| refused(0, &error))
     }
 
     fn loaded(&mut self, id: FuncId) -> Result<Loaded, PlaceError> {
@@ -114,9 +109,5 @@ fn empty_module() -> Result<OwnedModule, PlaceError> {
 }
 
 fn refused(len: usize, reason: &dyn std::fmt::Display) -> PlaceError {
-    PlaceError::Peer {
-        peer: "cranelift-jit",
-        len,
-        reason: reason.to_string(),
-    }
+    PlaceError::Peer { peer: "cranelift-jit", len, reason: reason.to_string() }
 }

@@ -7,11 +7,13 @@ mod floor;
 #[cfg(feature = "peers")]
 mod jit_allocator;
 mod packed;
+mod packed_cranelift;
 mod page_each;
 
 use std::str::FromStr;
 
-pub(crate) use packed::{EachInstruction, Packed};
+use cranelift_module::FuncId;
+pub(crate) use packed::{EachInstruction, HugePages, Packed};
 
 use crate::PlaceError;
 use crate::machine::CodeArea;
@@ -41,12 +43,24 @@ pub(crate) trait Placer {
     fn settle(&mut self) -> Result<(), PlaceError> {
         Ok(())
     }
+
+    /// How much of the code is mapped by huge pages, for those who aim at it.
+    fn huge_mapped(&self) -> Option<HugePages> {
+        None
+    }
 }
 
 /// A program that can be called, whoever placed it.
 pub(crate) enum Loaded {
     /// In a pack.
-    Packed(CodeArea),
+    Packed(palimpsest_text::Program),
+    /// In a pack, by way of a `PackModule`.
+    Function {
+        /// What the module calls it.
+        id: FuncId,
+        /// First byte of the program.
+        entry: *const u8,
+    },
     /// In a mapping of its own.
     Area(CodeArea),
     /// In a block of `jit-allocator`.
@@ -63,12 +77,13 @@ impl Loaded {
     /// First byte of the program.
     pub(crate) fn entry(&self) -> *const u8 {
         match self {
-            Self::Packed(area) => area.entry(),
+            Self::Packed(program) => program.entry(),
             Self::Area(area) => area.entry(),
             #[cfg(feature = "peers")]
             Self::Allocated(allocated) => allocated.entry(),
             #[cfg(feature = "peers")]
             Self::Defined(entry) => *entry,
+            Self::Function { entry, .. } => *entry,
             Self::Copied(copy) => *copy,
         }
     }
@@ -81,6 +96,8 @@ pub(crate) enum Contestant {
     Packed,
     /// Palimpsest's packs, many programs in one finalisation.
     PackedBatch,
+    /// Palimpsest's packs through its module for Cranelift.
+    PackedCranelift,
     /// A page of its own for each program.
     PageEach,
     /// A 128 KiB mapping for each program.
@@ -97,9 +114,10 @@ pub(crate) enum Contestant {
 
 impl Contestant {
     /// All of them.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Packed,
         Self::PackedBatch,
+        Self::PackedCranelift,
         Self::PageEach,
         Self::Bucket128k,
         Self::JitAllocator,
@@ -113,6 +131,7 @@ impl Contestant {
         match self {
             Self::Packed => "packed",
             Self::PackedBatch => "packed_batch",
+            Self::PackedCranelift => "packed_cranelift",
             Self::PageEach => "page_each",
             Self::Bucket128k => "bucket_128k",
             Self::JitAllocator => "jit_allocator",
@@ -124,7 +143,21 @@ impl Contestant {
 
     /// Whether the figure is Palimpsest's.
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::Packed | Self::PackedBatch)
+        matches!(self, Self::Packed | Self::PackedBatch | Self::PackedCranelift)
+    }
+
+    /// Whether ours are compared with it. Nobody can beat the plain copy, which does not make code executable.
+    pub(crate) fn is_rival(self) -> bool {
+        !self.is_ours() && self != Self::Copy
+    }
+
+    /// Whom one of ours is compared with, if not with everyone: the rival that is used in the same way.
+    pub(crate) fn counterpart(self) -> Option<Self> {
+        match self {
+            Self::PackedBatch => Some(Self::CraneliftJitBatch),
+            Self::PackedCranelift => Some(Self::CraneliftJit),
+            _ => None,
+        }
     }
 
     /// Whether this build contains the contestant.
@@ -137,6 +170,7 @@ impl Contestant {
         Ok(match self {
             Self::Packed => Box::new(Packed::open()?),
             Self::PackedBatch => Box::new(packed::Batch::open()?),
+            Self::PackedCranelift => Box::new(packed_cranelift::PackedCranelift::open()?),
             Self::PageEach => Box::new(page_each::PageEach),
             Self::Bucket128k => Box::new(bucket_128k::Bucket128k),
             Self::Copy => Box::new(floor::Floor::new()),
@@ -172,11 +206,7 @@ impl FromStr for Contestant {
 
 /// A value of another placer was given to `free`.
 fn foreign(peer: &'static str) -> PlaceError {
-    PlaceError::Peer {
-        peer,
-        len: 0,
-        reason: "the program was placed by another contestant".to_owned(),
-    }
+    PlaceError::Peer { peer, len: 0, reason: "the program was placed by another contestant".to_owned() }
 }
 
 #[cfg(test)]

@@ -1,32 +1,166 @@
-//! TEMP
+//! Palimpsest's packs, with default options: the backing is the best that works here, retired programs are reclaimed automatically.
+
+use palimpsest_sys::CoreSync;
+use palimpsest_sys::arch::flush_instruction_cache;
+use palimpsest_text::{Packs, Program, Refused};
+
 use super::{Loaded, Placer, foreign};
 use crate::PlaceError;
-use crate::machine::CodeArea;
+use crate::error::with_causes;
 
+/// Alignment of entries in bytes: what compilers ask for.
+const ALIGN: usize = 16;
+
+/// One program at a time. Clones share their packs.
 #[derive(Clone)]
-pub(crate) struct Packed;
+pub(crate) struct Packed {
+    packs: Packs,
+}
+
 impl Packed {
-    pub(crate) fn open() -> Result<Self, PlaceError> { Ok(Self) }
-    pub(crate) fn backing(&self) -> String { "none".into() }
-    pub(crate) fn refused(&self) -> Vec<String> { vec!["collapsed-memfd: temp".into()] }
-    pub(crate) fn reserved_per_used(&self) -> f64 { 1.0 }
+    /// With packs of its own.
+    pub(crate) fn open() -> Result<Self, PlaceError> {
+        Ok(Self { packs: Packs::new()? })
+    }
+
+    /// The backing in use.
+    pub(crate) fn backing(&self) -> String {
+        self.packs.backing().to_string()
+    }
+
+    /// The better backings that do not work here, each with the reason.
+    pub(crate) fn refused(&self) -> Vec<String> {
+        let told = |refused: &Refused| format!("{}: {}", refused.backing, with_causes(&refused.error));
+        self.packs.refused().iter().map(told).collect()
+    }
+
+    /// Reserved bytes per used byte.
+    pub(crate) fn reserved_per_used(&self) -> f64 {
+        let stats = self.packs.stats();
+        stats.reserved_bytes as f64 / stats.used_bytes as f64
+    }
+
+    fn load_program(&self, code: &[u8]) -> Result<Program, PlaceError> {
+        Ok(self.packs.load(code, ALIGN)?)
+    }
 }
+
 impl Placer for Packed {
-    fn load(&mut self, code: &[u8]) -> Result<Loaded, PlaceError> { CodeArea::place(code, code.len()).map(Loaded::Packed) }
-    fn free(&mut self, loaded: Loaded) -> Result<(), PlaceError> { match loaded { Loaded::Packed(a) => { drop(a); Ok(()) } _ => Err(foreign("packed")) } }
+    fn load(&mut self, code: &[u8]) -> Result<Loaded, PlaceError> {
+        self.load_program(code).map(Loaded::Packed)
+    }
+
+    fn free(&mut self, loaded: Loaded) -> Result<(), PlaceError> {
+        match loaded {
+            Loaded::Packed(program) => {
+                drop(program);
+                Ok(())
+            }
+            _ => Err(foreign("packed")),
+        }
+    }
+
+    fn settle(&mut self) -> Result<(), PlaceError> {
+        self.packs.reclaim()?;
+        Ok(())
+    }
+
+    fn huge_mapped(&self) -> Option<HugePages> {
+        let mapped = self.packs.huge_mapped().ok()?;
+        Some(HugePages { mapped_bytes: mapped.bytes, reserved_bytes: mapped.reserved_bytes })
+    }
 }
+
+/// How much of a contestant's code is mapped by huge pages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HugePages {
+    /// Bytes that smaps reports as mapped by huge pages.
+    pub(crate) mapped_bytes: usize,
+    /// Bytes that hold or could hold code.
+    pub(crate) reserved_bytes: usize,
+}
+
+/// Many programs in one finalisation.
 pub(crate) struct Batch(Packed);
-impl Batch { pub(crate) fn open() -> Result<Self, PlaceError> { Packed::open().map(Self) } }
+
+impl Batch {
+    /// With packs of its own.
+    pub(crate) fn open() -> Result<Self, PlaceError> {
+        Packed::open().map(Self)
+    }
+}
+
 impl Placer for Batch {
-    fn load(&mut self, code: &[u8]) -> Result<Loaded, PlaceError> { self.0.load(code) }
-    fn free(&mut self, loaded: Loaded) -> Result<(), PlaceError> { self.0.free(loaded) }
+    fn load(&mut self, code: &[u8]) -> Result<Loaded, PlaceError> {
+        self.0.load(code)
+    }
+
+    fn load_all(&mut self, codes: &[&[u8]], loaded: &mut Vec<Loaded>) -> Result<(), PlaceError> {
+        let mut staged = Vec::with_capacity(codes.len());
+        for code in codes {
+            let mut place = self.0.packs.stage(code.len(), ALIGN)?;
+            place.image().copy_from_slice(code);
+            staged.push(place);
+        }
+        let programs = self.0.packs.finalize_all(staged)?;
+        loaded.extend(programs.into_iter().map(Loaded::Packed));
+        Ok(())
+    }
+
+    fn free(&mut self, loaded: Loaded) -> Result<(), PlaceError> {
+        self.0.free(loaded)
+    }
+
+    fn settle(&mut self) -> Result<(), PlaceError> {
+        self.0.settle()
+    }
 }
-pub(crate) struct EachInstruction(Packed);
+
+/// What an allocator must not do: something expensive for each instruction of a program that it has loaded.
+pub(crate) struct EachInstruction {
+    packed: Packed,
+    action: Action,
+    instruction_bytes: usize,
+}
+
+enum Action {
+    Flush,
+    Synchronise(CoreSync),
+}
+
 impl EachInstruction {
-    pub(crate) fn flushing(p: Packed, _i: usize) -> Self { Self(p) }
-    pub(crate) fn synchronising(p: Packed, _i: usize) -> Result<Self, PlaceError> { Ok(Self(p)) }
+    /// Flushes the instruction cache for each instruction of `instruction_bytes`.
+    pub(crate) fn flushing(packed: Packed, instruction_bytes: usize) -> Self {
+        Self { packed, action: Action::Flush, instruction_bytes }
+    }
+
+    /// Synchronises all cores for each instruction of `instruction_bytes`.
+    pub(crate) fn synchronising(packed: Packed, instruction_bytes: usize) -> Result<Self, PlaceError> {
+        Ok(Self { packed, action: Action::Synchronise(CoreSync::new()?), instruction_bytes })
+    }
 }
+
 impl Placer for EachInstruction {
-    fn load(&mut self, code: &[u8]) -> Result<Loaded, PlaceError> { self.0.load(code) }
-    fn free(&mut self, loaded: Loaded) -> Result<(), PlaceError> { self.0.free(loaded) }
+    fn load(&mut self, code: &[u8]) -> Result<Loaded, PlaceError> {
+        let program = self.packed.load_program(code)?;
+        let start = program.address().get();
+        for offset in (0..code.len()).step_by(self.instruction_bytes) {
+            match &self.action {
+                Action::Flush => {
+                    let end = (offset + self.instruction_bytes).min(code.len());
+                    flush_instruction_cache(start + offset..start + end);
+                }
+                Action::Synchronise(cores) => cores.sync()?,
+            }
+        }
+        Ok(Loaded::Packed(program))
+    }
+
+    fn free(&mut self, loaded: Loaded) -> Result<(), PlaceError> {
+        self.packed.free(loaded)
+    }
+
+    fn settle(&mut self) -> Result<(), PlaceError> {
+        self.packed.settle()
+    }
 }

@@ -45,15 +45,13 @@ pub(crate) fn compile_all(count: usize) -> Result<Vec<Compiled>, BenchError> {
     let numbers: Vec<u64> = (0..count as u64).collect();
     let share = count.div_ceil(workers).max(1);
     thread::scope(|scope| {
-        let compiling: Vec<_> = numbers
-            .chunks(share)
-            .map(|numbers| scope.spawn(|| compile_numbers(&*isa, numbers)))
-            .collect();
+        let compiling: Vec<_> =
+            numbers.chunks(share).map(|numbers| scope.spawn(|| compile_numbers(&*isa, numbers))).collect();
         let mut programs = Vec::with_capacity(count);
         for worker in compiling {
-            let compiled = worker.join().map_err(|_panic| BenchError::Compile {
-                reason: "a compiling thread panicked".to_owned(),
-            })?;
+            let compiled = worker
+                .join()
+                .map_err(|_panic| BenchError::Compile { reason: "a compiling thread panicked".to_owned() })?;
             programs.extend(compiled?);
         }
         Ok(programs)
@@ -75,10 +73,7 @@ fn host_isa() -> Result<OwnedTargetIsa, BenchError> {
 fn compile_numbers(isa: &dyn TargetIsa, numbers: &[u64]) -> Result<Vec<Compiled>, BenchError> {
     let mut context = Context::new();
     let mut frontend = FunctionBuilderContext::new();
-    numbers
-        .iter()
-        .map(|&number| compile(isa, &mut context, &mut frontend, Source::generate(number)))
-        .collect()
+    numbers.iter().map(|&number| compile(isa, &mut context, &mut frontend, Source::generate(number))).collect()
 }
 
 fn compile(
@@ -91,19 +86,14 @@ fn compile(
     context.func = translate(isa, frontend, &source);
     let compiled = context
         .compile(isa, &mut ControlPlane::default())
-        .map_err(|error| BenchError::Compile {
-            reason: format!("{:?}", error.inner),
-        })?;
+        .map_err(|error| BenchError::Compile { reason: format!("{:?}", error.inner) })?;
     let relocations = compiled.buffer.relocs().len();
     if relocations != 0 {
         return Err(BenchError::Compile {
             reason: format!("a program came out with {relocations} relocations, so it could not be moved"),
         });
     }
-    Ok(Compiled {
-        code: compiled.code_buffer().into(),
-        source,
-    })
+    Ok(Compiled { code: compiled.code_buffer().into(), source })
 }
 
 fn translate(isa: &dyn TargetIsa, frontend: &mut FunctionBuilderContext, source: &Source) -> Function {

@@ -4,4 +4,3 @@ mod compile;
 mod model;
 
 pub(crate) use compile::{Compiled, compile_all};
-pub(crate) use model::Source;

@@ -70,19 +70,13 @@ impl Source {
                 _ if until_branch == 0 && left >= 6 => {
                     let skipped = random.random_range(1..=4);
                     until_branch = skipped + 1;
-                    Operation::SkipIfOdd {
-                        tested: from,
-                        skipped,
-                    }
+                    Operation::SkipIfOdd { tested: from, skipped }
                 }
                 _ => Operation::Xor { to, from },
             });
             until_branch = until_branch.saturating_sub(1);
         }
-        Self {
-            initial,
-            operations,
-        }
+        Self { initial, operations }
     }
 
     /// What the program returns for `argument`.

@@ -11,7 +11,11 @@ pub fn all() -> Vec<Box<dyn Suite>> {
 }
 
 /// The suites with these names, all if there are no names.
-pub(crate) fn choose(names: &[String]) -> Result<Vec<Box<dyn Suite>>, BenchError> {
+///
+/// # Errors
+///
+/// [`BenchError::UnknownSuite`] names the one that does not exist and those that do.
+pub fn named(names: &[String]) -> Result<Vec<Box<dyn Suite>>, BenchError> {
     let known = all();
     for name in names {
         if !known.iter().any(|suite| suite.id() == name) {
@@ -21,8 +25,5 @@ pub(crate) fn choose(names: &[String]) -> Result<Vec<Box<dyn Suite>>, BenchError
             });
         }
     }
-    Ok(known
-        .into_iter()
-        .filter(|suite| names.is_empty() || names.iter().any(|name| suite.id() == name))
-        .collect())
+    Ok(known.into_iter().filter(|suite| names.is_empty() || names.iter().any(|name| suite.id() == name)).collect())
 }

@@ -9,7 +9,8 @@ const CALL_MASK: u32 = 0x03ff_ffff;
 const CALL_REACH: i64 = 1 << 27;
 
 /// `adrp` holds a signed count of 21 bits of 4 KiB pages: two low bits at 29, the others at 5.
-const PAGE_MASK: u32 = 0x60ff_ffe0;
+const PAGE_LOW_MASK: u32 = 0x6000_0000;
+const PAGE_HIGH_MASK: u32 = 0x00ff_ffe0;
 const PAGE_REACH: i64 = 1 << 20;
 
 /// `add` and `ldr` hold an unsigned immediate of 12 bits at bit 10.
@@ -66,7 +67,8 @@ impl Machine for Aarch64 {
                     return Err(Misfit::Distance { reach: ((PAGE_REACH - 1) * 4096).unsigned_abs() });
                 }
                 let pages = low_32(pages);
-                replace_bits(site, PAGE_MASK, ((pages & 3) << 29) | ((pages >> 2) << 5))
+                replace_bits(site, PAGE_LOW_MASK, pages << 29)?;
+                replace_bits(site, PAGE_HIGH_MASK, (pages >> 2) << 5)
             }
             Reloc::Aarch64AddAbsLo12Nc => replace_bits(site, LOW_MASK, in_page(to) << 10),
             Reloc::Aarch64Ld64GotLo12Nc => {

@@ -23,6 +23,9 @@ use crate::scope::Scope;
 /// The smallest alignment that packs accept, in bytes.
 const LEAST_ALIGN: usize = 4;
 
+/// Bytes that a call's field or a function has at least, with what stands behind it up to the next place.
+const SHORTEST: u64 = 4;
+
 /// One finalization under way. Dropping it gives all places back.
 pub(crate) struct Batch<'a> {
     machine: &'a dyn Machine,
@@ -116,12 +119,13 @@ impl<'a> Batch<'a> {
 
     /// Whether a call from somewhere in `region` may be too far from its callee.
     fn may_be_far(&self, call: &Fixup, referrer: &str, region: &Range<usize>) -> Result<bool, LinkError> {
-        let (start, end) = (region.start as u64, region.end as u64);
+        // No call, and no function in the packs, begins later than its own length before the region's end.
+        let (first, last) = (region.start as u64, region.end as u64 - SHORTEST);
         let farthest = if self.scope.is_pending(call.target) {
-            end - start
+            last - first
         } else {
             let to = self.addresses.address(call.target, referrer)?;
-            to.abs_diff(start).max(to.abs_diff(end))
+            to.abs_diff(first).max(to.abs_diff(last))
         };
         Ok(farthest > self.machine.call_reach())
     }

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use object::elf::{self, FileHeader64};
@@ -32,9 +33,10 @@ impl ProcessSymbols {
     /// has no symbols to offer; the caller then reports the name as undefined.
     fn read_new_files(&mut self) {
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        for (path, base) in maps.lines().filter_map(first_mapping) {
-            if self.files.insert((path.to_owned(), base)) {
-                for (name, address) in dynamic_symbols(path, base).unwrap_or_default() {
+        let mappings: Vec<_> = maps.lines().filter_map(FileMapping::parse).collect();
+        for start in mappings.iter().filter(|mapping| mapping.offset == 0) {
+            if self.files.insert((start.path.to_owned(), start.range.start)) {
+                for (name, address) in dynamic_symbols(start, &mappings).unwrap_or_default() {
                     // The first definition wins, as in the dynamic linker's search.
                     self.symbols.entry(name).or_insert(address);
                 }
@@ -43,33 +45,45 @@ impl ProcessSymbols {
     }
 }
 
-/// Path and start address of a line of `/proc/self/maps` that maps the start of a file.
-fn first_mapping(line: &str) -> Option<(&Path, u64)> {
-    let mut words = line.splitn(6, ' ');
-    let range = words.next()?;
-    let offset = words.nth(1)?;
-    let path = words.nth(2)?.trim_start();
-    if !path.starts_with('/') || offset.bytes().any(|digit| digit != b'0') {
-        return None;
-    }
-    let start = range.split('-').next()?;
-    Some((Path::new(path), u64::from_str_radix(start, 16).ok()?))
+/// One line of `/proc/self/maps` that maps a file.
+#[derive(Debug, PartialEq, Eq)]
+struct FileMapping<'a> {
+    range: Range<u64>,
+    executable: bool,
+    /// Offset in the file, in bytes.
+    offset: u64,
+    path: &'a Path,
 }
 
-/// Names and addresses that the file at `path`, whose start is mapped at `base`, exports.
-fn dynamic_symbols(path: &Path, base: u64) -> Option<Vec<(String, usize)>> {
-    let cache = ReadCache::new(File::open(path).ok()?);
+impl<'a> FileMapping<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let mut words = line.splitn(6, ' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        let executable = words.next()?.contains('x');
+        let offset = u64::from_str_radix(words.next()?, 16).ok()?;
+        let path = words.nth(2)?.trim_start();
+        path.starts_with('/').then_some(())?;
+        let start = u64::from_str_radix(start, 16).ok()?;
+        let end = u64::from_str_radix(end, 16).ok()?;
+        Some(Self { range: start..end, executable, offset, path: Path::new(path) })
+    }
+}
+
+/// Names and addresses that the file whose start is mapped by `start` exports, if it is loaded there.
+fn dynamic_symbols(start: &FileMapping<'_>, all: &[FileMapping<'_>]) -> Option<Vec<(String, usize)>> {
+    let cache = ReadCache::new(File::open(start.path).ok()?);
     let data = &cache;
     let header = FileHeader64::<Endianness>::parse(data).ok()?;
     let endian = header.endian().ok()?;
-    let first_address = header
-        .program_headers(endian, data)
-        .ok()?
-        .iter()
-        .filter(|segment| segment.p_type(endian) == elf::PT_LOAD)
-        .map(|segment| segment.p_vaddr(endian).wrapping_sub(segment.p_offset(endian)))
-        .next()?;
-    let bias = base.wrapping_sub(first_address);
+    let segments = header.program_headers(endian, data).ok()?;
+    let mut loaded = segments.iter().filter(|segment| segment.p_type(endian) == elf::PT_LOAD);
+    let first = loaded.clone().next()?;
+    let bias = start.range.start.wrapping_sub(first.p_vaddr(endian).wrapping_sub(first.p_offset(endian)));
+    // Libraries are also mapped just to be read, for instance by whoever prints a backtrace. Only a loaded one has its
+    // code mapped as such, and where the program headers say.
+    let code = loaded.find(|segment| segment.p_flags(endian).0 & elf::PF_X.0 != 0)?;
+    let code = code.p_vaddr(endian).wrapping_add(bias);
+    all.iter().any(|m| m.executable && m.path == start.path && m.range.contains(&code)).then_some(())?;
     exported(header, endian, data, bias)
 }
 
@@ -109,13 +123,32 @@ mod tests {
 
     #[test]
     fn maps_lines() {
-        let line = "7f0000001000-7f0000029000 r--p 00000000 fe:01 1234                       /usr/lib/lib c.so.6";
-        assert_eq!(first_mapping(line), Some((Path::new("/usr/lib/lib c.so.6"), 0x7f00_0000_1000)));
-        let later = "7f0000029000-7f0000030000 r-xp 00028000 fe:01 1234   /usr/lib/libc.so.6";
-        assert_eq!(first_mapping(later), None);
-        assert_eq!(first_mapping("7ffd0-7ffd1 rw-p 00000000 00:00 0    [stack]"), None);
-        assert_eq!(first_mapping("7ffd0-7ffd1 rw-p 00000000 00:00 0 "), None);
-        assert_eq!(first_mapping(""), None);
+        let line = "7f0000001000-7f0000029000 r-xp 00002000 fe:01 1234                       /usr/lib/lib c.so.6";
+        let mapping = FileMapping {
+            range: 0x7f00_0000_1000..0x7f00_0002_9000,
+            executable: true,
+            offset: 0x2000,
+            path: Path::new("/usr/lib/lib c.so.6"),
+        };
+        assert_eq!(FileMapping::parse(line), Some(mapping));
+        let stack = "7ffd0-7ffd1 rw-p 00000000 00:00 0    [stack]";
+        assert_eq!(FileMapping::parse(stack), None);
+        assert_eq!(FileMapping::parse("7ffd0-7ffd1 rw-p 00000000 00:00 0 "), None);
+        assert_eq!(FileMapping::parse(""), None);
+    }
+
+    /// A file that is mapped only to be read is not where its functions are.
+    #[test]
+    fn files_that_are_only_read() {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let mappings: Vec<_> = maps.lines().filter_map(FileMapping::parse).collect();
+        let libc = mappings.iter().find(|m| m.offset == 0 && m.path.to_str().is_some_and(|p| p.contains("libc.so")));
+        let Some(libc) = libc else {
+            return; // a static or foreign libc has no such file
+        };
+        assert!(dynamic_symbols(libc, &mappings).is_some());
+        let read_only = FileMapping { range: 0x1000..0x2000, executable: false, offset: 0, path: libc.path };
+        assert!(dynamic_symbols(&read_only, &mappings).is_none());
     }
 
     #[test]

@@ -141,7 +141,8 @@ impl Capabilities {
         let confinement = confinement();
         let memory = trial::memory_object();
         let memory_object = memory.as_ref().map(|memory| memory.exec()).map_err(Lack::clone);
-        let views = memory.as_ref().map_err(Lack::clone).and_then(trial::views);
+        let needs_it = |lack: &Lack| Lack::new("it needs the memory object above", lack.fix.clone());
+        let views = memory.as_ref().map_err(needs_it).and_then(trial::views);
         let dual_mapping = views.as_ref().map_err(Lack::clone).and_then(trial::dual_mapping);
         let huge_text = views.as_ref().map_err(Lack::clone).and_then(|views| trial::huge_text(views, &confinement));
         Self {

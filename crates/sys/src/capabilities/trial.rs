@@ -100,10 +100,9 @@ fn collapse_lack(error: &CollapseError, confinement: &Confinement, shmem: Option
         CollapseError::PageSize { .. } => Lack::new(why, "use a kernel with 4 KiB pages"),
         CollapseError::NoMemory(_) => Lack::new(why, "echo 1 > /proc/sys/vm/compact_memory"),
         CollapseError::Busy(_) => Lack::new(why, "try again"),
-        CollapseError::Ineligible(_) if confinement.thp_disable == ThpDisable::On => Lack::new(
-            "PR_SET_THP_DISABLE is set for this process",
-            "start it without: prctl(PR_SET_THP_DISABLE, 0), or MemoryTHP= in its systemd unit",
-        ),
+        CollapseError::Ineligible(_) if confinement.thp_disable == ThpDisable::On => {
+            Lack::new("PR_SET_THP_DISABLE is set for this process", "start it without prctl(PR_SET_THP_DISABLE, 1)")
+        }
         CollapseError::Ineligible(_) if shmem == Some(thp::Shared::Deny) => Lack::new(
             "shmem_enabled is \"deny\", which MADV_COLLAPSE respects",
             "echo never > /sys/kernel/mm/transparent_hugepage/shmem_enabled",

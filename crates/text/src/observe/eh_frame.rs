@@ -2,9 +2,7 @@
 
 use gimli::{
     Encoding, Format, RunTimeEndian,
-    write::{
-        Address, CommonInformationEntry, EhFrame, EndianVec, FrameDescriptionEntry, FrameTable,
-    },
+    write::{Address, CommonInformationEntry, EhFrame, EndianVec, FrameDescriptionEntry, FrameTable},
 };
 
 use super::arch;
@@ -15,11 +13,7 @@ pub(super) const ADDRESS_BYTES: u8 = size_of::<usize>() as u8;
 
 /// The byte order of the machine this runs on.
 pub(super) fn native_endian() -> RunTimeEndian {
-    if cfg!(target_endian = "little") {
-        RunTimeEndian::Little
-    } else {
-        RunTimeEndian::Big
-    }
+    if cfg!(target_endian = "little") { RunTimeEndian::Little } else { RunTimeEndian::Big }
 }
 
 /// Describes a function at `address`, `len` bytes long, that begins with the frame-pointer prologue of the architecture and keeps the frame pointer until its
@@ -35,11 +29,7 @@ pub(super) fn native_endian() -> RunTimeEndian {
 pub fn frame_pointer_eh_frame(address: CodeAddress, len: usize) -> Vec<u8> {
     let length = u32::try_from(len).unwrap_or(u32::MAX);
     let mut cie = CommonInformationEntry::new(
-        Encoding {
-            format: Format::Dwarf32,
-            version: 1,
-            address_size: ADDRESS_BYTES,
-        },
+        Encoding { format: Format::Dwarf32, version: 1, address_size: ADDRESS_BYTES },
         arch::CODE_ALIGNMENT,
         arch::DATA_ALIGNMENT,
         arch::RETURN_ADDRESS,
@@ -47,8 +37,7 @@ pub fn frame_pointer_eh_frame(address: CodeAddress, len: usize) -> Vec<u8> {
     for instruction in arch::ON_ENTRY {
         cie.add_instruction(instruction);
     }
-    let mut fde =
-        FrameDescriptionEntry::new(Address::Constant(address.get() as u64), length);
+    let mut fde = FrameDescriptionEntry::new(Address::Constant(address.get() as u64), length);
     for (offset, instruction) in arch::PROLOGUE {
         fde.add_instruction(offset, instruction);
     }
@@ -57,12 +46,9 @@ pub fn frame_pointer_eh_frame(address: CodeAddress, len: usize) -> Vec<u8> {
     table.add_fde(cie, fde);
     let mut section = EhFrame(EndianVec::new(native_endian()));
     // Cannot fail: the instructions are constants, encoded by the unit tests, and a vector takes any length.
-    table
-        .write_eh_frame(&mut section)
-        .expect("constant call frame instructions are encodable");
+    table.write_eh_frame(&mut section).expect("constant call frame instructions are encodable");
     section.0.into_vec()
 }
-
 
 #[cfg(test)]
 mod tests {
@@ -72,18 +58,13 @@ mod tests {
     #[test]
     fn holds_one_cie_and_one_fde_without_a_terminator() {
         let section = frame_pointer_eh_frame(CodeAddress::new(0x7f12_3400_0040), 0x123);
-        let word = |at: usize| {
-            u32::from_ne_bytes(section[at..at + 4].try_into().expect("four bytes")) as usize
-        };
+        let word = |at: usize| u32::from_ne_bytes(section[at..at + 4].try_into().expect("four bytes")) as usize;
         assert_eq!(word(4), 0, "the first record is a CIE");
         let fde = 4 + word(0);
         assert_eq!(word(fde + 4), fde + 4, "distance back to the CIE");
         assert_eq!(fde + 4 + word(fde), section.len());
         assert_eq!(section.len() % usize::from(ADDRESS_BYTES), 0);
-        assert_eq!(
-            section[fde + 8..fde + 16],
-            0x7f12_3400_0040_usize.to_ne_bytes()
-        );
+        assert_eq!(section[fde + 8..fde + 16], 0x7f12_3400_0040_usize.to_ne_bytes());
         assert_eq!(section[fde + 16..fde + 24], 0x123_usize.to_ne_bytes());
     }
 

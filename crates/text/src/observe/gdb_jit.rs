@@ -101,12 +101,7 @@ impl Observer for GdbJit {
             Slot::Vacant(slot) => slot.insert(Registered::publish(image)),
             // Two packs cannot hold the same address; keep the list whole if a caller says so.
             Slot::Occupied(_) => {
-                return Err(ObserveError::new(
-                    OBSERVER,
-                    AlreadyRegistered {
-                        address: loaded.address,
-                    },
-                ));
+                return Err(ObserveError::new(OBSERVER, AlreadyRegistered { address: loaded.address }));
             }
         };
         Ok(())
@@ -136,11 +131,7 @@ struct List {
 /// Locks the list, and with it the descriptor. A panic while it was held cannot have left it half changed: nothing between the stores of `publish` and
 /// `withdraw` panics.
 fn list() -> MutexGuard<'static, List> {
-    static LIST: LazyLock<Mutex<List>> = LazyLock::new(|| {
-        Mutex::new(List {
-            entries: HashMap::new(),
-        })
-    });
+    static LIST: LazyLock<Mutex<List>> = LazyLock::new(|| Mutex::new(List { entries: HashMap::new() }));
     LIST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -165,12 +156,8 @@ impl Registered {
         let descriptor = &raw mut __jit_debug_descriptor;
         // SAFETY: the descriptor is a live static, and the lock of `list` keeps other threads from it.
         let next = unsafe { (*descriptor).first };
-        let entry = Box::into_raw(Box::new(CodeEntry {
-            next,
-            previous: ptr::null_mut(),
-            image: image.cast(),
-            image_bytes,
-        }));
+        let entry =
+            Box::into_raw(Box::new(CodeEntry { next, previous: ptr::null_mut(), image: image.cast(), image_bytes }));
         if !next.is_null() {
             // SAFETY: a linked entry is live, and the lock gives exclusive access.
             unsafe { (*next).previous = entry };
@@ -230,12 +217,7 @@ mod tests {
     use super::*;
 
     fn loaded(address: usize) -> Loaded<'static> {
-        Loaded {
-            name: "listed",
-            address: CodeAddress::new(address),
-            code: &[0xc3; 8],
-            eh_frame: None,
-        }
+        Loaded { name: "listed", address: CodeAddress::new(address), code: &[0xc3; 8], eh_frame: None }
     }
 
     /// Images in the debugger's list, first to last, checking the links back.

@@ -67,9 +67,7 @@ impl JitDump {
     /// Writes to `directory`.
     #[must_use]
     pub fn in_directory(directory: impl AsRef<Path>) -> Self {
-        JitDump {
-            dump: Dump::of(directory.as_ref()),
-        }
+        JitDump { dump: Dump::of(directory.as_ref()) }
     }
 }
 
@@ -81,10 +79,7 @@ impl Default for JitDump {
 
 impl Observer for JitDump {
     fn loaded(&self, loaded: &Loaded<'_>) -> Result<(), ObserveError> {
-        self.dump
-            .file()
-            .and_then(|file| file.load(loaded))
-            .map_err(|error| ObserveError::new(OBSERVER, error))
+        self.dump.file().and_then(|file| file.load(loaded)).map_err(|error| ObserveError::new(OBSERVER, error))
     }
 
     fn unloaded(&self, _address: CodeAddress, _len: usize) -> Result<(), ObserveError> {
@@ -126,11 +121,7 @@ impl Dump {
         let dump = match dumps.iter().find(|dump| dump.directory == directory) {
             Some(dump) => Arc::clone(dump),
             None => {
-                let dump = Arc::new(Dump {
-                    directory,
-                    users: AtomicUsize::new(0),
-                    files: PerProcess::new(),
-                });
+                let dump = Arc::new(Dump { directory, users: AtomicUsize::new(0), files: PerProcess::new() });
                 dumps.push(Arc::clone(&dump));
                 dump
             }
@@ -141,8 +132,7 @@ impl Dump {
     }
 
     fn file(&self) -> Result<&DumpFile, DumpError> {
-        self.files
-            .get_or_open(|pid| DumpFile::open(&self.directory.join(format!("jit-{pid}.dump")), pid))
+        self.files.get_or_open(|pid| DumpFile::open(&self.directory.join(format!("jit-{pid}.dump")), pid))
     }
 }
 
@@ -179,29 +169,15 @@ struct DumpFile {
 impl DumpFile {
     fn open(path: &Path, pid: u32) -> Result<Self, DumpError> {
         let output = OutputFile::open(path, Existing::Refuse)?;
-        let header = Header {
-            machine: u32::from(ELF_MACHINE.0),
-            pid,
-            nanoseconds: monotonic_nanoseconds(),
-        };
+        let header = Header { machine: u32::from(ELF_MACHINE.0), pid, nanoseconds: monotonic_nanoseconds() };
         output.append(&[&header.encode()])?;
-        map_marker(&output).map_err(|source| DumpError::Marker {
-            path: path.to_owned(),
-            source,
-        })?;
-        Ok(DumpFile {
-            output,
-            pid,
-            programs: AtomicU64::new(0),
-            broken: AtomicBool::new(false),
-        })
+        map_marker(&output).map_err(|source| DumpError::Marker { path: path.to_owned(), source })?;
+        Ok(DumpFile { output, pid, programs: AtomicU64::new(0), broken: AtomicBool::new(false) })
     }
 
     fn load(&self, loaded: &Loaded<'_>) -> Result<(), DumpError> {
         let name = symbol_name(loaded.name);
-        let unwinding = loaded
-            .eh_frame
-            .and_then(|eh_frame| unwinding::Table::convert(eh_frame, loaded));
+        let unwinding = loaded.eh_frame.and_then(|eh_frame| unwinding::Table::convert(eh_frame, loaded));
         let nanoseconds = monotonic_nanoseconds();
         let load = CodeLoad {
             nanoseconds,
@@ -213,18 +189,10 @@ impl DumpFile {
             name: name.as_bytes(),
             code: loaded.code,
         };
-        let prefix = load.encode_prefix().ok_or(DumpError::TooLong {
-            len: loaded.code.len(),
-        })?;
+        let prefix = load.encode_prefix().ok_or(DumpError::TooLong { len: loaded.code.len() })?;
         // One append, because the unwinding information belongs to the next program in the file.
         let unwinding = unwinding.map(|table| table.encode(nanoseconds));
-        self.append(&[
-            unwinding.as_deref().unwrap_or_default(),
-            &prefix,
-            name.as_bytes(),
-            &[0],
-            loaded.code,
-        ])
+        self.append(&[unwinding.as_deref().unwrap_or_default(), &prefix, name.as_bytes(), &[0], loaded.code])
     }
 
     fn close(&self) -> Result<(), DumpError> {
@@ -264,9 +232,7 @@ fn map_marker(output: &OutputFile) -> io::Result<()> {
 /// The clock of `perf record -k mono`.
 fn monotonic_nanoseconds() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
-    (now.tv_sec as u64)
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(now.tv_nsec as u64)
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }
 
 #[cfg(test)]
@@ -288,19 +254,11 @@ mod tests {
         for eh_frame in [None, Some(eh_frame.as_slice())] {
             let dump = JitDump::in_directory(directory.path());
             let second = JitDump::in_directory(directory.path());
-            dump.loaded(&Loaded {
-                name: "first",
-                address,
-                code: &[1, 2, 3],
-                eh_frame,
-            })
-            .expect("loaded");
+            dump.loaded(&Loaded { name: "first", address, code: &[1, 2, 3], eh_frame }).expect("loaded");
             dump.unloaded(address, 3).expect("unloaded");
             drop(second);
         }
-        let path = directory
-            .path()
-            .join(format!("jit-{}.dump", std::process::id()));
+        let path = directory.path().join(format!("jit-{}.dump", std::process::id()));
         let data = fs::read(&path).expect("read");
         let mut ids = Vec::new();
         let mut at = word(&data, 8) as usize;
@@ -312,10 +270,7 @@ mod tests {
         assert_eq!(ids, [0, 3, 4, 0, 3]);
 
         let maps = fs::read_to_string("/proc/self/maps").expect("maps");
-        let marker: Vec<&str> = maps
-            .lines()
-            .filter(|line| line.ends_with(path.to_str().expect("utf-8")))
-            .collect();
+        let marker: Vec<&str> = maps.lines().filter(|line| line.ends_with(path.to_str().expect("utf-8"))).collect();
         assert_eq!(marker.len(), 1, "{marker:?}");
         assert!(marker[0].contains(" r-xp "), "{marker:?}");
     }
@@ -323,17 +278,10 @@ mod tests {
     #[test]
     fn a_dump_of_another_writer_is_refused() {
         let directory = tempfile::tempdir().expect("temporary directory");
-        let path = directory
-            .path()
-            .join(format!("jit-{}.dump", std::process::id()));
+        let path = directory.path().join(format!("jit-{}.dump", std::process::id()));
         fs::write(&path, "theirs").expect("write");
         let error = JitDump::in_directory(directory.path())
-            .loaded(&Loaded {
-                name: "first",
-                address: CodeAddress::new(0x1000),
-                code: &[1],
-                eh_frame: None,
-            })
+            .loaded(&Loaded { name: "first", address: CodeAddress::new(0x1000), code: &[1], eh_frame: None })
             .expect_err("in use");
         assert!(error.to_string().contains("choose another directory"), "{error}");
         assert_eq!(fs::read(&path).expect("read"), b"theirs");

@@ -39,8 +39,7 @@ mod unwind;
 
 #[cfg(feature = "observe")]
 pub use self::{
-    eh_frame::frame_pointer_eh_frame, gdb_jit::GdbJit, jit_dump::JitDump, perf_map::PerfMap,
-    unwind::UnwindRegistry,
+    eh_frame::frame_pointer_eh_frame, gdb_jit::GdbJit, jit_dump::JitDump, perf_map::PerfMap, unwind::UnwindRegistry,
 };
 
 use crate::address::CodeAddress;
@@ -90,14 +89,8 @@ pub struct ObserveError {
 
 impl ObserveError {
     /// Wraps the cause `source` of a failure of the observer called `observer`.
-    pub fn new(
-        observer: &'static str,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
-        ObserveError {
-            observer,
-            source: source.into(),
-        }
+    pub fn new(observer: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        ObserveError { observer, source: source.into() }
     }
 
     /// Name of the observer that failed.

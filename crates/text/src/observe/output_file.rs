@@ -46,11 +46,7 @@ pub(super) enum OpenFileError {
     #[error("{} is a {file_type:?} and not a regular file; remove it", path.display())]
     NotRegular { path: PathBuf, file_type: FileType },
     #[error("{} belongs to user {owner} and not to user {user}; remove it or choose another directory", path.display())]
-    ForeignOwner {
-        path: PathBuf,
-        owner: u32,
-        user: u32,
-    },
+    ForeignOwner { path: PathBuf, owner: u32, user: u32 },
     #[error("{} has {links} hard links; remove it", path.display())]
     Linked { path: PathBuf, links: u64 },
     #[error("{} is already written by another code generator in this process; choose another directory", path.display())]
@@ -68,9 +64,7 @@ pub(super) enum AppendError {
     },
     #[error("only {written} of {len} bytes could be appended; free space on the file system")]
     Short { len: u64, written: usize },
-    #[error(
-        "{len} more bytes would pass the file size limit of {limit} bytes; raise RLIMIT_FSIZE (ulimit -f)"
-    )]
+    #[error("{len} more bytes would pass the file size limit of {limit} bytes; raise RLIMIT_FSIZE (ulimit -f)")]
     OverLimit { len: u64, limit: u64 },
 }
 
@@ -99,14 +93,9 @@ impl OutputFile {
             | OFlags::CLOEXEC
             | OFlags::NOCTTY
             | OFlags::NONBLOCK;
-        let fd = rustix::fs::open(path, flags, mode).map_err(|source| OpenFileError::Open {
-            path: path.to_owned(),
-            source,
-        })?;
-        let prepare = |source| OpenFileError::Prepare {
-            path: path.to_owned(),
-            source,
-        };
+        let fd = rustix::fs::open(path, flags, mode)
+            .map_err(|source| OpenFileError::Open { path: path.to_owned(), source })?;
+        let prepare = |source| OpenFileError::Prepare { path: path.to_owned(), source };
         let stat = rustix::fs::fstat(&fd).map_err(prepare)?;
         refuse_foreign(path, &stat)?;
         rustix::fs::fchmod(&fd, mode).map_err(prepare)?;
@@ -116,15 +105,9 @@ impl OutputFile {
             len = 0;
         }
         if len > 0 && existing == Existing::Refuse {
-            return Err(OpenFileError::InUse {
-                path: path.to_owned(),
-            });
+            return Err(OpenFileError::InUse { path: path.to_owned() });
         }
-        Ok(OutputFile {
-            fd,
-            limit: rustix::process::getrlimit(Resource::Fsize).current,
-            len: AtomicU64::new(len),
-        })
+        Ok(OutputFile { fd, limit: rustix::process::getrlimit(Resource::Fsize).current, len: AtomicU64::new(len) })
     }
 
     /// Appends `parts` as one record: records of several threads do not mix, because the kernel holds the inode's lock over an appending write.
@@ -149,11 +132,7 @@ impl OutputFile {
                 Ok(written) => break written,
             }
         };
-        if written as u64 == len {
-            Ok(())
-        } else {
-            Err(AppendError::Short { len, written })
-        }
+        if written as u64 == len { Ok(()) } else { Err(AppendError::Short { len, written }) }
     }
 }
 
@@ -171,17 +150,10 @@ fn refuse_foreign(path: &Path, stat: &Stat) -> Result<(), OpenFileError> {
     }
     let user = rustix::process::geteuid().as_raw();
     if stat.st_uid != user {
-        return Err(OpenFileError::ForeignOwner {
-            path,
-            owner: stat.st_uid,
-            user,
-        });
+        return Err(OpenFileError::ForeignOwner { path, owner: stat.st_uid, user });
     }
     // The width of the link count differs between architectures.
-    #[expect(
-        clippy::useless_conversion,
-        reason = "the link count has 32 bits on AArch64"
-    )]
+    #[expect(clippy::useless_conversion, reason = "the link count has 32 bits on AArch64")]
     let links = u64::from(stat.st_nlink);
     if links > 1 {
         return Err(OpenFileError::Linked { path, links });
@@ -213,14 +185,10 @@ fn process_start() -> io::Result<SystemTime> {
         .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(START_TIME_AFTER_COMMAND))
         .and_then(|field| field.parse().ok())
         .ok_or(io::ErrorKind::InvalidData)?;
-    let started = Duration::from_secs_f64(
-        ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
-    );
+    let started = Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
     let now = clock_gettime(ClockId::Boottime);
     let now = Duration::try_from(now).map_err(|_| io::ErrorKind::InvalidData)?;
-    SystemTime::now()
-        .checked_sub(now.saturating_sub(started))
-        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+    SystemTime::now().checked_sub(now.saturating_sub(started)).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 #[cfg(test)]
@@ -253,10 +221,7 @@ mod tests {
         let file = OutputFile::open(&path, Existing::Extend).expect("open");
         file.append(&[b"second\n"]).expect("append");
         assert_eq!(fs::read(&path).expect("read"), b"first\nsecond\n");
-        assert!(matches!(
-            OutputFile::open(&path, Existing::Refuse),
-            Err(OpenFileError::InUse { .. })
-        ));
+        assert!(matches!(OutputFile::open(&path, Existing::Refuse), Err(OpenFileError::InUse { .. })));
     }
 
     #[test]
@@ -265,8 +230,7 @@ mod tests {
         let path = directory.path().join("out");
         fs::write(&path, "stale\n").expect("write");
         let file = fs::File::options().write(true).open(&path).expect("open");
-        file.set_modified(SystemTime::now() - Duration::from_secs(86_400 * 365))
-            .expect("set time");
+        file.set_modified(SystemTime::now() - Duration::from_secs(86_400 * 365)).expect("set time");
         OutputFile::open(&path, Existing::Refuse).expect("open");
         assert_eq!(fs::read(&path).expect("read"), b"");
     }
@@ -286,20 +250,10 @@ mod tests {
 
         let hard = directory.path().join("hard");
         fs::hard_link(&target, &hard).expect("link");
-        assert!(matches!(
-            OutputFile::open(&hard, Existing::Extend),
-            Err(OpenFileError::Linked { links: 2, .. })
-        ));
+        assert!(matches!(OutputFile::open(&hard, Existing::Extend), Err(OpenFileError::Linked { links: 2, .. })));
 
         let pipe = directory.path().join("pipe");
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &pipe,
-            FileType::Fifo,
-            Mode::RUSR | Mode::WUSR,
-            0,
-        )
-        .expect("mknod");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("mknod");
         assert!(matches!(
             OutputFile::open(&pipe, Existing::Extend),
             Err(OpenFileError::NotRegular { file_type: FileType::Fifo, .. })
@@ -329,10 +283,7 @@ mod tests {
         let mut file = OutputFile::open(&path, Existing::Extend).expect("open");
         file.limit = Some(8);
         file.append(&[b"12345678"]).expect("append");
-        assert!(matches!(
-            file.append(&[b"9"]),
-            Err(AppendError::OverLimit { len: 1, limit: 8 })
-        ));
+        assert!(matches!(file.append(&[b"9"]), Err(AppendError::OverLimit { len: 1, limit: 8 })));
         assert_eq!(fs::read(&path).expect("read"), b"12345678");
     }
 

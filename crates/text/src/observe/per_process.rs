@@ -40,10 +40,7 @@ unsafe impl<T: Send + Sync> Sync for PerProcess<T> {}
 
 impl<T> PerProcess<T> {
     pub(super) const fn new() -> Self {
-        PerProcess {
-            current: AtomicPtr::new(ptr::null_mut()),
-            opener: AtomicU32::new(NOBODY),
-        }
+        PerProcess { current: AtomicPtr::new(ptr::null_mut()), opener: AtomicU32::new(NOBODY) }
     }
 
     /// Returns this process's value if it has been opened.
@@ -93,14 +90,8 @@ impl<T> PerProcess<T> {
                 continue;
             }
             // Acquire: partner is the Release in `Turn::drop`; the new holder sees the generation that the last holder stored.
-            if self
-                .opener
-                .compare_exchange(seen, pid, Acquire, Relaxed)
-                .is_ok()
-            {
-                return Turn {
-                    opener: &self.opener,
-                };
+            if self.opener.compare_exchange(seen, pid, Acquire, Relaxed).is_ok() {
+                return Turn { opener: &self.opener };
             }
         }
     }
@@ -167,14 +158,8 @@ mod tests {
     #[test]
     fn a_value_of_another_process_is_not_used() {
         let cell = PerProcess::new();
-        cell.current.store(
-            Box::into_raw(Box::new(Generation {
-                pid: NOBODY,
-                value: 1,
-                inherited: ptr::null_mut(),
-            })),
-            Release,
-        );
+        cell.current
+            .store(Box::into_raw(Box::new(Generation { pid: NOBODY, value: 1, inherited: ptr::null_mut() })), Release);
         // As a child finds it that was forked while another thread was opening.
         cell.opener.store(u32::MAX, Release);
         assert_eq!(cell.get(), None);

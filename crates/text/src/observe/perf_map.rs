@@ -44,20 +44,12 @@ impl PerfMap {
     /// Writes `perf-PID.map` to `directory`: for readers other than `perf`, which knows /tmp only.
     #[must_use]
     pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
-        PerfMap {
-            directory: directory.into(),
-            file: PerProcess::new(),
-        }
+        PerfMap { directory: directory.into(), file: PerProcess::new() }
     }
 
     fn file(&self) -> Result<&OutputFile, ObserveError> {
         self.file
-            .get_or_open(|pid| {
-                OutputFile::open(
-                    &self.directory.join(format!("perf-{pid}.map")),
-                    Existing::Extend,
-                )
-            })
+            .get_or_open(|pid| OutputFile::open(&self.directory.join(format!("perf-{pid}.map")), Existing::Extend))
             .map_err(|error| ObserveError::new(OBSERVER, error))
     }
 }
@@ -70,9 +62,7 @@ impl Default for PerfMap {
 
 impl Observer for PerfMap {
     fn loaded(&self, loaded: &Loaded<'_>) -> Result<(), ObserveError> {
-        self.file()?
-            .append(&[line(loaded).as_bytes()])
-            .map_err(|error| ObserveError::new(OBSERVER, error))
+        self.file()?.append(&[line(loaded).as_bytes()]).map_err(|error| ObserveError::new(OBSERVER, error))
     }
 
     fn unloaded(&self, _address: CodeAddress, _len: usize) -> Result<(), ObserveError> {
@@ -82,12 +72,7 @@ impl Observer for PerfMap {
 
 /// Start and length in hexadecimal without prefix, then the name up to the end of the line (tools/perf/Documentation/jit-interface.txt).
 fn line(loaded: &Loaded<'_>) -> String {
-    format!(
-        "{:x} {:x} {}\n",
-        loaded.address.get(),
-        loaded.code.len(),
-        symbol_name(loaded.name)
-    )
+    format!("{:x} {:x} {}\n", loaded.address.get(), loaded.code.len(), symbol_name(loaded.name))
 }
 
 #[cfg(test)]
@@ -97,20 +82,12 @@ mod tests {
     use super::*;
 
     fn loaded<'a>(name: &'a str, code: &'a [u8]) -> Loaded<'a> {
-        Loaded {
-            name,
-            address: CodeAddress::new(0x7f12_3400_0040),
-            code,
-            eh_frame: None,
-        }
+        Loaded { name, address: CodeAddress::new(0x7f12_3400_0040), code, eh_frame: None }
     }
 
     #[test]
     fn a_line_has_start_length_and_name() {
-        assert_eq!(
-            line(&loaded("filter one", &[0xc3; 0x2a])),
-            "7f1234000040 2a filter one\n"
-        );
+        assert_eq!(line(&loaded("filter one", &[0xc3; 0x2a])), "7f1234000040 2a filter one\n");
         assert_eq!(line(&loaded("a\nb", &[0xc3])), "7f1234000040 1 a_b\n");
     }
 
@@ -120,15 +97,9 @@ mod tests {
         let map = PerfMap::in_directory(directory.path());
         map.loaded(&loaded("first", &[0xc3])).expect("loaded");
         map.loaded(&loaded("second", &[0xc3, 0xc3])).expect("loaded");
-        map.unloaded(CodeAddress::new(0x7f12_3400_0040), 1)
-            .expect("unloaded");
-        let path = directory
-            .path()
-            .join(format!("perf-{}.map", std::process::id()));
-        assert_eq!(
-            fs::read_to_string(path).expect("read"),
-            "7f1234000040 1 first\n7f1234000040 2 second\n"
-        );
+        map.unloaded(CodeAddress::new(0x7f12_3400_0040), 1).expect("unloaded");
+        let path = directory.path().join(format!("perf-{}.map", std::process::id()));
+        assert_eq!(fs::read_to_string(path).expect("read"), "7f1234000040 1 first\n7f1234000040 2 second\n");
     }
 
     #[test]

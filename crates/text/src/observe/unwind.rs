@@ -74,9 +74,7 @@ impl UnwindRegistry {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<usize, Registration>> {
         // A registration is made before it is inserted and owns itself: a panic cannot leave the map wrong.
-        self.registered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -88,9 +86,7 @@ impl Observer for UnwindRegistry {
         let refuse = |error| ObserveError::new(OBSERVER, error);
         let section = Section::new(eh_frame).map_err(refuse)?;
         match self.lock().entry(loaded.address.get()) {
-            Slot::Occupied(_) => Err(refuse(SectionError::AlreadyRegistered {
-                address: loaded.address,
-            })),
+            Slot::Occupied(_) => Err(refuse(SectionError::AlreadyRegistered { address: loaded.address })),
             Slot::Vacant(slot) => {
                 slot.insert(Registration::new(section, Unit::of_this_process()));
                 Ok(())
@@ -109,9 +105,7 @@ impl Observer for UnwindRegistry {
 /// Call frame information that cannot be registered.
 #[derive(Debug, thiserror::Error)]
 enum SectionError {
-    #[error(
-        "the eh_frame section of {len} bytes breaks off in the record at byte {offset}; pass whole CIEs and FDEs"
-    )]
+    #[error("the eh_frame section of {len} bytes breaks off in the record at byte {offset}; pass whole CIEs and FDEs")]
     Truncated { offset: usize, len: usize },
     #[error("the eh_frame section has a terminator at byte {offset} of {len}; pass it without")]
     Terminated { offset: usize, len: usize },
@@ -119,9 +113,7 @@ enum SectionError {
     NoCie { offset: usize, distance: u32 },
     #[error("the eh_frame section of {len} bytes has no FDE; leave it out")]
     NoFde { len: usize },
-    #[error(
-        "a program at {address} is registered already; attach only one UnwindRegistry to a pack"
-    )]
+    #[error("a program at {address} is registered already; attach only one UnwindRegistry to a pack")]
     AlreadyRegistered { address: CodeAddress },
 }
 
@@ -147,10 +139,7 @@ impl Section {
             padded[..bytes.len()].copy_from_slice(bytes);
             *word = u64::from_ne_bytes(padded);
         }
-        Ok(Section {
-            words: words.into_boxed_slice(),
-            fdes,
-        })
+        Ok(Section { words: words.into_boxed_slice(), fdes })
     }
 
     fn at(&self, offset: usize) -> *const c_void {
@@ -273,10 +262,7 @@ mod tests {
         assert!(matches!(fde_offsets(&terminated), Err(SectionError::Terminated { .. })));
         let fde = fde_offsets(&data).expect("whole")[0];
         assert!(matches!(fde_offsets(&data[..fde]), Err(SectionError::NoFde { .. })));
-        assert!(matches!(
-            fde_offsets(&data[fde..]),
-            Err(SectionError::NoCie { offset: 0, .. })
-        ));
+        assert!(matches!(fde_offsets(&data[fde..]), Err(SectionError::NoCie { offset: 0, .. })));
         assert!(matches!(fde_offsets(&[]), Err(SectionError::NoFde { len: 0 })));
     }
 
@@ -285,12 +271,7 @@ mod tests {
         let registry = UnwindRegistry::new();
         let address = CodeAddress::new(0x7f00_0000_1000);
         let eh_frame = frame_pointer_eh_frame(address, 64);
-        let loaded = Loaded {
-            name: "repeated",
-            address,
-            code: &[0; 64],
-            eh_frame: Some(&eh_frame),
-        };
+        let loaded = Loaded { name: "repeated", address, code: &[0; 64], eh_frame: Some(&eh_frame) };
         for _ in 0..3 {
             registry.loaded(&loaded).expect("loaded");
             registry.loaded(&loaded).expect_err("twice");

@@ -1,15 +1,14 @@
 //! `pack.call`: what one call costs when many programs take turns.
 //!
 //! The bytes of the programs are the same for every contestant; only the places differ. A sample is some passes over all programs,
-//! after one pass that is not timed.
-
-use std::time::Instant;
+//! after passes that are not timed.
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
 use super::{ARGUMENT, failed};
+use crate::clock::Stopwatch;
 use crate::machine::Population;
 use crate::placers::Contestant;
 use crate::programs::{Compiled, compile_all};
@@ -21,8 +20,13 @@ use crate::{BenchError, Context};
 const COUNTS: [usize; 4] = [160, 1000, 5000, 20_000];
 const CONTESTANTS: [Contestant; 3] = [Contestant::Packed, Contestant::PageEach, Contestant::Bucket128k];
 
-/// Calls in one sample: some hundred microseconds of packed programs.
-const CALLS: usize = 40_000;
+/// Calls in one sample.
+const CALLS: usize = 200_000;
+
+/// Calls before a sample, so that caches and branch predictors have forgotten the contestant before: at least three passes over the
+/// programs. With one pass, whoever followed another order of the same contestant was up to twice as fast.
+const WARM_UP_CALLS: usize = 20_000;
+const WARM_UP_PASSES: usize = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
@@ -45,9 +49,8 @@ pub(super) fn groups() -> Vec<Group> {
 }
 
 fn group(count: usize) -> Group {
-    let ids = [Order::Sequence, Order::Random]
-        .into_iter()
-        .flat_map(|order| CONTESTANTS.map(|who| order.id(count, who)));
+    let ids =
+        [Order::Sequence, Order::Random].into_iter().flat_map(|order| CONTESTANTS.map(|who| order.id(count, who)));
     Group {
         id: format!("pack.call.{count}"),
         title: format!("one call, {count} programs taking turns"),
@@ -79,11 +82,10 @@ struct Runner {
 
 fn measure(context: &mut Context<'_>, programs: &[Compiled]) -> Result<(), BenchError> {
     let count = programs.len();
-    let expected: u64 = programs
-        .iter()
-        .fold(0, |sum, program| sum.wrapping_add(program.evaluate(ARGUMENT)));
+    let expected: u64 = programs.iter().fold(0, |sum, program| sum.wrapping_add(program.evaluate(ARGUMENT)));
     let mut contestants = CONTESTANTS.to_vec();
     let mut runners = runners();
+    let mut huge = None;
     // Each placement is one throw of the dice of physical memory, so there are several.
     for placement in 0..context.effort.pick(3, 8) {
         let populations = place(context, &mut contestants, programs)?;
@@ -100,11 +102,18 @@ fn measure(context: &mut Context<'_>, programs: &[Compiled]) -> Result<(), Bench
             })
             .collect();
         let rounds = context.effort.pick(4, 10);
-        let mut pairs: Vec<_> = runners.iter().zip(&callables).filter_map(|(runner, callables)| Some((runner.who, callables.as_ref()?))).collect();
+        let mut pairs: Vec<_> = runners
+            .iter()
+            .zip(&callables)
+            .filter_map(|(runner, callables)| Some((runner.who, callables.as_ref()?)))
+            .collect();
         let taken = interleave(&mut pairs, rounds, |(who, callables)| {
             let passes = (CALLS / callables.len()).max(2);
-            let mut found = callables.call_all(ARGUMENT);
-            let started = Instant::now();
+            for _ in 0..(WARM_UP_CALLS / callables.len()).max(WARM_UP_PASSES) {
+                callables.call_all(ARGUMENT);
+            }
+            let mut found = 0;
+            let started = Stopwatch::start();
             for _ in 0..passes {
                 found = callables.call_all(ARGUMENT);
             }
@@ -122,11 +131,15 @@ fn measure(context: &mut Context<'_>, programs: &[Compiled]) -> Result<(), Bench
         for (runner, samples) in runners.iter_mut().zip(taken) {
             runner.samples.extend(samples);
         }
+        huge = populations.iter().find_map(|(_, population)| population.huge_mapped());
         for (who, population) in populations {
             population.free().map_err(failed("pack.call", who))?;
         }
     }
     let mean_bytes = programs.iter().map(|program| program.code().len()).sum::<usize>() / count;
+    let huge = huge.map_or_else(String::new, |huge| {
+        format!("; {} of {} KiB by huge pages", huge.mapped_bytes >> 10, huge.reserved_bytes >> 10)
+    });
     for order in [Order::Sequence, Order::Random] {
         let measured = runners
             .iter()
@@ -135,7 +148,7 @@ fn measure(context: &mut Context<'_>, programs: &[Compiled]) -> Result<(), Bench
                 id: order.id(count, runner.who),
                 contestant: Some(runner.who),
                 samples: runner.samples.clone(),
-                note: runner.who.is_ours().then(|| format!("mean length {mean_bytes} bytes")),
+                note: runner.who.is_ours().then(|| format!("mean length {mean_bytes} bytes{huge}")),
             })
             .collect();
         context.record_group(Unit::Nanoseconds, measured);
@@ -146,13 +159,7 @@ fn measure(context: &mut Context<'_>, programs: &[Compiled]) -> Result<(), Bench
 fn runners() -> Vec<Runner> {
     CONTESTANTS
         .into_iter()
-        .flat_map(|who| {
-            [Order::Sequence, Order::Random].map(|order| Runner {
-                who,
-                order,
-                samples: Vec::new(),
-            })
-        })
+        .flat_map(|who| [Order::Sequence, Order::Random].map(|order| Runner { who, order, samples: Vec::new() }))
         .collect()
 }
 

@@ -1,8 +1,7 @@
 //! `pack.load`: from bytes to a program that may run, code generation left out.
 
-use std::time::Instant;
-
 use super::{failed, group_of};
+use crate::clock::Stopwatch;
 use crate::placers::{Contestant, Loaded, Placer};
 use crate::programs::{Compiled, compile_all};
 use crate::record::Unit;
@@ -16,9 +15,10 @@ const ID: &str = "pack.load";
 const PROGRAMS: usize = 2000;
 
 /// The most important rival comes first: it becomes the baseline.
-const CONTESTANTS: [Contestant; 7] = [
+const CONTESTANTS: [Contestant; 8] = [
     Contestant::Packed,
     Contestant::PackedBatch,
+    Contestant::PackedCranelift,
     Contestant::PageEach,
     Contestant::JitAllocator,
     Contestant::CraneliftJit,
@@ -34,6 +34,7 @@ fn note(who: Contestant) -> &'static str {
     match who {
         Contestant::Packed => "program by program, into packs that exist",
         Contestant::PackedBatch => "staged one by one, finalised together",
+        Contestant::PackedCranelift => "palimpsest-cranelift: define_function_bytes + finalize_definitions each",
         Contestant::PageEach => "mmap, copy, mprotect",
         Contestant::Bucket128k => "mmap of 128 KiB, copy, mprotect",
         Contestant::JitAllocator => "alloc, copy, flush; defaults",
@@ -60,11 +61,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     let mut runners = Vec::new();
     for who in CONTESTANTS {
         match who.open() {
-            Ok(placer) => runners.push(Runner {
-                who,
-                placer,
-                loaded: Vec::with_capacity(PROGRAMS),
-            }),
+            Ok(placer) => runners.push(Runner { who, placer, loaded: Vec::with_capacity(PROGRAMS) }),
             Err(error) => context.skip_failed(format!("{ID}.{}", who.name()), &error),
         }
     }
@@ -92,7 +89,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
 
 /// Microseconds per program. The frees are not timed.
 fn sample(runner: &mut Runner, codes: &[&[u8]]) -> Result<f64, PlaceError> {
-    let started = Instant::now();
+    let started = Stopwatch::start();
     runner.placer.load_all(codes, &mut runner.loaded)?;
     let elapsed = started.elapsed();
     for loaded in runner.loaded.drain(..) {

@@ -53,11 +53,7 @@ const ARGUMENT: u64 = 0x5eed_0123_4567_89ab;
 /// The error of a contestant that has to work.
 fn failed(id: &str, contestant: Contestant) -> impl FnOnce(PlaceError) -> BenchError {
     let (id, contestant) = (id.to_owned(), contestant.name().to_owned());
-    move |source| BenchError::Contestant {
-        id,
-        contestant,
-        source,
-    }
+    move |source| BenchError::Contestant { id, contestant, source }
 }
 
 /// The group of `contestants` under the common beginning `id`.
@@ -80,9 +76,8 @@ mod tests {
         let ids: Vec<String> = Pack.groups().into_iter().flat_map(|group| group.figures).collect();
         let distinct: HashSet<&String> = ids.iter().collect();
         assert_eq!(distinct.len(), ids.len());
-        let mut agreed: Vec<String> = ["pack.test_tag", "pack.threads.1", "pack.threads.2", "pack.threads.4"]
-            .map(String::from)
-            .into();
+        let mut agreed: Vec<String> =
+            ["pack.test_tag", "pack.threads.1", "pack.threads.2", "pack.threads.4"].map(String::from).into();
         for count in [160, 1000, 5000, 20_000] {
             for who in ["packed", "page_each", "bucket_128k"] {
                 agreed.push(format!("pack.call.{count}.{who}"));

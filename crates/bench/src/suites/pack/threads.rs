@@ -57,18 +57,14 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     context.begin("pack.threads");
     let packs = Packed::open().map_err(failed("pack.threads", Contestant::Packed))?;
     // All numbers of threads take part in every round, so that the scaling is not the drift of the machine.
-    let mut runners: Vec<(usize, Contestant)> = wanted
-        .iter()
-        .flat_map(|&threads| CONTESTANTS.map(|who| (threads, who)))
-        .collect();
+    let mut runners: Vec<(usize, Contestant)> =
+        wanted.iter().flat_map(|&threads| CONTESTANTS.map(|who| (threads, who))).collect();
     let taken = interleave(&mut runners, context.effort.pick(9, 31), |&mut (threads, who)| {
         loads_per_second(threads, who, &packs).map_err(failed("pack.threads", who))
     })?;
     let median = |samples: &[f64]| crate::sampler::Summary::of(samples).map(|summary| summary.median);
-    let alone = runners
-        .iter()
-        .position(|&runner| runner == (1, Contestant::Packed))
-        .and_then(|place| median(&taken[place]));
+    let alone =
+        runners.iter().position(|&runner| runner == (1, Contestant::Packed)).and_then(|place| median(&taken[place]));
     let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
     for threads in wanted {
         let measured = runners

@@ -21,11 +21,7 @@ pub(super) fn write(loaded: &Loaded<'_>) -> Result<Vec<u8>, object::write::Error
     let address = loaded.address.get() as u64;
     let len = loaded.code.len() as u64;
     let name = symbol_name(loaded.name);
-    let endian = if cfg!(target_endian = "little") {
-        Endianness::Little
-    } else {
-        Endianness::Big
-    };
+    let endian = if cfg!(target_endian = "little") { Endianness::Little } else { Endianness::Big };
 
     let mut image = Vec::new();
     let mut writer = Writer::new(endian, cfg!(target_pointer_width = "64"), &mut image);

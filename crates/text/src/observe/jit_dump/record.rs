@@ -65,11 +65,7 @@ impl CodeLoad<'_> {
 }
 
 /// JIT_CODE_UNWINDING_INFO for the next program. `header_bytes` of `data`, at its end, are the search table. `None` when the record is too long.
-pub(super) fn encode_unwinding(
-    data: &[u8],
-    header_bytes: usize,
-    nanoseconds: u64,
-) -> Option<Vec<u8>> {
+pub(super) fn encode_unwinding(data: &[u8], header_bytes: usize, nanoseconds: u64) -> Option<Vec<u8>> {
     let total = (UNWINDING_BYTES + data.len()).next_multiple_of(size_of::<u64>());
     let mut record = prefix(UNWINDING_INFO, u32::try_from(total).ok()?, nanoseconds);
     // Nothing of it is mapped in the process.
@@ -101,16 +97,12 @@ mod tests {
 
     #[test]
     fn header() {
-        let header = Header {
-            machine: 62,
-            pid: 0x0102_0304,
-            nanoseconds: 0x1112_1314_1516_1718,
-        };
+        let header = Header { machine: 62, pid: 0x0102_0304, nanoseconds: 0x1112_1314_1516_1718 };
         assert_eq!(
             header.encode(),
             [
-                0x44, 0x54, 0x69, 0x4a, 1, 0, 0, 0, 40, 0, 0, 0, 62, 0, 0, 0, 0, 0, 0, 0, 4, 3, 2,
-                1, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, 0, 0, 0, 0, 0, 0, 0, 0,
+                0x44, 0x54, 0x69, 0x4a, 1, 0, 0, 0, 40, 0, 0, 0, 62, 0, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1, 0x18, 0x17, 0x16,
+                0x15, 0x14, 0x13, 0x12, 0x11, 0, 0, 0, 0, 0, 0, 0, 0,
             ]
         );
     }
@@ -143,17 +135,14 @@ mod tests {
         assert_eq!(
             encode_unwinding(&[0xaa, 0xbb, 0xcc], 2, 5).expect("short"),
             [
-                4, 0, 0, 0, 48, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0,
-                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xaa, 0xbb, 0xcc, 0, 0, 0, 0, 0,
+                4, 0, 0, 0, 48, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                0, 0, 0, 0, 0, 0, 0xaa, 0xbb, 0xcc, 0, 0, 0, 0, 0,
             ]
         );
     }
 
     #[test]
     fn close() {
-        assert_eq!(
-            encode_close(0x0203),
-            [3, 0, 0, 0, 16, 0, 0, 0, 3, 2, 0, 0, 0, 0, 0, 0]
-        );
+        assert_eq!(encode_close(0x0203), [3, 0, 0, 0, 16, 0, 0, 0, 3, 2, 0, 0, 0, 0, 0, 0]);
     }
 }

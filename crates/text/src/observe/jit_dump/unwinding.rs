@@ -40,14 +40,10 @@ impl Table {
         while !rest.data.is_empty() {
             let offset = eh_frame.len() - rest.data.len();
             let len = rest.word()?;
-            let mut body = Cursor {
-                data: rest.take(len as usize)?,
-            };
+            let mut body = Cursor { data: rest.take(len as usize)? };
             match body.word()? {
                 0 => converter.cie(offset, body)?,
-                distance => {
-                    converter.fde((offset + WORD).checked_sub(distance as usize)?, body)?
-                }
+                distance => converter.fde((offset + WORD).checked_sub(distance as usize)?, body)?,
             }
         }
         converter.finish()
@@ -95,16 +91,8 @@ impl Converter {
             return None;
         }
         // `S` has no data: the function is a signal trampoline. `B` neither: its return addresses are signed with the second key.
-        let flags: Vec<u8> = augmentation
-            .iter()
-            .copied()
-            .filter(|letter| matches!(letter, b'S' | b'B'))
-            .collect();
-        self.cies.push(Cie {
-            source,
-            target: self.output.len(),
-            augmented,
-        });
+        let flags: Vec<u8> = augmentation.iter().copied().filter(|letter| matches!(letter, b'S' | b'B')).collect();
+        self.cies.push(Cie { source, target: self.output.len(), augmented });
         self.record(|data| {
             data.extend(0_u32.to_ne_bytes());
             data.push(version);
@@ -152,8 +140,7 @@ impl Converter {
         let start = self.output.len();
         self.output.extend([0; WORD]);
         fill(&mut self.output)?;
-        self.output
-            .resize(self.output.len().next_multiple_of(ALIGNMENT), 0);
+        self.output.resize(self.output.len().next_multiple_of(ALIGNMENT), 0);
         let len = u32::try_from(self.output.len() - start - WORD).ok()?;
         self.output[start..start + WORD].copy_from_slice(&len.to_ne_bytes());
         Some(())
@@ -166,21 +153,16 @@ impl Converter {
         let frame_bytes = self.output.len();
         let header = i32::try_from(self.frame_start + frame_bytes).ok()?;
         self.fdes.sort_unstable();
-        self.output
-            .extend([1, SELF_RELATIVE, COUNT, TABLE_RELATIVE]);
+        self.output.extend([1, SELF_RELATIVE, COUNT, TABLE_RELATIVE]);
         // To `.eh_frame`, from this word, which is the second of the header.
         let back = i32::try_from(frame_bytes + WORD).ok()?;
         self.output.extend((-back).to_ne_bytes());
-        self.output
-            .extend(u32::try_from(self.fdes.len()).ok()?.to_ne_bytes());
+        self.output.extend(u32::try_from(self.fdes.len()).ok()?.to_ne_bytes());
         for (start, fde) in self.fdes {
             self.output.extend((start - header).to_ne_bytes());
             self.output.extend((fde - header).to_ne_bytes());
         }
-        Some(Table {
-            header_bytes: self.output.len() - frame_bytes,
-            data: self.output,
-        })
+        Some(Table { header_bytes: self.output.len() - frame_bytes, data: self.output })
     }
 }
 
@@ -225,9 +207,7 @@ impl<'a> Cursor<'a> {
 
     fn leb128(&mut self) -> Option<usize> {
         let bytes = self.take(self.leb128_len()?)?;
-        bytes.iter().rev().try_fold(0_usize, |value, byte| {
-            Some(value.checked_mul(0x80)? | usize::from(byte & 0x7f))
-        })
+        bytes.iter().rev().try_fold(0_usize, |value, byte| Some(value.checked_mul(0x80)? | usize::from(byte & 0x7f)))
     }
 }
 
@@ -238,26 +218,14 @@ mod tests {
     use crate::{address::CodeAddress, observe::frame_pointer_eh_frame};
 
     fn loaded(code: &[u8]) -> Loaded<'_> {
-        Loaded {
-            name: "unwound",
-            address: CodeAddress::new(0x7f12_3400_0040),
-            code,
-            eh_frame: None,
-        }
+        Loaded { name: "unwound", address: CodeAddress::new(0x7f12_3400_0040), code, eh_frame: None }
     }
 
     /// A CIE with `P`, `L` and `R`, and an FDE with language data, as a C++ compiler writes them with absolute pointers.
     fn with_personality() -> Vec<u8> {
         let mut data = vec![];
-        let cie = [
-            &[0, 0, 0, 0, 1][..],
-            b"zPLR\0",
-            &[1, 0x78, 16, 11, 0],
-            &[9; 8],
-            &[0, 0],
-            &[0x0c, 7, 8, 0x90, 1],
-        ]
-        .concat();
+        let cie =
+            [&[0, 0, 0, 0, 1][..], b"zPLR\0", &[1, 0x78, 16, 11, 0], &[9; 8], &[0, 0], &[0x0c, 7, 8, 0x90, 1]].concat();
         data.extend((cie.len() as u32).to_ne_bytes());
         data.extend(&cie);
         let distance = data.len() as u32 + 4;

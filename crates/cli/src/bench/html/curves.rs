@@ -1,0 +1,230 @@
+//! Cost against number of programs: figures of time whose ids have the form `pack.call.COUNT.WHO` or `pack.call.COUNT.WHO.random`.
+
+use std::collections::BTreeMap;
+
+use palimpsest_bench::record::{Entry, Unit};
+
+use super::push;
+use super::scale::Scale;
+use super::text::escaped;
+use crate::bench::format;
+
+const WIDTH: f64 = 520.0;
+const HEIGHT: f64 = 340.0;
+const LEFT: f64 = 52.0;
+const RIGHT: f64 = 408.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = 286.0;
+
+/// Distance that keeps two labels at the right end apart.
+const LABEL_ROW: f64 = 15.0;
+
+/// Curves that belong on one chart.
+pub(super) struct Family<'a> {
+    title: String,
+    unit: &'static str,
+    curves: Vec<Curve<'a>>,
+}
+
+struct Curve<'a> {
+    name: &'a str,
+    points: BTreeMap<u32, &'a Entry>,
+}
+
+/// The parts of an id that varies with a count: what it measures, the count, who, and in which order.
+fn parse(id: &str) -> Option<(&str, u32, &str, &str)> {
+    let mut parts = id.splitn(5, '.');
+    let (suite, figure, count) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
+    let who = parts.next()?;
+    let kind = id.get(..suite.len() + 1 + figure.len())?;
+    Some((kind, count, who, parts.next().unwrap_or("in sequence")))
+}
+
+fn is_time(unit: Unit) -> bool {
+    matches!(unit, Unit::Nanoseconds | Unit::Microseconds | Unit::Milliseconds)
+}
+
+/// All charts with curves of at least two points.
+pub(super) fn families(results: &[Entry]) -> Vec<Family<'_>> {
+    let mut families: Vec<Family<'_>> = Vec::new();
+    for entry in results {
+        let Some((kind, count, who, order)) = parse(&entry.id).filter(|_| is_time(entry.unit)) else {
+            continue;
+        };
+        let title = format!("{kind}, {order}");
+        let place = families.iter().position(|family| family.title == title).unwrap_or_else(|| {
+            families.push(Family { title, unit: entry.unit.symbol(), curves: Vec::new() });
+            families.len() - 1
+        });
+        let curves = &mut families[place].curves;
+        let place = curves.iter().position(|curve| curve.name == who).unwrap_or_else(|| {
+            curves.push(Curve { name: who, points: BTreeMap::new() });
+            curves.len() - 1
+        });
+        curves[place].points.insert(count, entry);
+    }
+    for family in &mut families {
+        // One point makes no curve, and a logarithmic axis has no place for zero.
+        family.curves.retain(|curve| {
+            curve.points.len() > 1 && curve.points.iter().all(|(&count, entry)| count > 0 && entry.min > 0.0)
+        });
+    }
+    families.retain(|family| !family.curves.is_empty());
+    families
+}
+
+/// The figure element of one chart.
+pub(super) fn figure(family: &Family<'_>) -> String {
+    let entries = || family.curves.iter().flat_map(|curve| curve.points.values());
+    let counts = || family.curves.iter().flat_map(|curve| curve.points.keys().copied());
+    let (Some(fewest), Some(most)) = (counts().min(), counts().max()) else {
+        return String::new();
+    };
+    let smallest = entries().map(|entry| entry.min).fold(f64::INFINITY, f64::min);
+    let largest = entries().map(|entry| entry.max).fold(0.0, f64::max);
+    let x = Scale::logarithmic(f64::from(fewest), f64::from(most), LEFT, RIGHT);
+    let y = Scale::logarithmic(smallest, largest, BOTTOM, TOP);
+    let title = escaped(&family.title);
+    let mut svg = format!(
+        "<figure><figcaption>{title}, {} per call</figcaption>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\n",
+        family.unit
+    );
+    for tick in y.ticks() {
+        let at = y.place(tick);
+        push(
+            &mut svg,
+            format_args!(
+                "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{RIGHT}\"/><text class=\"tick end\" x=\"{}\" y=\"{:.1}\">{}</text>\n",
+                LEFT - 7.0,
+                at + 4.0,
+                format::tick(tick)
+            ),
+        );
+    }
+    let mut marked: Vec<u32> = counts().collect();
+    marked.sort_unstable();
+    marked.dedup();
+    for count in marked {
+        let at = x.place(f64::from(count));
+        push(
+            &mut svg,
+            format_args!(
+                "<path class=\"grid\" d=\"M{at:.1} {TOP}V{BOTTOM}\"/><text class=\"tick\" x=\"{at:.1}\" y=\"{}\">{count}</text>\n",
+                BOTTOM + 17.0
+            ),
+        );
+    }
+    push(
+        &mut svg,
+        format_args!(
+            "<text class=\"tick\" x=\"{}\" y=\"{}\">programs taking turns (both axes logarithmic)</text>\n",
+            f64::midpoint(LEFT, RIGHT),
+            BOTTOM + 38.0
+        ),
+    );
+    let labels = label_places(family, y);
+    for (number, (curve, label)) in family.curves.iter().zip(labels).enumerate() {
+        draw(&mut svg, curve, number, [x, y], label);
+    }
+    svg.push_str("</svg></figure>\n");
+    svg
+}
+
+fn draw(svg: &mut String, curve: &Curve<'_>, number: usize, [x, y]: [Scale; 2], label: f64) {
+    let at = |count: &u32| x.place(f64::from(*count));
+    let line: String = curve
+        .points
+        .iter()
+        .enumerate()
+        .map(|(place, (count, entry))| {
+            let command = if place == 0 { 'M' } else { 'L' };
+            format!("{command}{:.1} {:.1}", at(count), y.place(entry.median))
+        })
+        .collect();
+    let above = curve.points.iter().map(|(count, entry)| format!("{:.1} {:.1}", at(count), y.place(entry.max)));
+    let below = curve.points.iter().rev().map(|(count, entry)| format!("{:.1} {:.1}", at(count), y.place(entry.min)));
+    let band: Vec<String> = above.chain(below).collect();
+    push(
+        svg,
+        format_args!(
+            "<g class=\"curve c{}\"><path class=\"band\" d=\"M{}Z\"/><path class=\"line\" d=\"{line}\"/>",
+            number % 4,
+            band.join("L")
+        ),
+    );
+    for (count, entry) in &curve.points {
+        push(
+            svg,
+            format_args!(
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\"><title>{}: {}</title></circle>",
+                at(count),
+                y.place(entry.median),
+                escaped(&entry.id),
+                format::number(entry.median, entry.unit)
+            ),
+        );
+    }
+    push(
+        svg,
+        format_args!(
+            "<text class=\"name\" x=\"{}\" y=\"{:.1}\">{}</text></g>\n",
+            RIGHT + 4.0,
+            label + 4.0,
+            escaped(curve.name)
+        ),
+    );
+}
+
+/// Where the names at the right end go: beside the last point, moved down where they would overlap.
+fn label_places(family: &Family<'_>, y: Scale) -> Vec<f64> {
+    let wanted: Vec<f64> = family
+        .curves
+        .iter()
+        .map(|curve| curve.points.last_key_value().map_or(BOTTOM, |(_, entry)| y.place(entry.median)))
+        .collect();
+    let mut order: Vec<usize> = (0..wanted.len()).collect();
+    order.sort_by(|&left, &right| wanted[left].total_cmp(&wanted[right]));
+    let mut places = wanted.clone();
+    let mut free_from = f64::NEG_INFINITY;
+    for index in order {
+        places[index] = wanted[index].max(free_from);
+        free_from = places[index] + LABEL_ROW;
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_with_a_count_become_curves() {
+        assert_eq!(parse("pack.call.160.packed"), Some(("pack.call", 160, "packed", "in sequence")));
+        assert_eq!(parse("pack.call.160.packed.random"), Some(("pack.call", 160, "packed", "random")));
+        assert_eq!(parse("pack.load.packed"), None);
+        assert_eq!(parse("pack.threads.1"), None);
+    }
+
+    #[test]
+    fn a_report_gives_one_chart_per_order() {
+        let report = format::tests::report();
+        let families = families(&report.results);
+        let titles: Vec<&str> = families.iter().map(|family| family.title.as_str()).collect();
+        assert_eq!(titles, ["pack.call, in sequence", "pack.call, random"]);
+        assert!(families.iter().all(|family| family.curves.len() == 3));
+        let svg = figure(&families[0]);
+        assert!(!svg.contains("NaN"));
+        for name in ["packed", "page_each", "bucket_128k"] {
+            assert!(svg.contains(&format!(">{name}</text>")));
+        }
+    }
+
+    #[test]
+    fn names_do_not_overlap() {
+        let report = format::tests::report();
+        let family = &families(&report.results)[0];
+        let mut places = label_places(family, Scale::logarithmic(1.0, 1e9, BOTTOM, TOP));
+        places.sort_by(f64::total_cmp);
+        assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= LABEL_ROW - 1e-9));
+    }
+}

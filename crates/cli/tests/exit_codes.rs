@@ -1,0 +1,80 @@
+//! The exit codes and streams of `palimpsest bench`, as other programs see them.
+#![forbid(unsafe_code)]
+
+use std::process::{Command, Output};
+
+fn palimpsest(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_palimpsest")).args(arguments).output().expect("the program was built")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn listing_prints_ids_and_succeeds() {
+    let output = palimpsest(&["bench", "--list"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).contains("pack.call.20000.packed"));
+    assert!(output.stderr.is_empty());
+}
+
+#[test]
+fn unknown_suites_flags_and_empty_selections_are_usage_errors() {
+    for arguments in [
+        &["bench", "nosuch"][..],
+        &["bench", "--list", "nosuch"],
+        &["bench", "--nosuch"],
+        &["bench", "--filter", "nosuch"],
+        &["nosuch"],
+        &[],
+    ] {
+        let output = palimpsest(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_a_failure() {
+    let output = palimpsest(&["bench", "--quick", "--filter", "fragmentation", "--json", "/nonexistent/file"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("/nonexistent/file"));
+}
+
+#[test]
+fn json_and_html_hold_what_was_measured() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (json, html) = (folder.path().join("a.json"), folder.path().join("a.html"));
+    let (json_text, html_text) = (json.display().to_string(), html.display().to_string());
+    let output =
+        palimpsest(&["bench", "pack", "--quick", "--filter", "mappings", "--json", &json_text, "--html", &html_text]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let record = std::fs::read_to_string(json).expect("the record was written");
+    let record: serde_json::Value = serde_json::from_str(&record).expect("it is JSON");
+    assert_eq!(record["version"], 1);
+    assert!(record["machine"]["kernel"].is_string());
+    let results = record["results"].as_array().expect("a list");
+    let ours =
+        results.iter().find(|entry| entry["id"] == "pack.mappings_per_program.packed").expect("ours was measured");
+    assert_eq!(ours["unit"], "mappings");
+    assert_eq!(ours["baseline"], "pack.mappings_per_program.page_each");
+    assert!(ours["backing"].is_string());
+    let page = std::fs::read_to_string(html).expect("the page was written");
+    assert!(page.contains("pack.mappings_per_program.packed"));
+    // A build without the peers says which are missing and how to get them.
+    if !cfg!(feature = "peers") {
+        let table = text(&output.stdout);
+        assert!(table.contains("pack.mappings_per_program.jit_allocator"), "{table}");
+        assert!(table.contains("--features peers"), "{table}");
+    }
+}
+
+#[test]
+fn json_on_standard_output_is_json_alone() {
+    let output = palimpsest(&["bench", "--quick", "--filter", "mappings", "--json", "-"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let record: serde_json::Value = serde_json::from_slice(&output.stdout).expect("nothing but JSON");
+    assert_eq!(record["version"], 1);
+}

@@ -1,0 +1,9 @@
+//! Modules in packs, from outside: one executable, so that what the tests build their functions with is shared.
+
+mod common;
+mod freeing;
+mod library_calls;
+mod observing;
+mod one_changed_line;
+mod relocations;
+mod sharing;

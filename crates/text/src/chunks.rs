@@ -1,0 +1,262 @@
+//! Which chunks of a pack are taken: a bitmap with first fit.
+//!
+//! `no_std` and without allocation: the words are the caller's. A kernel can keep them beside its pack.
+
+use core::fmt;
+
+const BITS: u32 = u64::BITS;
+
+/// Size classes of the hints: requests of `2^k` chunks and more, up to half a pack.
+const CLASSES: usize = 16;
+
+/// A map of chunks, free or taken. First fit from the lowest address keeps the upper packs empty, so that they can be
+/// given back.
+///
+/// ```
+/// use palimpsest_text::ChunkMap;
+///
+/// let mut words = [0_u64; 2];
+/// let mut map = ChunkMap::new(&mut words[..], 128);
+/// assert_eq!(map.allocate(100, 1), Some(0));
+/// assert_eq!(map.allocate(32, 1), None);
+/// map.release(0, 100);
+/// assert_eq!(map.largest_free_run(), 128);
+/// ```
+pub struct ChunkMap<W> {
+    /// One bit per chunk, set if taken. Bits past `chunks` are set.
+    words: W,
+    chunks: u32,
+    used: u32,
+    /// `hints[k]`: no free run of `2^k` chunks or more begins below it.
+    hints: [u32; CLASSES],
+}
+
+impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
+    /// A map of `chunks` free chunks over `words`, whose contents are overwritten.
+    ///
+    /// # Panics
+    ///
+    /// If `words` has fewer than `chunks` bits.
+    pub fn new(mut words: W, chunks: u32) -> Self {
+        let bits = words.as_ref().len() as u64 * u64::from(BITS);
+        assert!(u64::from(chunks) <= bits, "{chunks} chunks in a bitmap of {bits} bits");
+        words.as_mut().fill(0);
+        let mut map = Self { words, chunks, used: 0, hints: [0; CLASSES] };
+        let padding = u32::try_from(bits.min(u64::from(u32::MAX))).unwrap_or(u32::MAX);
+        map.fill(chunks, padding - chunks, true);
+        map
+    }
+
+    /// Takes the first free run of `count` chunks that begins at a multiple of `align` chunks; its first chunk.
+    ///
+    /// # Panics
+    ///
+    /// If `count` is zero or `align` is no power of two.
+    pub fn allocate(&mut self, count: u32, align: u32) -> Option<u32> {
+        assert!(count > 0 && align.is_power_of_two(), "{count} chunks at a multiple of {align}");
+        let class = (count.ilog2() as usize).min(CLASSES - 1);
+        let mut from = self.hints[class];
+        let first = loop {
+            let run = self.next(from, false)?;
+            let end = self.next(run, true).unwrap_or(self.chunks);
+            let first = run.checked_next_multiple_of(align)?;
+            if first.checked_add(count)? <= end {
+                break first;
+            }
+            from = end;
+        };
+        if align == 1 {
+            // Nothing of `count` chunks or more begins below: true for every class whose least size is that.
+            let at_least = count.next_power_of_two().ilog2() as usize;
+            for hint in self.hints.iter_mut().skip(at_least) {
+                *hint = (*hint).max(first);
+            }
+        }
+        self.fill(first, count, true);
+        self.used += count;
+        Some(first)
+    }
+
+    /// Gives `count` chunks from `first` back.
+    ///
+    /// # Panics
+    ///
+    /// If one of them is free or does not exist: the caller's books are wrong, and two programs may share memory.
+    pub fn release(&mut self, first: u32, count: u32) {
+        let end = first.checked_add(count).filter(|&end| count > 0 && end <= self.chunks);
+        let taken = end.is_some_and(|end| self.next(first, false).is_none_or(|free| free >= end));
+        assert!(taken, "release of chunks {first}..{} that are not all taken", u64::from(first) + u64::from(count));
+        self.fill(first, count, false);
+        self.used -= count;
+        let run = self.run_start(first);
+        for hint in &mut self.hints {
+            *hint = (*hint).min(run);
+        }
+    }
+
+    /// Number of chunks, free or taken.
+    pub fn chunks(&self) -> u32 {
+        self.chunks
+    }
+
+    /// Number of chunks taken.
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Length of the longest free run, in chunks.
+    pub fn largest_free_run(&self) -> u32 {
+        let mut longest = 0;
+        let mut from = 0;
+        while let Some(run) = self.next(from, false) {
+            from = self.next(run, true).unwrap_or(self.chunks);
+            longest = longest.max(from - run);
+        }
+        longest
+    }
+
+    /// The first chunk from `from` on that is taken, or that is free.
+    fn next(&self, from: u32, taken: bool) -> Option<u32> {
+        if from >= self.chunks {
+            return None;
+        }
+        let words = self.words.as_ref();
+        let flip = if taken { 0 } else { u64::MAX };
+        let mut index = (from / BITS) as usize;
+        let mut word = (words[index] ^ flip) & (u64::MAX << (from % BITS));
+        while word == 0 {
+            index += 1;
+            word = words.get(index)? ^ flip;
+        }
+        let found = index as u32 * BITS + word.trailing_zeros();
+        (found < self.chunks).then_some(found)
+    }
+
+    /// Where the free run that holds the free chunk `chunk` begins.
+    fn run_start(&self, chunk: u32) -> u32 {
+        let words = self.words.as_ref();
+        let mut index = (chunk / BITS) as usize;
+        let mut word = words[index] & (u64::MAX >> (BITS - 1 - chunk % BITS));
+        while word == 0 {
+            let Some(below) = index.checked_sub(1) else { return 0 };
+            index = below;
+            word = words[index];
+        }
+        index as u32 * BITS + (BITS - word.leading_zeros())
+    }
+
+    fn fill(&mut self, first: u32, count: u32, taken: bool) {
+        let words = self.words.as_mut();
+        let mut at = first;
+        let end = first + count;
+        while at < end {
+            let bit = at % BITS;
+            let run = (BITS - bit).min(end - at);
+            let mask = (u64::MAX >> (BITS - run)) << bit;
+            let word = &mut words[(at / BITS) as usize];
+            *word = if taken { *word | mask } else { *word & !mask };
+            at += run;
+        }
+    }
+}
+
+impl<W: AsRef<[u64]> + AsMut<[u64]>> fmt::Debug for ChunkMap<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ChunkMap({} of {} chunks taken)", self.used, self.chunks)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CHUNKS: u32 = 300;
+
+    fn new_map() -> ChunkMap<Vec<u64>> {
+        ChunkMap::new(vec![u64::MAX; 5], CHUNKS)
+    }
+
+    /// First fit as anybody would write it.
+    fn first_fit(taken: &[bool], count: u32, align: u32) -> Option<u32> {
+        (0..=CHUNKS.checked_sub(count)?)
+            .step_by(align as usize)
+            .find(|&first| taken[first as usize..(first + count) as usize].iter().all(|taken| !taken))
+    }
+
+    fn longest_run(taken: &[bool]) -> usize {
+        taken.split(|taken| *taken).map(<[bool]>::len).max().unwrap_or(0)
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Allocate { count: u32, align: u32 },
+        Release { victim: usize },
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let count = prop_oneof![6 => 1_u32..12, 2 => 12_u32..80, 1 => 80_u32..320];
+        let step = prop_oneof![
+            3 => (count, 0_u32..4).prop_map(|(count, shift)| Step::Allocate { count, align: 1 << shift.saturating_sub(1) }),
+            2 => any::<usize>().prop_map(|victim| Step::Release { victim }),
+        ];
+        prop::collection::vec(step, 0..200)
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_first_fit_on_a_plain_array(steps in steps()) {
+            let mut map = new_map();
+            let mut model = vec![false; CHUNKS as usize];
+            let mut live: Vec<(u32, u32)> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Allocate { count, align } => {
+                        let expected = first_fit(&model, count, align);
+                        prop_assert_eq!(map.allocate(count, align), expected);
+                        if let Some(first) = expected {
+                            model[first as usize..(first + count) as usize].fill(true);
+                            live.push((first, count));
+                        }
+                    }
+                    Step::Release { victim } if !live.is_empty() => {
+                        let (first, count) = live.swap_remove(victim % live.len());
+                        map.release(first, count);
+                        model[first as usize..(first + count) as usize].fill(false);
+                    }
+                    Step::Release { .. } => {}
+                }
+                prop_assert_eq!(map.used() as usize, model.iter().filter(|taken| **taken).count());
+                prop_assert_eq!(map.largest_free_run() as usize, longest_run(&model));
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_map_says_so_and_recovers() {
+        let mut map = new_map();
+        assert_eq!(map.allocate(CHUNKS, 1), Some(0));
+        assert_eq!(map.allocate(1, 1), None);
+        map.release(17, 1);
+        assert_eq!(map.allocate(2, 1), None);
+        assert_eq!(map.allocate(1, 1), Some(17));
+    }
+
+    #[test]
+    #[should_panic(expected = "release of chunks 3..5")]
+    fn a_double_release_is_caught() {
+        let mut map = new_map();
+        map.allocate(10, 1);
+        map.release(4, 1);
+        map.release(3, 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "release of chunks 299..301")]
+    fn a_release_out_of_bounds_is_caught() {
+        let mut map = new_map();
+        map.allocate(CHUNKS, 1);
+        map.release(CHUNKS - 1, 2);
+    }
+}

@@ -1,0 +1,141 @@
+//! A place in a pack that is taken and not yet a program's.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use palimpsest_sys::{ProcMemError, arch};
+
+use super::CHUNK;
+use super::directory::EntryId;
+use super::memory::Kind;
+use super::program::Meta;
+use super::slot::Pack;
+use super::store::Store;
+use crate::address::CodeAddress;
+use crate::primitive::AtomicPtr;
+
+/// Whether a block's bytes are still those of an unused pack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bytes {
+    Untouched,
+    Written,
+}
+
+/// Some chunks of a pack, an entry for them, and where in them the program begins. Given back on drop.
+pub(super) struct Block {
+    store: Arc<Store>,
+    /// # Invariants
+    ///
+    /// 1. It points to the pack in slot `slot` of `store`, which lives as long as this block.
+    pack: NonNull<Pack>,
+    slot: u32,
+    first_chunk: u32,
+    chunks: u32,
+    /// Bytes from the pack's base to the program's first.
+    start: u32,
+    len: u32,
+    entry: EntryId,
+    bytes: Bytes,
+}
+
+// SAFETY: the pack is `Sync`, and the chunks are this block's alone.
+unsafe impl Send for Block {}
+// SAFETY: a shared block gives its addresses away and nothing else.
+unsafe impl Sync for Block {}
+
+/// Where a block lies, as the store has decided.
+pub(super) struct Place {
+    pub(super) pack: NonNull<Pack>,
+    pub(super) slot: u32,
+    pub(super) first_chunk: u32,
+    pub(super) chunks: u32,
+    pub(super) entry: EntryId,
+}
+
+impl Block {
+    /// # Safety
+    ///
+    /// 1. `place` was taken in `store` for this call, and its pack lives until the place is given back.
+    /// 2. `start..start + len` lies in its chunks.
+    pub(super) unsafe fn new(store: Arc<Store>, place: Place, start: u32, len: u32) -> Self {
+        let Place { pack, slot, first_chunk, chunks, entry } = place;
+        Self { store, pack, slot, first_chunk, chunks, start, len, entry, bytes: Bytes::Untouched }
+    }
+
+    pub(super) fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    pub(super) fn address(&self) -> CodeAddress {
+        CodeAddress::new(self.pack().memory.base() + self.start as usize)
+    }
+
+    fn pack(&self) -> &Pack {
+        // SAFETY: invariant 1.
+        unsafe { self.pack.as_ref() }
+    }
+
+    /// Copies `code`, of the block's length, into place, and cleans the caches. Other cores may still have to be
+    /// synchronised ([`arch::COHERENCE`]).
+    pub(super) fn write(&mut self, code: &[u8]) -> Result<(), ProcMemError> {
+        assert_eq!(code.len(), self.len(), "an image of another length than its block");
+        self.bytes = Bytes::Written;
+        // SAFETY: 1. in the block's chunks; 2. which nobody else knows yet.
+        unsafe { self.pack().memory.write(self.start as usize, code) }?;
+        if self.pack().kind == Kind::Code {
+            let first = self.address().get();
+            arch::flush_instruction_cache(first..first + code.len());
+            self.store.counters.cache_flushes.add(1);
+        }
+        Ok(())
+    }
+
+    /// Makes the block a program that can be found; whoever gets the result retires it.
+    pub(super) fn publish(self, extras: Option<Box<super::program::Extras>>) -> (Arc<Store>, NonNull<Meta>) {
+        let block = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the block is not dropped, so its reference to the store is moved out once.
+        let store = unsafe { std::ptr::read(&block.store) };
+        let meta = Meta {
+            link: AtomicPtr::new(std::ptr::null_mut()),
+            born: store.generation(),
+            extras,
+            pack: block.pack,
+            slot: block.slot,
+            first_chunk: block.first_chunk,
+            chunks: block.chunks,
+            start: block.start,
+            len: block.len,
+            entry: block.entry,
+        };
+        // SAFETY: 1. reserved with the block; 2. the chunks are the block's own.
+        let meta = unsafe { block.pack().directory.publish(block.first_chunk, block.entry, meta) };
+        store.counters.loads.add(1);
+        store.counters.programs.add(1);
+        (store, meta)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if !self.store.fork.is_same_process() {
+            return;
+        }
+        if self.bytes == Bytes::Written {
+            let (offset, len) = (self.first_chunk as usize * CHUNK, self.chunks as usize * CHUNK);
+            // SAFETY: 1. the block's chunks; 2. which nobody else knows, since it was never published.
+            let filled = match self.pack().kind {
+                Kind::Code => unsafe { self.pack().memory.fill_traps(offset, len) },
+                Kind::ReadOnlyData | Kind::ReadWriteData => Ok(()),
+            };
+            if filled.is_err() {
+                // What cannot be made a trap is never used again.
+                return;
+            }
+        }
+        self.store.give_back(self.slot, self.first_chunk, self.chunks, self.entry);
+    }
+}

@@ -1,0 +1,101 @@
+//! Data beside code: within reach of its pc-relative addressing, and never executable.
+
+use std::fmt;
+
+use super::block::Block;
+use super::error::FinalizeError;
+use super::memory::Kind;
+use super::program::Tenant;
+
+/// What a program may do with data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataAccess {
+    /// Read it.
+    ReadOnly,
+    /// Read and write it.
+    ReadWrite,
+}
+
+impl DataAccess {
+    pub(super) fn kind(self) -> Kind {
+        match self {
+            Self::ReadOnly => Kind::ReadOnlyData,
+            Self::ReadWrite => Kind::ReadWriteData,
+        }
+    }
+}
+
+/// A place for data, and a private image of what is to be there, zeros at first. Dropping it gives the place back.
+pub struct StagedData {
+    block: Block,
+    image: Vec<u8>,
+}
+
+impl StagedData {
+    pub(super) fn new(block: Block) -> Self {
+        let image = vec![0; block.len()];
+        Self { block, image }
+    }
+
+    /// Where the data will be.
+    pub fn address(&self) -> usize {
+        self.block.address().get()
+    }
+
+    /// What will be copied into place.
+    pub fn image(&mut self) -> &mut [u8] {
+        &mut self.image
+    }
+
+    /// Copies the image into place.
+    ///
+    /// # Errors
+    ///
+    /// See [`FinalizeError`]; the place is free again.
+    pub fn finalize(mut self) -> Result<Data, FinalizeError> {
+        if !self.block.store().fork.is_same_process() {
+            return Err(FinalizeError::Forked { address: self.block.address() });
+        }
+        self.block.write(&self.image)?;
+        let (store, meta) = self.block.publish(None);
+        // SAFETY: 1. just published, and nobody else has been given it.
+        Ok(Data(unsafe { Tenant::new(store, meta) }))
+    }
+}
+
+/// Data in place. Dropping it retires it, as with a [`Program`](super::Program): pinned threads may go on using it.
+pub struct Data(Tenant);
+
+impl Data {
+    /// First address.
+    pub fn address(&self) -> usize {
+        self.0.meta().address().get()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.meta().len as usize
+    }
+
+    /// Always false: empty data cannot be placed.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// First byte; writable if it was staged so.
+    pub fn as_ptr(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.address())
+    }
+}
+
+impl fmt::Debug for StagedData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StagedData({} bytes at {:#x})", self.image.len(), self.address())
+    }
+}
+
+impl fmt::Debug for Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Data({} bytes at {:#x})", self.len(), self.address())
+    }
+}

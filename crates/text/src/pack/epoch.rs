@@ -1,0 +1,199 @@
+//! Who may still be inside code that has been retired: epochs.
+//!
+//! A thread that runs code by address *pins* itself first: it writes the current epoch into its seat, and zero when it
+//! leaves. A reclaimer collects what has been retired, tags it with the epoch, advances the epoch, lets every core pass a
+//! barrier, and looks at the seats. What was tagged with `t` may be reused when every pinned seat shows more than `t`.
+//!
+//! # Why
+//!
+//! Thread P pins itself and then reads an address; thread U takes the address out of everybody's sight and retires the
+//! code; reclaimer X.
+//!
+//! ```text
+//!   P: (a) e = epoch                U: (e) address = none     X: (g) collect: sees (f)
+//!      (b) seat = e                    (f) retire                (h) tag t = epoch; epoch = t + 1
+//!      light barrier                                             heavy barrier
+//!      (c) read address                                          (i) read seats
+//!      (d) run the code
+//! ```
+//!
+//! *P read an epoch above t at (a).* Then (a) reads what (h) or a later reclaim wrote; with (e) → (f) → (g) → (h) → (a) → (c),
+//! (c) does not see the address.
+//! *P read t or less, and (i) sees the seat.* X waits.
+//! *P read t or less, and (i) does not see (b).* Then P passed the heavy barrier before (b), so (c) comes after it, and with it
+//! after (e): (c) does not see the address.
+//!
+//! The heavy barrier is a core synchronisation, the light one a hint to the compiler (see `primitive`): pinning costs two
+//! stores and two loads, and no fence.
+
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use crate::primitive::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, light_barrier};
+
+/// What an idle seat shows; epochs begin above it.
+const IDLE: u64 = 0;
+
+/// The epoch, and a seat for every thread that takes part.
+pub(crate) struct Epochs {
+    epoch: AtomicU64,
+    /// The seat that was made last; seats are never freed before `self`.
+    seats: AtomicPtr<Seat>,
+}
+
+/// One thread's seat.
+pub(crate) struct Seat {
+    pinned: AtomicU64,
+    /// How often its thread has pinned itself; only that thread reads and writes it.
+    depth: AtomicU32,
+    taken: AtomicBool,
+    next: *const Seat,
+}
+
+// SAFETY: `next` is set before the seat is shared and never changed; the rest is atomic.
+unsafe impl Sync for Seat {}
+// SAFETY: as above.
+unsafe impl Send for Seat {}
+
+impl Epochs {
+    pub(crate) fn new() -> Self {
+        Self { epoch: AtomicU64::new(IDLE + 1), seats: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// A seat that nobody else uses, until [`Seat::leave`].
+    pub(crate) fn take_seat(&self) -> &Seat {
+        if let Some(seat) = self.seats().find(|seat| {
+            // Acquire, partner: `leave`. Forbids that the old owner's last store to the seat comes after ours.
+            seat.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        }) {
+            return seat;
+        }
+        let seat = Box::into_raw(Box::new(Seat {
+            pinned: AtomicU64::new(IDLE),
+            depth: AtomicU32::new(0),
+            taken: AtomicBool::new(true),
+            next: ptr::null(),
+        }));
+        let mut head = self.seats.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: not shared yet.
+            unsafe { (*seat).next = head };
+            // Release, partner: the Acquire load in `seats`. Forbids a reader that sees the seat without its fields.
+            match self.seats.compare_exchange_weak(head, seat, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(newer) => head = newer,
+            }
+        }
+        // SAFETY: it lives as long as `self`.
+        unsafe { &*seat }
+    }
+
+    /// The tag for what has been collected so far, after which a new epoch has begun.
+    pub(crate) fn advance(&self) -> u64 {
+        // AcqRel: Release, partner: the Acquire load in `pin` ((h) → (a)).
+        self.epoch.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// The oldest epoch in which a thread is pinned; `u64::MAX` if none is. A heavy barrier must have been passed since
+    /// [`advance`](Self::advance).
+    pub(crate) fn oldest_pin(&self) -> u64 {
+        self.seats()
+            // Acquire, partner: the Release store in `unpin`. Forbids that the code is overwritten before its last run.
+            .map(|seat| seat.pinned.load(Ordering::Acquire))
+            .filter(|&pinned| pinned != IDLE)
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+
+    /// How many threads are pinned.
+    pub(crate) fn pinned(&self) -> usize {
+        // Relaxed: a statistic.
+        self.seats().filter(|seat| seat.pinned.load(Ordering::Relaxed) != IDLE).count()
+    }
+
+    fn seats(&self) -> impl Iterator<Item = &Seat> {
+        // Acquire, partner: the Release exchange in `take_seat`.
+        let mut next = self.seats.load(Ordering::Acquire).cast_const();
+        std::iter::from_fn(move || {
+            // SAFETY: null or a seat, which lives as long as `self`.
+            let seat = unsafe { next.as_ref() }?;
+            next = seat.next;
+            Some(seat)
+        })
+    }
+}
+
+impl Seat {
+    /// Pins the seat's thread. Only that thread may call it.
+    pub(crate) fn pin(&self, epochs: &Epochs) {
+        // Relaxed, here and below: `depth` belongs to one thread.
+        let depth = self.depth.load(Ordering::Relaxed);
+        self.depth.store(depth + 1, Ordering::Relaxed);
+        if depth == 0 {
+            // Acquire, partner: `advance`.
+            let epoch = epochs.epoch.load(Ordering::Acquire);
+            // Relaxed: ordered by the barrier.
+            self.pinned.store(epoch, Ordering::Relaxed);
+            // Partner: the heavy barrier between `advance` and `oldest_pin`.
+            light_barrier();
+        }
+    }
+
+    /// Undoes one [`pin`](Self::pin). Only the seat's thread may call it.
+    pub(crate) fn unpin(&self) {
+        let depth = self.depth.load(Ordering::Relaxed) - 1;
+        self.depth.store(depth, Ordering::Relaxed);
+        if depth == 0 {
+            // Release, partner: the Acquire load in `oldest_pin`.
+            self.pinned.store(IDLE, Ordering::Release);
+        }
+    }
+
+    /// Gives the seat up. Its thread is not pinned.
+    pub(crate) fn leave(&self) {
+        // Release, partner: the Acquire exchange in `take_seat`.
+        self.taken.store(false, Ordering::Release);
+    }
+}
+
+impl Drop for Epochs {
+    fn drop(&mut self) {
+        let mut next = self.seats.load(Ordering::Relaxed);
+        while !next.is_null() {
+            // SAFETY: made by `Box::into_raw` in `take_seat`; each is visited once, and references end with `self`.
+            let seat = unsafe { Box::from_raw(next) };
+            next = seat.next.cast_mut();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pin_holds_what_is_tagged_later_until_the_outermost_unpin() {
+        let epochs = Epochs::new();
+        let seat = epochs.take_seat();
+        seat.pin(&epochs);
+        seat.pin(&epochs);
+        let tag = epochs.advance();
+        assert!(epochs.oldest_pin() <= tag);
+        seat.unpin();
+        assert!(epochs.oldest_pin() <= tag);
+        seat.unpin();
+        assert!(epochs.oldest_pin() > tag);
+        seat.pin(&epochs);
+        assert!(epochs.oldest_pin() > tag);
+        seat.unpin();
+    }
+
+    #[test]
+    fn seats_are_reused() {
+        let epochs = Epochs::new();
+        let first = epochs.take_seat();
+        assert!(!ptr::eq(first, epochs.take_seat()));
+        first.leave();
+        assert!(ptr::eq(first, epochs.take_seat()));
+    }
+}

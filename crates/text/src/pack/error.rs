@@ -1,0 +1,156 @@
+//! What can go wrong, phase by phase.
+
+use palimpsest_sys::{CoreSyncSetupError, MapError, ProcMemError, SyncError, WitnessError};
+
+use super::backing::{Backing, BackingError};
+use super::{MAX_ALIGN, PACK};
+use crate::address::CodeAddress;
+
+/// Why packs could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The region's length cannot be.
+    #[error("a region of {len} bytes: it must have {PACK} bytes or more, and at most {max}, the reach of a direct branch; open several Packs for more")]
+    RegionLength {
+        /// What was asked for, in bytes.
+        len: usize,
+        /// The largest length, in bytes.
+        max: usize,
+    },
+    /// No address space.
+    #[error("cannot reserve {len} bytes of address space for packs; ask for less with PacksBuilder::region_len")]
+    Reserve {
+        /// The smallest length that was tried, in bytes.
+        len: usize,
+        /// Why not.
+        #[source]
+        source: MapError,
+    },
+    /// The backing that was asked for does not work here.
+    #[error("packs cannot be backed by {backing} here; leave the choice to Palimpsest, or see `palimpsest doctor`")]
+    Backing {
+        /// The backing.
+        backing: Backing,
+        /// Why not.
+        #[source]
+        source: BackingError,
+    },
+    /// No backing works here.
+    #[error("no backing for packs works here ({}); see `palimpsest doctor`", list(.refused))]
+    NoBacking {
+        /// Every backing, and why not.
+        refused: Vec<(Backing, BackingError)>,
+    },
+    /// Neither way of core synchronisation works.
+    #[error("cores cannot be synchronised")]
+    CoreSync(#[from] CoreSyncSetupError),
+    /// Forks cannot be noticed.
+    #[error("no memory to notice forks")]
+    ForkDetector(#[source] MapError),
+    /// Forked children cannot be watched.
+    #[error("forked children cannot be watched; ForkPolicy::Omit does without")]
+    Witness(#[from] WitnessError),
+}
+
+fn list(refused: &[(Backing, BackingError)]) -> String {
+    let lines: Vec<_> = refused.iter().map(|(backing, error)| format!("{backing}: {error}")).collect();
+    lines.join("; ")
+}
+
+/// Why there is no place for a program.
+#[derive(Debug, thiserror::Error)]
+pub enum StageError {
+    /// A program without bytes.
+    #[error("a program of 0 bytes cannot be placed")]
+    Empty,
+    /// An alignment that cannot be.
+    #[error("an alignment of {align} bytes: it must be a power of two of at most {MAX_ALIGN}")]
+    Align {
+        /// What was asked for, in bytes.
+        align: usize,
+    },
+    /// Longer than the whole region.
+    #[error("a program of {len} bytes does not fit a region of {region} bytes; open Packs with a larger PacksBuilder::region_len")]
+    TooLong {
+        /// Length of the program, in bytes.
+        len: usize,
+        /// Length of the region, in bytes.
+        region: usize,
+    },
+    /// The region is full.
+    #[error("no room for {len} bytes: all {region} bytes of the region are taken, {retired} of them by retired programs; drop programs and reclaim, or open Packs with a larger PacksBuilder::region_len")]
+    Full {
+        /// Length of the program, in bytes.
+        len: usize,
+        /// Length of the region, in bytes.
+        region: usize,
+        /// Bytes of programs that are retired and not yet reclaimed.
+        retired: usize,
+    },
+    /// No memory for another pack.
+    #[error("no memory for another pack; the {packs} packs that there are stay usable")]
+    Grow {
+        /// Packs that there are.
+        packs: usize,
+        /// Why not.
+        #[source]
+        source: BackingError,
+    },
+    /// This process was forked from the one that opened the packs, and cannot open its own.
+    #[error("a forked child could not open packs of its own")]
+    Child(#[source] Box<OpenError>),
+}
+
+/// Why a staged program was not put in place. Its memory is filled with traps and free again.
+#[derive(Debug, thiserror::Error)]
+pub enum FinalizeError {
+    /// The code could not be written.
+    #[error("the code could not be written")]
+    Write(#[from] ProcMemError),
+    /// Other cores could not be told to fetch the new code.
+    #[error("the code is in place, but other cores could not be synchronised")]
+    Sync(#[from] SyncError),
+    /// The process was forked between stage and finalize; the child cannot write to its parent's packs.
+    #[error("the process was forked after {address} was staged; stage it again in the child")]
+    Forked {
+        /// Where the program was to be.
+        address: CodeAddress,
+    },
+}
+
+/// Why a program could not be loaded in one step.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// There is no place for it.
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    /// It could not be put in place.
+    #[error(transparent)]
+    Finalize(#[from] FinalizeError),
+}
+
+/// Why retired memory was not reclaimed. It stays retired, and the next call tries again.
+#[derive(Debug, thiserror::Error)]
+pub enum ReclaimError {
+    /// Cores could not be synchronised, so that a thread might be inside unseen.
+    #[error("retired programs cannot be reclaimed while cores cannot be synchronised")]
+    Sync(#[from] SyncError),
+    /// Forks cannot be watched, so that a child might be inside unseen.
+    #[error("retired programs cannot be reclaimed while forks cannot be watched")]
+    Witness(#[from] WitnessError),
+    /// Traps could not be written.
+    #[error("traps could not be written over retired programs")]
+    Fill(#[from] ProcMemError),
+}
+
+/// An entry point that is not in its program.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("offset {offset} is outside the program at {address}, which has {len} bytes")]
+pub struct OutsideProgram {
+    /// What was asked for, in bytes from the program's start.
+    pub offset: usize,
+    /// Length of the program, in bytes.
+    pub len: usize,
+    /// Where the program starts.
+    pub address: CodeAddress,
+}

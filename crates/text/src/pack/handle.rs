@@ -1,0 +1,229 @@
+//! What users hold.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use palimpsest_sys::SyncPath;
+use palimpsest_sys::proc::{ProcError, smaps};
+
+use super::backing::{Backing, Refused};
+use super::builder::PacksBuilder;
+use super::data::{DataAccess, StagedData};
+use super::error::{FinalizeError, LoadError, OpenError, ReclaimError, StageError};
+use super::found::Found;
+use super::memory::Kind;
+use super::participant::Participant;
+use super::program::{Extras, Program};
+use super::reclaim::Reclaimed;
+use super::root::Root;
+use super::staged::{Described, Staged, publish, synchronize};
+use super::stats::{HugeMapped, Stats};
+use super::store::Store;
+use super::{CHUNK, PACK};
+
+/// Memory for programs: a region of address space with 2 MiB packs in it, which programs share.
+///
+/// A handle; clones mean the same packs. All methods may be called from any thread, and code is copied without a lock held.
+/// The packs live as long as a handle, a program or a participant does.
+///
+/// # fork
+///
+/// A forked child runs the programs that it inherits. When it loads or reclaims for the first time it gets packs of its own, of the same kind;
+/// it never writes to its parent's, which it cannot: the writable view is not inherited. See [`ForkPolicy`](super::ForkPolicy).
+#[derive(Clone)]
+pub struct Packs {
+    root: Arc<Root>,
+}
+
+impl Packs {
+    /// Opens packs of the best backing that works here.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn new() -> Result<Self, OpenError> {
+        Self::builder().open()
+    }
+
+    /// Options for packs.
+    pub fn builder() -> PacksBuilder {
+        PacksBuilder::new()
+    }
+
+    pub(super) fn over(root: Arc<Root>) -> Self {
+        Self { root }
+    }
+
+    /// Takes a place for a program of `len` bytes at a multiple of `align` bytes (a power of two of at most
+    /// [`MAX_ALIGN`](super::MAX_ALIGN)). Its final address is known at once.
+    ///
+    /// # Errors
+    ///
+    /// See [`StageError`]; the packs stay usable.
+    pub fn stage(&self, len: usize, align: usize) -> Result<Staged, StageError> {
+        Ok(Staged::new(self.store()?.allocate(Kind::Code, len, align)?))
+    }
+
+    /// Takes a place for `len` bytes of data at a multiple of `align` bytes, in the same region as the code.
+    ///
+    /// # Errors
+    ///
+    /// See [`StageError`]; the packs stay usable.
+    pub fn stage_data(&self, access: DataAccess, len: usize, align: usize) -> Result<StagedData, StageError> {
+        Ok(StagedData::new(self.store()?.allocate(access.kind(), len, align)?))
+    }
+
+    /// Puts code in place that runs at any address, at a multiple of `align` bytes.
+    ///
+    /// # Errors
+    ///
+    /// See [`LoadError`]; the packs stay usable.
+    pub fn load(&self, code: &[u8], align: usize) -> Result<Program, LoadError> {
+        self.load_with(None, code, align)
+    }
+
+    /// As [`load`](Self::load), with a name for observers and for [`lookup`](Self::lookup).
+    ///
+    /// # Errors
+    ///
+    /// See [`LoadError`]; the packs stay usable.
+    pub fn load_named(&self, name: &str, code: &[u8], align: usize) -> Result<Program, LoadError> {
+        self.load_with(Some(Box::new(Extras { name: name.into(), ..Extras::default() })), code, align)
+    }
+
+    fn load_with(&self, extras: Option<Box<Extras>>, code: &[u8], align: usize) -> Result<Program, LoadError> {
+        let store = self.store()?;
+        let mut block = store.allocate(Kind::Code, code.len(), align)?;
+        block.write(code).map_err(FinalizeError::from)?;
+        synchronize(&store)?;
+        Ok(publish(block, extras, &Described { code, eh_frame: None }))
+    }
+
+    /// Finalizes many programs with one core synchronisation for all, where the ISA needs it, and none where it does not.
+    ///
+    /// # Errors
+    ///
+    /// [`FinalizeError`] of the first that failed; then none is in place, and all places are free again.
+    pub fn finalize_all(&self, mut staged: Vec<Staged>) -> Result<Vec<Program>, FinalizeError> {
+        for one in &mut staged {
+            one.write()?;
+        }
+        if let Some(one) = staged.first() {
+            synchronize(one.store())?;
+        }
+        Ok(staged.into_iter().map(Staged::publish).collect())
+    }
+
+    /// The program or data that covers `address`, retired ones included as long as they may run.
+    ///
+    /// Lock-free and async-signal-safe: a handler for SIGSEGV may call it with the interrupted instruction's address and go on
+    /// at [`Found::landing`].
+    pub fn lookup(&self, address: usize) -> Option<Found<'_>> {
+        let mut store = Some(self.root.peek());
+        while let Some(this) = store {
+            if let Some(found) = this.find(address) {
+                return Some(found);
+            }
+            store = this.parent.as_deref();
+        }
+        None
+    }
+
+    /// Registers the calling thread as one that runs code by address.
+    pub fn participant(&self) -> Participant {
+        Participant::new(Arc::clone(&self.root))
+    }
+
+    /// Reclaims retired programs: those that no pinned thread can be inside of, and no forked child can hold, are filled with traps,
+    /// and their memory is free for others. Empty packs, all but one, are given back to the system.
+    ///
+    /// Never waits for anybody; what must wait is counted in the result and is looked at by the next call. Takes two core
+    /// synchronisations for any number of programs.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReclaimError`]; what was not reclaimed stays retired.
+    pub fn reclaim(&self) -> Result<Reclaimed, ReclaimError> {
+        match self.store() {
+            Ok(store) => store.reclaim(),
+            // A child without packs of its own has retired nothing.
+            Err(_) => Ok(Reclaimed::default()),
+        }
+    }
+
+    /// Numbers. Takes each pack's lock in turn.
+    pub fn stats(&self) -> Stats {
+        match self.root.current() {
+            Ok(store) => store.stats(),
+            Err(_) => self.root.peek().stats_without_packs(),
+        }
+    }
+
+    /// How much of the packs for code the kernel has really mapped by huge pages in their executable views. Reads `/proc/self/smaps`, which takes
+    /// milliseconds in a process with many mappings.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcError`] without `/proc`.
+    pub fn huge_mapped(&self) -> Result<HugeMapped, ProcError> {
+        let store = self.root.peek();
+        let mut huge = HugeMapped { bytes: 0, reserved_bytes: 0 };
+        for range in store.code_ranges() {
+            huge.reserved_bytes += range.len();
+            huge.bytes += smaps::pmd_mapped_bytes(range)?;
+        }
+        Ok(huge)
+    }
+
+    /// What the packs are made of.
+    pub fn backing(&self) -> Backing {
+        self.root.peek().backing
+    }
+
+    /// Better backings than [`backing`](Self::backing), and why they are not in use.
+    pub fn refused(&self) -> &[Refused] {
+        &self.root.peek().refused
+    }
+
+    /// How cores are synchronised.
+    pub fn sync_path(&self) -> SyncPath {
+        self.root.peek().sync.path()
+    }
+
+    /// The addresses that all programs and data of this process lie in.
+    pub fn region(&self) -> Range<usize> {
+        self.root.peek().region.range()
+    }
+
+    /// The store of this process.
+    fn store(&self) -> Result<Arc<Store>, StageError> {
+        self.root.current().map_err(|error| StageError::Child(Box::new(error)))
+    }
+}
+
+impl Store {
+    fn find(&self, address: usize) -> Option<Found<'_>> {
+        let offset = address.checked_sub(self.region.address())?;
+        let slot = self.slots.get(offset / PACK)?;
+        let guard = self.readers.enter();
+        // Acquire, partner: the Release stores of `install_pack` and `place_run`.
+        let pack = slot.pack.load(Ordering::Acquire);
+        // SAFETY: null, or a pack that is not unmapped before the guard is dropped (`Store::bury`).
+        let pack = unsafe { pack.as_ref() }?;
+        let offset = address - pack.memory.base();
+        let chunk = if pack.memory.len() > PACK { 0 } else { offset / CHUNK };
+        let meta: *const _ = pack.directory.find(chunk as u32, &guard)?;
+        // SAFETY: not reused before the guard is dropped, which moves into the result with it.
+        let meta = unsafe { &*meta };
+        let inside = u32::try_from(offset).ok()?.checked_sub(meta.start).filter(|&inside| inside < meta.len)?;
+        Some(Found::new(meta, inside, guard))
+    }
+}
+
+impl fmt::Debug for Packs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Packs").field("backing", &self.backing()).field("region", &self.region()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,74 @@
+//! Program packs: many programs in one executable huge page.
+//!
+//! # The life of a program
+//!
+//! ```text
+//!   stage ──► Staged ──► finalize ──► Program ──► drop: retired ──► reclaim: traps ──► free
+//!     │         └── drop: free                        (waits for threads and for forked children)
+//!     └─ load: all in one, for code that does not care where it lies
+//! ```
+//!
+//! # Parts
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `handle`, `builder` | [`Packs`]: what the user holds, and how it is opened |
+//! | `root` | one [`Store`](store::Store) per process: a forked child gets a new one |
+//! | `store`, `place`, `release` | the region, its slots of 2 MiB, where a program is put, and how places come back |
+//! | `memory`, `backing` | one pack's memory, two views of it, and the kinds of it |
+//! | `directory`, `retired`, `epoch` | lock-free: who covers an address, what waits for reuse, who may still be inside |
+//! | `reclaim` | collects, waits, fills with traps, frees |
+//!
+//! # Locks
+//!
+//! `reclaim` → `grow` → a slot's `state`, in this order. None is held while code is copied, and none is taken by
+//! [`Packs::lookup`].
+
+mod backing;
+mod block;
+mod builder;
+mod data;
+mod directory;
+mod epoch;
+mod error;
+mod found;
+mod handle;
+mod memory;
+mod participant;
+mod place;
+mod program;
+mod reclaim;
+mod release;
+mod retired;
+mod root;
+mod slot;
+mod staged;
+mod stats;
+mod store;
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+
+pub use backing::{Backing, BackingError, Refused};
+pub use builder::{ForkPolicy, PacksBuilder, ReclaimPolicy};
+pub use data::{Data, DataAccess, StagedData};
+pub use error::{FinalizeError, LoadError, OpenError, OutsideProgram, ReclaimError, StageError};
+pub use found::Found;
+pub use handle::Packs;
+pub use participant::{Participant, Pinned};
+pub use program::{Fault, Program};
+pub use reclaim::Reclaimed;
+pub use staged::Staged;
+pub use stats::{HugeMapped, Stats};
+
+/// Bytes in a chunk, the unit in which a pack is shared out. One cache line: programs do not share one.
+pub const CHUNK: usize = 64;
+
+/// Bytes in a pack: one huge page.
+pub const PACK: usize = palimpsest_sys::HUGE_PAGE;
+
+/// Chunks in a pack.
+const CHUNKS: u32 = (PACK / CHUNK) as u32;
+
+/// The largest alignment of a program, in bytes.
+pub const MAX_ALIGN: usize = 4096;

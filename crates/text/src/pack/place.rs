@@ -1,0 +1,185 @@
+//! Where in the packs a program is put.
+
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use palimpsest_sys::arch::INSTRUCTION_ALIGN;
+use rand::RngExt;
+
+use super::block::{Block, Place};
+use super::directory::{Directory, FreeEntries};
+use super::error::StageError;
+use super::memory::{Kind, OnRefusal, PackMemory, Plan};
+use super::slot::{Pack, Slot, State};
+use super::store::Store;
+use super::{CHUNK, CHUNKS, MAX_ALIGN, PACK};
+use crate::chunks::ChunkMap;
+
+impl Store {
+    /// Takes a place for `len` bytes at a multiple of `align` bytes.
+    pub(super) fn allocate(self: &Arc<Self>, kind: Kind, len: usize, align: usize) -> Result<Block, StageError> {
+        if len == 0 {
+            return Err(StageError::Empty);
+        }
+        if !align.is_power_of_two() || align > MAX_ALIGN {
+            return Err(StageError::Align { align });
+        }
+        if len > self.region.len() {
+            return Err(StageError::TooLong { len, region: self.region.len() });
+        }
+        // Lossless: a region is at most 2 GiB.
+        let chunks = len.div_ceil(CHUNK) as u32;
+        let place = if chunks > CHUNKS {
+            self.place_run(kind, len, chunks)?
+        } else {
+            self.place(kind, len, chunks, align.div_ceil(CHUNK) as u32)?
+        };
+        let slack = chunks as usize * CHUNK - len;
+        let start = place.first_chunk as usize * CHUNK + random_step(kind, slack, align);
+        // SAFETY: 1. just taken; packs with taken chunks are kept. 2. the step stays within the slack.
+        Ok(unsafe { Block::new(Arc::clone(self), place, start as u32, len as u32) })
+    }
+
+    fn place(&self, kind: Kind, len: usize, chunks: u32, align: u32) -> Result<Place, StageError> {
+        if let Some(place) = self.find_place(kind, chunks, align) {
+            return Ok(place);
+        }
+        self.reclaim_for_room();
+        if let Some(place) = self.find_place(kind, chunks, align) {
+            return Ok(place);
+        }
+        let _growing = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have grown while this one waited.
+        if let Some(place) = self.find_place(kind, chunks, align) {
+            return Ok(place);
+        }
+        let slot = self.vacant_slots(1).ok_or_else(|| self.full(len))?;
+        let memory = self.new_memory(slot, PACK, kind)?;
+        self.install_pack(slot, kind, memory);
+        // Other threads may have filled the new pack already only if they were many and quick.
+        self.find_place(kind, chunks, align).ok_or_else(|| self.full(len))
+    }
+
+    /// First fit, over the packs that are not busy at first, then over all.
+    fn find_place(&self, kind: Kind, chunks: u32, align: u32) -> Option<Place> {
+        // Acquire, partner: the Release in `install_pack`; a slot's contents are under its lock.
+        let slots = &self.slots[..self.used_slots.load(Ordering::Acquire)];
+        let candidates = || slots.iter().enumerate().filter(|(_, slot)| slot.may_have(kind, chunks));
+        candidates()
+            .find_map(|(index, slot)| take(index, slot, &mut *slot.try_lock()?, kind, chunks, align))
+            .or_else(|| candidates().find_map(|(index, slot)| take(index, slot, &mut slot.lock(), kind, chunks, align)))
+    }
+
+    /// Takes a run of whole slots for something longer than a pack.
+    fn place_run(&self, kind: Kind, len: usize, chunks: u32) -> Result<Place, StageError> {
+        let count = len.div_ceil(PACK);
+        let _growing = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self.vacant_slots(count);
+        if found.is_none() {
+            self.reclaim_for_room();
+            found = self.vacant_slots(count);
+        }
+        let first = found.ok_or_else(|| self.full(len))?;
+        let memory = self.new_memory(first, count * PACK, kind)?;
+        let directory = Directory::new(1);
+        let mut entries = FreeEntries::default();
+        let entry = directory.reserve(&mut entries);
+        let pack = Box::into_raw(Box::new(Pack { memory, directory, kind }));
+        for slot in &self.slots[first..first + count] {
+            *slot.lock() = State::RunTail;
+            // Release, partner: the Acquire load in `pack_at`. Forbids a reader that sees the pack without its fields.
+            slot.pack.store(pack, Ordering::Release);
+        }
+        *self.slots[first].lock() = State::RunHead { slots: count as u32 };
+        self.note_used(first + count);
+        let pack = NonNull::new(pack).expect("a box is not null");
+        Ok(Place { pack, slot: first as u32, first_chunk: 0, chunks, entry })
+    }
+
+    /// The first of `count` vacant slots in a row. The caller holds `grow`, so that they stay vacant.
+    fn vacant_slots(&self, count: usize) -> Option<usize> {
+        self.bury();
+        let mut run = 0;
+        for (index, slot) in self.slots.iter().enumerate() {
+            run = if matches!(*slot.lock(), State::Vacant) { run + 1 } else { 0 };
+            if run == count {
+                return Some(index + 1 - count);
+            }
+        }
+        None
+    }
+
+    fn new_memory(&self, slot: usize, len: usize, kind: Kind) -> Result<PackMemory, StageError> {
+        let memory = PackMemory::new(&Plan {
+            region: &self.region,
+            offset: slot * PACK,
+            len,
+            kind,
+            backing: self.backing,
+            proc_mem: self.proc_mem.as_ref(),
+            fork: self.config.fork,
+            on_refusal: OnRefusal::UseBasePages,
+        })
+        .map_err(|source| StageError::Grow { packs: self.stats().packs, source })?;
+        if let Some(reason) = memory.downgraded() {
+            tracing::warn!(%reason, address = memory.base(), "a pack is in base pages, though huge ones were wanted");
+        }
+        Ok(memory)
+    }
+
+    /// Makes `memory` the pack of a vacant slot.
+    pub(super) fn install_pack(&self, slot: usize, kind: Kind, memory: PackMemory) {
+        let chunks = (memory.len() / CHUNK) as u32;
+        let map = ChunkMap::new(vec![0; (chunks as usize).div_ceil(64)].into_boxed_slice(), chunks);
+        let pack = Box::new(Pack { memory, directory: Directory::new(chunks), kind });
+        let index = slot;
+        let slot = &self.slots[index];
+        let mut state = slot.lock();
+        *state = State::Pack { map, entries: FreeEntries::default() };
+        // Release, partner: the Acquire load in `pack_at`. Forbids a reader that sees the pack without its fields.
+        slot.pack.store(Box::into_raw(pack), Ordering::Release);
+        slot.set_hint(kind, chunks);
+        drop(state);
+        self.note_used(index + 1);
+    }
+
+    fn note_used(&self, slots: usize) {
+        // Release, partner: the Acquire load in `find_place`.
+        self.used_slots.fetch_max(slots, Ordering::Release);
+    }
+
+    fn full(&self, len: usize) -> StageError {
+        StageError::Full { len, region: self.region.len(), retired: self.counters.retired_bytes.get() as usize }
+    }
+}
+
+/// Takes chunks in one slot, if it is a pack of that kind and has them. The slot's lock is held.
+fn take(index: usize, slot: &Slot, state: &mut State, kind: Kind, chunks: u32, align: u32) -> Option<Place> {
+    // Acquire, partner: the Release store in `install_pack`.
+    let pack = NonNull::new(slot.pack.load(Ordering::Acquire))?;
+    // SAFETY: packs are taken out of their slot under the lock, which the caller holds.
+    let (directory, found) = unsafe { (&pack.as_ref().directory, pack.as_ref().kind) };
+    let State::Pack { map, entries } = state else { return None };
+    if found != kind {
+        return None;
+    }
+    let Some(first_chunk) = map.allocate(chunks, align) else {
+        if align == 1 {
+            slot.set_hint(kind, (chunks - 1).min(map.chunks() - map.used()));
+        }
+        return None;
+    };
+    slot.lower_hint(kind, map.chunks() - map.used());
+    let entry = directory.reserve(entries);
+    Some(Place { pack, slot: index as u32, first_chunk, chunks, entry })
+}
+
+/// How far into its slack a program starts, so that addresses are hard to guess: a multiple of its alignment.
+fn random_step(kind: Kind, slack: usize, align: usize) -> usize {
+    let align = align.max(INSTRUCTION_ALIGN).max(4);
+    match (kind, slack / align) {
+        (Kind::Code, steps @ 1..) => rand::rng().random_range(0..=steps) * align,
+        _ => 0,
+    }
+}

@@ -1,0 +1,276 @@
+//! Turning retired programs into free memory.
+//!
+//! # Who may still need a retired program
+//!
+//! *Threads of this process* that called it by address: they are pinned, and `epoch` tells when they have left.
+//!
+//! *Processes forked from this one*, which share the memory: a child inherits the handles that were live at the fork, and
+//! runs those programs from the same physical memory. `sys::ForkWitness` tells whether a child lives that was forked in the
+//! witness's time. Witnesses follow one another, with overlap, and count *generations*:
+//!
+//! ```text
+//!   witness 0 mapped  ├────────────────┤ unmapped
+//!   generation              0          │ 1
+//!   witness 1 mapped               ├───┼──────────────…
+//! ```
+//!
+//! A program is born in the generation that it reads before its handle exists. A child forked while it is alive has the witness of
+//! that generation or of a later one: generation `g + 1` is stored after witness `g + 1` is mapped and before witness `g` is
+//! unmapped. So a program may be overwritten when every witness from its generation on has no heirs; the current one
+//! is retired first, so that it can tell.
+//!
+//! *Readers* that look up an address: they are over in an instant, and `directory` tells when.
+//!
+//! *Cores* that have fetched its instructions ahead: the second core synchronisation, after the traps are in place and before the
+//! memory is free.
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use palimpsest_sys::{ForkWitness, Heirs, RetiredWitness, arch};
+
+use super::builder::ReclaimPolicy;
+use super::error::ReclaimError;
+use super::memory::Kind;
+use super::program::Meta;
+use super::store::Store;
+use super::{CHUNK, CHUNKS};
+
+/// What one call of [`Packs::reclaim`](super::Packs::reclaim) has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reclaimed {
+    /// Programs and data whose memory is free now.
+    pub programs: usize,
+    /// Bytes of their chunks.
+    pub bytes: usize,
+    /// Packs that were given back to the system.
+    pub packs: usize,
+    /// Programs and data that a pinned thread may be inside of.
+    pub waiting_for_threads: usize,
+    /// Programs and data that a forked child may hold.
+    pub waiting_for_children: usize,
+    /// Programs and data that somebody was looking up at that moment.
+    pub waiting_for_lookups: usize,
+}
+
+impl Reclaimed {
+    /// Programs and data that could not be reclaimed yet.
+    pub fn waiting(&self) -> usize {
+        self.waiting_for_threads + self.waiting_for_children + self.waiting_for_lookups
+    }
+}
+
+/// What has been collected, stage by stage; items only move down.
+pub(super) struct ReclaimState {
+    /// With the epoch in which they were collected.
+    limbo: VecDeque<(u64, Item)>,
+    /// No thread and no child needs them, and no later reader finds them.
+    unlinked: Vec<Item>,
+    /// No reader sees them either, and observers have been told.
+    silent: Vec<Item>,
+    /// The witness of this generation; `None` where children cannot share the memory.
+    witness: Option<ForkWitness>,
+    /// The witnesses of earlier generations that had heirs at the last look.
+    past: Vec<(u64, RetiredWitness)>,
+}
+
+/// A retired program. Its entry stays readable until it is taken from the directory.
+type Item = NonNull<Meta>;
+
+// SAFETY: items are entries of the store's directories, owned by whoever holds the state's lock.
+unsafe impl Send for ReclaimState {}
+
+impl ReclaimState {
+    pub(super) fn new(witness: Option<ForkWitness>) -> Self {
+        Self { limbo: VecDeque::new(), unlinked: Vec::new(), silent: Vec::new(), witness, past: Vec::new() }
+    }
+
+    /// Every item, in no order.
+    pub(super) fn take_everything(&mut self) -> Vec<Item> {
+        let limbo = self.limbo.drain(..).map(|(_, item)| item);
+        limbo.chain(self.unlinked.drain(..)).chain(self.silent.drain(..)).collect()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.limbo.is_empty() && self.unlinked.is_empty() && self.silent.is_empty()
+    }
+
+    /// Moves from limbo what was collected before `oldest_pin` and has no heirs.
+    fn leave_limbo(&mut self, store: &Store, oldest_pin: u64, done: &mut Reclaimed) -> Result<(), ReclaimError> {
+        done.waiting_for_threads = self.limbo.iter().filter(|(tag, _)| *tag >= oldest_pin).count();
+        if done.waiting_for_threads == self.limbo.len() {
+            return Ok(());
+        }
+        let held = self.newest_generation_with_heirs(store)?;
+        let before = std::mem::take(&mut self.limbo);
+        for (tag, item) in before {
+            // SAFETY: in limbo, so still published.
+            let meta = unsafe { item.as_ref() };
+            if tag >= oldest_pin {
+                self.limbo.push_back((tag, item));
+            } else if held.is_some_and(|held| meta.born <= held) {
+                done.waiting_for_children += 1;
+                self.limbo.push_back((tag, item));
+            } else {
+                meta.pack().directory.unlink(meta.first_chunk);
+                self.unlinked.push(item);
+            }
+        }
+        Ok(())
+    }
+
+    /// Retires the current witness and asks all of them.
+    fn newest_generation_with_heirs(&mut self, store: &Store) -> Result<Option<u64>, ReclaimError> {
+        let Some(current) = &mut self.witness else { return Ok(None) };
+        let next = ForkWitness::new()?;
+        let generation = store.generation();
+        // Release, partner: the Acquire load in `Store::generation`: the next witness is mapped by now.
+        store.generation.store(generation + 1, Ordering::Release);
+        let past = std::mem::replace(current, next).retire();
+        self.past.push((generation, past));
+        self.past.retain(|(_, witness)| witness.heirs() == Heirs::Some);
+        Ok(self.past.iter().map(|(generation, _)| *generation).max())
+    }
+}
+
+impl Store {
+    /// Takes note that a program's handle is gone.
+    ///
+    /// # Safety
+    ///
+    /// 1. `meta` is published in this store, and this is the only call for it.
+    pub(super) unsafe fn retire(&self, meta: Item) {
+        if !self.fork.is_same_process() {
+            // The memory is the parent's.
+            return;
+        }
+        // SAFETY: published (1).
+        let bytes = unsafe { meta.as_ref() }.chunks as usize * CHUNK;
+        self.counters.retired_bytes.add(bytes as u64);
+        // SAFETY: 1. entries stay where they are until `take`, which follows `take_all`.
+        unsafe { self.retired.push(meta) };
+        // Relaxed: a threshold.
+        if self.retired_bytes() >= self.next_reclaim.load(Ordering::Relaxed) {
+            self.reclaim_when_due();
+        }
+    }
+
+    fn retired_bytes(&self) -> usize {
+        self.counters.retired_bytes.get() as usize
+    }
+
+    /// Reclaims what can be, and says what cannot yet.
+    pub(super) fn reclaim(&self) -> Result<Reclaimed, ReclaimError> {
+        let state = self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner);
+        self.reclaim_under(state)
+    }
+
+    /// Reclaims before room is made, unless another thread is at it, or the policy forbids it.
+    pub(super) fn reclaim_for_room(&self) {
+        if self.config.reclaim != ReclaimPolicy::Manual && self.retired_bytes() > 0 {
+            self.reclaim_when_due();
+        }
+    }
+
+    fn reclaim_when_due(&self) {
+        let Some(state) = try_lock(&self.reclaiming) else { return };
+        if let Err(error) = self.reclaim_under(state) {
+            tracing::warn!(%error, "retired programs could not be reclaimed");
+        }
+        if let ReclaimPolicy::Automatic { retired_bytes } = self.config.reclaim {
+            // Relaxed: a threshold. What is left waits for somebody; looking again at every drop would not help.
+            self.next_reclaim.store(self.retired_bytes() + retired_bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn reclaim_under(&self, mut state: MutexGuard<'_, ReclaimState>) -> Result<Reclaimed, ReclaimError> {
+        let mut done = Reclaimed::default();
+        let state = &mut *state;
+        // Steps (g) and (h) of `epoch`.
+        let collected: Vec<Item> = self.retired.take_all().collect();
+        if collected.is_empty() && state.is_empty() {
+            self.bury();
+            return Ok(done);
+        }
+        self.counters.reclaims.add(1);
+        let tag = self.epochs.advance();
+        state.limbo.extend(collected.into_iter().map(|item| (tag, item)));
+        // The heavy barrier between (h) and (i).
+        self.sync.sync()?;
+        state.leave_limbo(self, self.epochs.oldest_pin(), &mut done)?;
+        if state.unlinked.is_empty() && state.silent.is_empty() {
+            return Ok(done);
+        }
+        if self.readers_leave() {
+            for item in state.unlinked.drain(..) {
+                // SAFETY: unlinked, and not taken yet.
+                let meta = unsafe { item.as_ref() };
+                self.observe(|observer| observer.unloaded(meta.address(), meta.len as usize));
+                state.silent.push(item);
+            }
+        }
+        done.waiting_for_lookups = state.unlinked.len();
+        for item in &state.silent {
+            // SAFETY: as above.
+            self.fill_with_traps(unsafe { item.as_ref() })?;
+        }
+        // No core may have instructions of the old programs when the memory is free for new ones.
+        self.sync.sync()?;
+        for item in state.silent.drain(..) {
+            // SAFETY: as above.
+            self.free(unsafe { item.as_ref() }, &mut done);
+        }
+        done.packs = self.release_empty_packs();
+        Ok(done)
+    }
+
+    /// Waits for readers that are there at this moment, not for ever: a handler may have been left by `longjmp`.
+    fn readers_leave(&self) -> bool {
+        const LOOKS: usize = 64;
+        (0..LOOKS).any(|_| {
+            let quiet = self.readers.are_quiet();
+            if !quiet {
+                std::thread::yield_now();
+            }
+            quiet
+        })
+    }
+
+    fn fill_with_traps(&self, meta: &Meta) -> Result<(), ReclaimError> {
+        // A run is unmapped as a whole, and data cannot be executed.
+        if meta.pack().kind != Kind::Code || meta.chunks > CHUNKS {
+            return Ok(());
+        }
+        let (offset, len) = (meta.first_chunk as usize * CHUNK, meta.chunks as usize * CHUNK);
+        // SAFETY: 1. the program's own chunks; 2. nobody is inside, and nobody finds it (module header).
+        unsafe { meta.pack().memory.fill_traps(offset, len) }?;
+        let first = meta.pack().memory.base() + offset;
+        arch::flush_instruction_cache(first..first + len);
+        self.counters.refills.add(1);
+        Ok(())
+    }
+
+    fn free(&self, meta: &Meta, done: &mut Reclaimed) {
+        let (slot, first_chunk, chunks, entry) = (meta.slot, meta.first_chunk, meta.chunks, meta.entry);
+        // SAFETY: 1. unlinked, and the readers have left since; 2. it is drained from `silent`, where it was once.
+        drop(unsafe { meta.pack().directory.take(entry) });
+        let bytes = chunks as usize * CHUNK;
+        self.give_back(slot, first_chunk, chunks, entry);
+        self.counters.retired_bytes.subtract(bytes as u64);
+        self.counters.programs.subtract(1);
+        self.counters.frees.add(1);
+        done.programs += 1;
+        done.bytes += bytes;
+    }
+}
+
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}

@@ -1,0 +1,122 @@
+//! How places and packs are given back.
+
+use std::ptr;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use super::PACK;
+use super::directory::{Directory, EntryId};
+use super::program::Meta;
+use super::slot::{Pack, State};
+use super::store::Store;
+
+impl Store {
+    /// Gives chunks back to their slot. Nobody can be inside, and nobody finds them any more.
+    pub(super) fn give_back(&self, slot: u32, first_chunk: u32, chunks: u32, entry: EntryId) {
+        let index = slot as usize;
+        let slot = &self.slots[index];
+        let mut state = slot.lock();
+        let out_of_use = match &mut *state {
+            State::Pack { map, entries } => {
+                map.release(first_chunk, chunks);
+                Directory::<Meta>::recycle(entries, entry);
+                if let Some(pack) = self.pack_in(slot) {
+                    slot.set_hint(pack.kind, map.chunks() - map.used());
+                }
+                None
+            }
+            State::RunHead { .. } => Some(self.take_out(index, &mut state)),
+            State::Vacant | State::RunTail | State::Leaving => {
+                unreachable!("chunks {first_chunk}..{} of slot {index} are no program's", first_chunk + chunks)
+            }
+        };
+        drop(state);
+        if let Some(pack) = out_of_use {
+            self.lay_out(index, pack);
+            self.bury();
+        }
+    }
+
+    /// Takes empty packs out of use, all but the lowest of each kind; how many.
+    pub(super) fn release_empty_packs(&self) -> usize {
+        let mut spared = [false; 3];
+        let mut released = 0;
+        // Acquire, partner: the Release in `note_used`.
+        for index in 0..self.used_slots.load(Ordering::Acquire) {
+            let slot = &self.slots[index];
+            let mut state = slot.lock();
+            let (State::Pack { map, .. }, Some(pack)) = (&*state, self.pack_in(slot)) else { continue };
+            let spare = &mut spared[pack.kind as usize - 1];
+            if map.used() > 0 || !std::mem::replace(spare, true) {
+                continue;
+            }
+            let pack = self.take_out(index, &mut state);
+            drop(state);
+            self.lay_out(index, pack);
+            released += 1;
+        }
+        self.bury();
+        released
+    }
+
+    /// Takes an empty pack, or a run, out of its slots. The slots stay taken until it is buried. The caller holds the first
+    /// slot's lock.
+    fn take_out(&self, first: usize, state: &mut State) -> Box<Pack> {
+        let count = match *state {
+            State::RunHead { slots } => slots as usize,
+            _ => 1,
+        };
+        *state = State::Leaving;
+        self.slots[first].clear_hint();
+        let mut pack = ptr::null_mut();
+        for slot in &self.slots[first..first + count] {
+            // AcqRel: Acquire, partner: the Release stores that put it there. What readers still see of it is settled by
+            // `Readers::are_quiet`.
+            pack = slot.pack.swap(ptr::null_mut(), Ordering::AcqRel);
+        }
+        assert!(!pack.is_null(), "slot {first} has no pack to take out");
+        // SAFETY: made by `Box::into_raw`, and taken out of all its slots here, once.
+        unsafe { Box::from_raw(pack) }
+    }
+
+    /// Lets a pack wait for its burial.
+    fn lay_out(&self, first: usize, pack: Box<Pack>) {
+        self.graveyard.lock().unwrap_or_else(PoisonError::into_inner).push((first, pack));
+    }
+
+    /// Unmaps packs that are out of use, if no reader can see them any more.
+    pub(super) fn bury(&self) {
+        let mut graveyard = self.graveyard.lock().unwrap_or_else(PoisonError::into_inner);
+        if graveyard.is_empty() || !self.readers.are_quiet() {
+            return;
+        }
+        for (first, pack) in graveyard.drain(..) {
+            let count = pack.memory.len() / PACK;
+            drop(pack);
+            for slot in &self.slots[first..first + count] {
+                *slot.lock() = State::Vacant;
+            }
+        }
+    }
+
+    /// Ends everything that is still there, when nobody holds anything of the store any more.
+    pub(super) fn forget_everything(&mut self) {
+        let state = self.reclaiming.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut left: Vec<_> = state.take_everything();
+        left.extend(self.retired.take_all());
+        for meta in left {
+            // SAFETY: published and not yet taken, and nobody else is left to refer to it.
+            let meta = unsafe { meta.as_ref() };
+            self.observe(|observer| observer.unloaded(meta.address(), meta.len as usize));
+            // SAFETY: 1. no reader is left; 2. `take_everything` and `take_all` give each entry once.
+            drop(unsafe { meta.pack().directory.take(meta.entry) });
+        }
+        for index in 0..self.slots.len() {
+            let mut state = self.slots[index].lock();
+            if matches!(*state, State::Pack { .. } | State::RunHead { .. }) {
+                drop(self.take_out(index, &mut state));
+            }
+        }
+        self.graveyard.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}

@@ -1,0 +1,62 @@
+//! Programs whose handle is gone, waiting to be collected: a stack that any thread pushes to and one takes whole.
+//!
+//! Taking the whole stack by one exchange leaves no ABA problem: nobody ever removes a single item.
+
+use std::ptr::{self, NonNull};
+use std::sync::atomic::Ordering;
+
+use crate::primitive::AtomicPtr;
+
+/// Something with a place for the link.
+///
+/// # Safety
+///
+/// 1. `link` always returns the same place of `self`, which nothing else uses.
+pub(crate) unsafe trait Linked: Sized {
+    /// The link.
+    fn link(&self) -> &AtomicPtr<Self>;
+}
+
+/// See the module's documentation.
+pub(crate) struct RetiredStack<T: Linked>(AtomicPtr<T>);
+
+impl<T: Linked> RetiredStack<T> {
+    pub(crate) fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// Puts an item on the stack. Lock-free.
+    ///
+    /// # Safety
+    ///
+    /// 1. `item` stays where it is and readable until it has been taken, and is on no stack.
+    pub(crate) unsafe fn push(&self, item: NonNull<T>) {
+        let mut head = self.0.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: readable (1).
+            let link = unsafe { item.as_ref() }.link();
+            // Relaxed: published by the exchange.
+            link.store(head, Ordering::Relaxed);
+            // Release, partner: the Acquire exchange in `take_all`. Forbids a collector that sees the item, but not its
+            // link, or not that its owner is done with it.
+            match self.0.compare_exchange_weak(head, item.as_ptr(), Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(newer) => head = newer,
+            }
+        }
+    }
+
+    /// Takes everything, the youngest first.
+    pub(crate) fn take_all(&self) -> impl Iterator<Item = NonNull<T>> + use<T> {
+        // Acquire, partner: `push`.
+        let mut next = self.0.swap(ptr::null_mut(), Ordering::Acquire);
+        std::iter::from_fn(move || {
+            let item = NonNull::new(next)?;
+            // SAFETY: readable until taken (contract of `push`), which is now; the link was published with the item.
+            let link = unsafe { item.as_ref() }.link();
+            // Relaxed: see above.
+            next = link.load(Ordering::Relaxed);
+            Some(item)
+        })
+    }
+}

@@ -1,0 +1,90 @@
+//! A slot of the region: 2 MiB of addresses that are vacant, a pack, or part of a run.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::CHUNKS;
+use super::directory::{Directory, FreeEntries};
+use super::memory::{Kind, PackMemory};
+use super::program::Meta;
+use crate::chunks::ChunkMap;
+use crate::primitive::{AtomicPtr, AtomicU32};
+
+/// A pack, or a run of packs that one long program fills.
+///
+/// It lives as long as a program or a staged image does in it, or its slot's state says so.
+pub(super) struct Pack {
+    pub(super) memory: PackMemory,
+    pub(super) directory: Directory<Meta>,
+    pub(super) kind: Kind,
+}
+
+/// What a slot is used for. Changes under its lock only.
+pub(super) enum State {
+    Vacant,
+    Pack { map: ChunkMap<Box<[u64]>>, entries: FreeEntries },
+    /// The first slot of a run; the others are `RunTail`.
+    RunHead { slots: u32 },
+    RunTail,
+    /// Out of use, and not yet unmapped, since a reader may see it.
+    Leaving,
+}
+
+/// See the module's documentation.
+pub(super) struct Slot {
+    /// What [`lookup`](super::Packs::lookup) reads; null while vacant. Every slot of a run points to the same pack.
+    pub(super) pack: AtomicPtr<Pack>,
+    /// A guess for the allocator, so that it need not lock in vain: kind in the upper half, and in the lower an upper bound
+    /// of the longest free run in chunks as of the last look.
+    hint: AtomicU32,
+    state: Mutex<State>,
+}
+
+impl Slot {
+    pub(super) fn new() -> Self {
+        Self {
+            pack: AtomicPtr::new(std::ptr::null_mut()),
+            hint: AtomicU32::new(0),
+            state: Mutex::new(State::Vacant),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock if it is to be had at once.
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Whether a look is worth the lock.
+    pub(super) fn may_have(&self, kind: Kind, chunks: u32) -> bool {
+        // Relaxed: a guess, verified under the lock.
+        let hint = self.hint.load(Ordering::Relaxed);
+        hint >> 16 == kind as u32 && hint & 0xFFFF >= chunks
+    }
+
+    /// Sets the guess; called under the lock.
+    pub(super) fn set_hint(&self, kind: Kind, longest_run: u32) {
+        const { assert!(CHUNKS <= 0xFFFF) };
+        // Relaxed: a guess.
+        self.hint.store((kind as u32) << 16 | longest_run, Ordering::Relaxed);
+    }
+
+    /// Lowers the guess to `free` chunks, if it is higher; called under the lock.
+    pub(super) fn lower_hint(&self, kind: Kind, free: u32) {
+        // Relaxed: a guess.
+        let longest_run = self.hint.load(Ordering::Relaxed) & 0xFFFF;
+        self.set_hint(kind, longest_run.min(free));
+    }
+
+    /// Says that there is nothing to be had here; called under the lock.
+    pub(super) fn clear_hint(&self) {
+        self.hint.store(0, Ordering::Relaxed);
+    }
+}

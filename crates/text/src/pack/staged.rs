@@ -1,0 +1,143 @@
+//! Programs on their way into a pack.
+
+use std::fmt;
+
+use palimpsest_sys::arch::{self, Coherence};
+
+use super::block::Block;
+use super::error::FinalizeError;
+use super::program::{Extras, Fault, Program, Tenant};
+use super::store::Store;
+use crate::address::CodeAddress;
+use crate::observe::Loaded;
+
+/// A place in a pack, and a private image of what is to be there.
+///
+/// The address is final from the start, so that relocations can be computed against it. Nothing is executable before
+/// [`finalize`](Self::finalize). Dropping it gives the place back.
+pub struct Staged {
+    block: Block,
+    image: Vec<u8>,
+    extras: Extras,
+    eh_frame: Option<Vec<u8>>,
+}
+
+impl Staged {
+    pub(super) fn new(block: Block) -> Self {
+        let mut image = vec![0; block.len()];
+        arch::fill_traps(&mut image);
+        Self { block, image, extras: Extras::default(), eh_frame: None }
+    }
+
+    /// Where the program will run.
+    pub fn address(&self) -> CodeAddress {
+        self.block.address()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.block.len()
+    }
+
+    /// Always false: an empty program cannot be staged.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// What will be copied into the pack: filled with traps at first.
+    pub fn image(&mut self) -> &mut [u8] {
+        &mut self.image
+    }
+
+    /// Gives the program a name, for observers and [`Packs::lookup`](super::Packs::lookup).
+    pub fn set_name(&mut self, name: &str) {
+        self.extras.name = name.into();
+    }
+
+    /// Says where to go on after faults, for the signal handler that calls
+    /// [`Found::landing`](super::Found::landing). The order does not matter.
+    pub fn set_faults(&mut self, mut faults: Vec<Fault>) {
+        faults.sort_unstable();
+        self.extras.faults = faults.into();
+    }
+
+    /// Gives the program unwind tables: bytes of an `.eh_frame` section (CIEs and FDEs with absolute pointers to the final
+    /// address, without the terminator), for observers.
+    pub fn set_eh_frame(&mut self, eh_frame: Vec<u8>) {
+        self.eh_frame = Some(eh_frame);
+    }
+
+    /// Copies the image into the pack and makes it a program.
+    ///
+    /// On x86-64 that is all. Where instruction fetch does not see stores by itself (AArch64), the caches are flushed once and
+    /// the cores synchronised once; [`Packs::finalize_all`](super::Packs::finalize_all) shares the latter among many.
+    ///
+    /// # Errors
+    ///
+    /// See [`FinalizeError`]; the place is free again.
+    pub fn finalize(mut self) -> Result<Program, FinalizeError> {
+        self.write()?;
+        synchronize(self.block.store())?;
+        Ok(self.publish())
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        self.block.store()
+    }
+
+    pub(super) fn write(&mut self) -> Result<(), FinalizeError> {
+        if !self.block.store().fork.is_same_process() {
+            return Err(FinalizeError::Forked { address: self.address() });
+        }
+        self.block.write(&self.image)?;
+        Ok(())
+    }
+
+    /// To be called after [`write`](Self::write) and [`synchronize`].
+    pub(super) fn publish(self) -> Program {
+        let has_extras = !self.extras.name.is_empty() || !self.extras.faults.is_empty();
+        let extras = has_extras.then(|| Box::new(self.extras));
+        let loaded = Described { code: &self.image, eh_frame: self.eh_frame.as_deref() };
+        publish(self.block, extras, &loaded)
+    }
+}
+
+/// What observers want to know and nobody keeps.
+pub(super) struct Described<'a> {
+    pub(super) code: &'a [u8],
+    pub(super) eh_frame: Option<&'a [u8]>,
+}
+
+/// Makes a written block a program, and tells the observers.
+pub(super) fn publish(block: Block, extras: Option<Box<Extras>>, described: &Described<'_>) -> Program {
+    let (store, meta) = block.publish(extras);
+    // SAFETY: 1. just published, and nobody else has been given it.
+    let program = Program(unsafe { Tenant::new(store.clone(), meta) });
+    store.observe(|observer| {
+        observer.loaded(&Loaded {
+            name: program.name(),
+            address: program.address(),
+            code: described.code,
+            eh_frame: described.eh_frame,
+        })
+    });
+    program
+}
+
+/// Lets every core see what has been written, if this ISA needs that.
+pub(super) fn synchronize(store: &Store) -> Result<(), FinalizeError> {
+    match arch::COHERENCE {
+        Coherence::Coherent => Ok(()),
+        Coherence::NeedsFlushAndSync => Ok(store.sync.sync()?),
+    }
+}
+
+impl fmt::Debug for Staged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Staged")
+            .field("name", &self.extras.name)
+            .field("address", &self.address())
+            .field("len", &self.len())
+            .finish()
+    }
+}

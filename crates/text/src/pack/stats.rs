@@ -1,0 +1,157 @@
+//! Numbers about packs.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::CHUNK;
+use super::backing::Backing;
+use super::memory::Kind;
+use super::slot::State;
+use super::store::Store;
+
+/// A snapshot of what packs hold. Numbers of code and data together, unless said otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// What the packs are made of.
+    pub backing: Backing,
+    /// How many packs there are; a program that is longer than a pack has as many as it fills.
+    pub packs: usize,
+    /// How many of them are in base pages, though huge ones were wanted.
+    pub downgraded_packs: usize,
+    /// How many programs and data are in place or retired.
+    pub programs: usize,
+    /// Bytes in chunks that are taken: by programs, data, staged images and what is retired.
+    pub used_bytes: usize,
+    /// Bytes in packs.
+    pub reserved_bytes: usize,
+    /// Bytes of address space that packs can be made in.
+    pub region_bytes: usize,
+    /// The longest piece that can be placed without another pack, in bytes.
+    pub largest_free_run: usize,
+    /// Bytes in chunks of programs and data that are retired and not yet reclaimed.
+    pub retired_bytes: usize,
+    /// Threads that are pinned at the moment.
+    pub pinned_threads: usize,
+    /// Programs and data put in place so far.
+    pub loads: u64,
+    /// Programs and data reclaimed so far.
+    pub frees: u64,
+    /// Ranges that were refilled with traps so far.
+    pub refills: u64,
+    /// Rounds of reclaiming so far that found something to look at.
+    pub reclaims: u64,
+    /// Core synchronisations so far.
+    pub core_syncs: u64,
+    /// Flushes of the instruction cache so far: one for each program (which does nothing on x86-64).
+    pub cache_flushes: u64,
+    /// Calls of observers that failed so far.
+    pub observer_errors: u64,
+    /// Mappings of this process that the packs take.
+    pub mappings: usize,
+}
+
+/// How much of the executable views is really mapped by huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HugeMapped {
+    /// Bytes mapped by page middle directory entries, as `/proc/self/smaps` says.
+    pub bytes: usize,
+    /// Bytes in packs.
+    pub reserved_bytes: usize,
+}
+
+/// Counts something. Relaxed throughout: statistics publish nothing.
+#[derive(Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(super) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(super) fn subtract(&self, count: u64) {
+        self.0.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a store counts as it goes.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) loads: Counter,
+    pub(super) frees: Counter,
+    pub(super) programs: Counter,
+    pub(super) refills: Counter,
+    pub(super) reclaims: Counter,
+    pub(super) cache_flushes: Counter,
+    pub(super) observer_errors: Counter,
+    pub(super) retired_bytes: Counter,
+}
+
+impl Store {
+    pub(super) fn stats(&self) -> Stats {
+        let mut stats = self.stats_without_packs();
+        for slot in &self.slots[..] {
+            let state = slot.lock();
+            let Some(pack) = self.pack_in(slot) else { continue };
+            match &*state {
+                State::Pack { map, .. } => {
+                    stats.packs += 1;
+                    stats.used_bytes += map.used() as usize * CHUNK;
+                    stats.largest_free_run = stats.largest_free_run.max(map.largest_free_run() as usize * CHUNK);
+                }
+                State::RunHead { slots } => {
+                    stats.packs += *slots as usize;
+                    stats.used_bytes += pack.memory.len();
+                }
+                State::Vacant | State::RunTail | State::Leaving => continue,
+            }
+            stats.reserved_bytes += pack.memory.len();
+            stats.mappings += pack.memory.mappings();
+            stats.downgraded_packs += usize::from(pack.memory.downgraded().is_some());
+        }
+        stats
+    }
+
+    pub(super) fn stats_without_packs(&self) -> Stats {
+        let counters = &self.counters;
+        Stats {
+            backing: self.backing,
+            packs: 0,
+            downgraded_packs: 0,
+            programs: counters.programs.get() as usize,
+            used_bytes: 0,
+            reserved_bytes: 0,
+            region_bytes: self.region.len(),
+            largest_free_run: 0,
+            retired_bytes: counters.retired_bytes.get() as usize,
+            pinned_threads: self.epochs.pinned(),
+            loads: counters.loads.get(),
+            frees: counters.frees.get(),
+            refills: counters.refills.get(),
+            reclaims: counters.reclaims.get(),
+            core_syncs: self.sync.syncs(),
+            cache_flushes: counters.cache_flushes.get(),
+            observer_errors: counters.observer_errors.get(),
+            mappings: 0,
+        }
+    }
+
+    /// The addresses of every pack for code.
+    pub(super) fn code_ranges(&self) -> Vec<Range<usize>> {
+        let mut ranges = Vec::new();
+        for slot in &self.slots[..] {
+            let state = slot.lock();
+            if let (State::Pack { .. } | State::RunHead { .. }, Some(pack)) = (&*state, self.pack_in(slot))
+                && pack.kind == Kind::Code
+            {
+                ranges.push(pack.memory.base()..pack.memory.base() + pack.memory.len());
+            }
+        }
+        ranges
+    }
+}

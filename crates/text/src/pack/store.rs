@@ -1,0 +1,196 @@
+//! The packs of one process: a region of addresses in slots of 2 MiB, and what belongs to it.
+
+use std::mem::ManuallyDrop;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use palimpsest_sys::{CoreSync, ForkDetector, ForkWitness, MapError, ProcMem, Reservation};
+
+use super::PACK;
+use super::backing::{Backing, Refused};
+use super::builder::{Config, ForkPolicy, ReclaimPolicy, RegionLen};
+use super::directory::Readers;
+use super::epoch::Epochs;
+use super::error::OpenError;
+use super::memory::{Kind, OnRefusal, PackMemory, Plan};
+use super::program::Meta;
+use super::reclaim::ReclaimState;
+use super::retired::RetiredStack;
+use super::slot::{Pack, Slot};
+use super::stats::Counters;
+use crate::observe::{ObserveError, Observer};
+use crate::primitive::{AtomicU64, AtomicUsize};
+
+/// See the module's documentation.
+pub(super) struct Store {
+    pub(super) config: Arc<Config>,
+    pub(super) backing: Backing,
+    pub(super) refused: Vec<Refused>,
+    /// Kept from dropping in a forked child, where another thread of the parent may have held a lock for ever.
+    pub(super) region: ManuallyDrop<Arc<Reservation>>,
+    pub(super) slots: ManuallyDrop<Box<[Slot]>>,
+    /// Slots from here on have never been used.
+    pub(super) used_slots: AtomicUsize,
+    pub(super) proc_mem: Option<Arc<ProcMem>>,
+    pub(super) sync: CoreSync,
+    pub(super) fork: ForkDetector,
+    /// Counts the fork witnesses; see `reclaim`.
+    pub(super) generation: AtomicU64,
+    pub(super) readers: Readers,
+    pub(super) epochs: Epochs,
+    pub(super) retired: RetiredStack<Meta>,
+    pub(super) reclaiming: Mutex<ReclaimState>,
+    /// Bytes of retired chunks at which the next automatic reclaim is due.
+    pub(super) next_reclaim: AtomicUsize,
+    /// Held while a pack is made.
+    pub(super) grow: Mutex<()>,
+    /// Packs that are out of use, with their first slots; unmapped when no reader can see them any more.
+    pub(super) graveyard: Mutex<Vec<(usize, Box<Pack>)>>,
+    pub(super) counters: Counters,
+    /// The store of the process that this one was forked from.
+    pub(super) parent: Option<Arc<Store>>,
+}
+
+impl Store {
+    /// Opens a store, with the first pack for code in it.
+    pub(super) fn open(config: Arc<Config>, parent: Option<Arc<Store>>) -> Result<Self, OpenError> {
+        let fork = ForkDetector::new().map_err(OpenError::ForkDetector)?;
+        let sync = CoreSync::new()?;
+        if let Some(refused) = sync.refused() {
+            tracing::warn!(%refused, "core synchronisation falls back to signals");
+        }
+        let region = Arc::new(reserve(&config, parent.as_deref())?);
+        let (first, backing, refused, proc_mem) = first_pack(&config, &region)?;
+        for Refused { backing, error } in &refused {
+            tracing::warn!(%backing, %error, "a better backing for packs is not available");
+        }
+        let watched = backing != Backing::ProcMem && config.fork == ForkPolicy::Inherit;
+        let witness = if watched { Some(ForkWitness::new()?) } else { None };
+        let due = match config.reclaim {
+            ReclaimPolicy::Automatic { retired_bytes } => retired_bytes,
+            ReclaimPolicy::Manual => usize::MAX,
+        };
+        let store = Self {
+            slots: ManuallyDrop::new((0..region.len() / PACK).map(|_| Slot::new()).collect()),
+            region: ManuallyDrop::new(region),
+            config,
+            backing,
+            refused,
+            used_slots: AtomicUsize::new(0),
+            proc_mem,
+            sync,
+            fork,
+            generation: AtomicU64::new(0),
+            readers: Readers::new(),
+            epochs: Epochs::new(),
+            retired: RetiredStack::new(),
+            reclaiming: Mutex::new(ReclaimState::new(witness)),
+            next_reclaim: AtomicUsize::new(due),
+            grow: Mutex::new(()),
+            graveyard: Mutex::default(),
+            counters: Counters::default(),
+            parent,
+        };
+        store.install_pack(0, Kind::Code, first);
+        Ok(store)
+    }
+
+    /// The generation that programs are born in now.
+    pub(super) fn generation(&self) -> u64 {
+        // Acquire, partner: the Release store in `reclaim`. Forbids that a program counts as younger than a witness that
+        // children do not get yet.
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The pack of a slot, for whoever holds the slot's lock or knows of a program in it.
+    pub(super) fn pack_in<'s>(&self, slot: &'s Slot) -> Option<&'s Pack> {
+        // Acquire, partner: the Release store in `install_pack`.
+        let pack = slot.pack.load(Ordering::Acquire);
+        // SAFETY: null or a live pack; it is taken out under the slot's lock, which the caller holds.
+        unsafe { pack.as_ref() }
+    }
+
+    /// Calls `tell` for every observer, and counts failures.
+    pub(super) fn observe(&self, tell: impl Fn(&dyn Observer) -> Result<(), ObserveError>) {
+        for observer in &self.config.observers {
+            if let Err(error) = tell(&**observer) {
+                tracing::warn!(%error, "an observer failed");
+                self.counters.observer_errors.add(1);
+            }
+        }
+    }
+}
+
+fn reserve(config: &Config, parent: Option<&Store>) -> Result<Reservation, OpenError> {
+    let mut failed = None;
+    for len in config.region.candidates()? {
+        let reach = RegionLen::MAX;
+        let attempt = match (config.near, parent) {
+            (Some(near), _) => Reservation::near(near, reach, len, PACK),
+            // A child's code should reach what it inherits; if it cannot, it has not been promised.
+            (None, Some(parent)) => Reservation::near(parent.region.address(), reach, len, PACK)
+                .or_else(|_| Reservation::new(len, PACK)),
+            (None, None) => Reservation::new(len, PACK),
+        };
+        match attempt {
+            Ok(region) => return Ok(region),
+            Err(source) => failed = Some((len, source)),
+        }
+    }
+    let (len, source) = failed.unwrap_or((0, MapError::Place { offset: 0, wanted: 0, len: 0 }));
+    Err(OpenError::Reserve { len, source })
+}
+
+type FirstPack = (PackMemory, Backing, Vec<Refused>, Option<Arc<ProcMem>>);
+
+/// Makes the first pack of the best backing that works, or of the one that was asked for.
+fn first_pack(config: &Config, region: &Arc<Reservation>) -> Result<FirstPack, OpenError> {
+    let mut refused = Vec::new();
+    let candidates: &[Backing] = config.backing.as_ref().map_or(&Backing::ALL, std::slice::from_ref);
+    for &backing in candidates {
+        let proc_mem = match backing {
+            Backing::ProcMem => ProcMem::open().map(|file| Some(Arc::new(file))),
+            _ => Ok(None),
+        };
+        let made = proc_mem.map_err(Into::into).and_then(|proc_mem| {
+            let memory = PackMemory::new(&Plan {
+                region,
+                offset: 0,
+                len: PACK,
+                kind: Kind::Code,
+                backing,
+                proc_mem: proc_mem.as_ref(),
+                fork: config.fork,
+                on_refusal: OnRefusal::Fail,
+            })?;
+            Ok((memory, proc_mem))
+        });
+        match made {
+            Ok((memory, proc_mem)) => return Ok((memory, backing, refused, proc_mem)),
+            Err(error) => refused.push(Refused { backing, error }),
+        }
+    }
+    match config.backing {
+        Some(backing) => match refused.pop() {
+            Some(Refused { error: source, .. }) => Err(OpenError::Backing { backing, source }),
+            None => unreachable!("one backing was tried"),
+        },
+        None => {
+            let refused = refused.into_iter().map(|Refused { backing, error }| (backing, error)).collect();
+            Err(OpenError::NoBacking { refused })
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if !self.fork.is_same_process() {
+            return;
+        }
+        self.forget_everything();
+        // SAFETY: dropped here and nowhere else; nothing below refers to it.
+        unsafe { ManuallyDrop::drop(&mut self.slots) };
+        // SAFETY: as above.
+        unsafe { ManuallyDrop::drop(&mut self.region) };
+    }
+}

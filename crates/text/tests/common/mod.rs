@@ -1,0 +1,81 @@
+//! Small programs for tests.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64.rs")]
+mod isa;
+
+#[allow(unused_imports, reason = "each test file uses its own part")]
+pub(crate) use isa::{faulting_load, identity, program_counter};
+
+use palimpsest_text::Program;
+
+/// Calls a program made by [`identity`].
+pub(crate) fn call(program: &Program) -> u64 {
+    // SAFETY: 1. the caller made it by `identity`; 2. it is borrowed for the call.
+    let function = unsafe { program.function::<extern "C" fn() -> u64>() };
+    function()
+}
+
+/// Runs `child` in a forked process; how it ended, as `waitpid` says.
+pub(crate) fn fork_and_wait(child: impl FnOnce() -> i32) -> i32 {
+    let pid = fork(child);
+    wait(pid)
+}
+
+/// Forks; the child leaves with `child`'s result as exit code.
+pub(crate) fn fork(child: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child runs `child` alone and leaves by `_exit`; glibc keeps its allocator usable in it.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork failed");
+    if pid == 0 {
+        let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(101);
+        // SAFETY: ends the child without the harness's exit handlers.
+        unsafe { libc::_exit(code) };
+    }
+    pid
+}
+
+/// Waits for a child.
+pub(crate) fn wait(pid: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: `status` is a valid place for the answer.
+    let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(waited, pid);
+    status
+}
+
+/// The signal that ended a child, if one did.
+pub(crate) fn killed_by(status: i32) -> Option<i32> {
+    libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
+}
+
+/// The exit code of a child, if it exited.
+pub(crate) fn exit_code(status: i32) -> Option<i32> {
+    libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))
+}
+
+/// No mapping of the process is writable and executable.
+pub(crate) fn assert_never_writable_and_executable() {
+    let maps = palimpsest_sys::proc::maps::Maps::read().unwrap();
+    let bad: Vec<_> = maps.writable_and_executable().collect();
+    assert!(bad.is_empty(), "writable and executable: {bad:?}");
+}
+
+/// A generator of pseudo-random numbers that needs no seed from outside: failures repeat.
+pub(crate) struct Numbers(u64);
+
+impl Numbers {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// A number below `bound`.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % bound
+    }
+}

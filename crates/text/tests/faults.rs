@@ -1,0 +1,52 @@
+//! A SIGSEGV handler that finds its way by `lookup`.
+
+mod common;
+
+use std::sync::OnceLock;
+
+use palimpsest_text::{Fault, Packs};
+
+static PACKS: OnceLock<Packs> = OnceLock::new();
+
+extern "C" fn on_fault(signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes the interrupted context to an SA_SIGINFO handler.
+    let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+    let pc = common::program_counter(context);
+    let landing = PACKS.get().and_then(|packs| packs.lookup(*pc as usize)).and_then(|found| found.landing());
+    match landing {
+        Some(landing) => *pc = landing.get() as u64,
+        // SAFETY: restores the default action; returning then repeats the fault.
+        None => unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+        },
+    }
+}
+
+#[test]
+fn a_faulting_load_goes_on_at_its_landing() {
+    // SAFETY: all-zero is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_fault as extern "C" fn(_, _, _) as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: the handler is async-signal-safe, which is what this test shows of `lookup`.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()) }, 0);
+
+    let packs = PACKS.get_or_init(|| Packs::new().unwrap());
+    let (code, offset, landing) = common::faulting_load();
+    let mut staged = packs.stage(code.len(), 16).unwrap();
+    staged.image().copy_from_slice(&code);
+    staged.set_faults(vec![Fault { offset: offset + 64, landing: 0 }, Fault { offset, landing }]);
+    let program = staged.finalize().unwrap();
+    // SAFETY: the code is a function of that type, and `program` outlives the calls.
+    let load = unsafe { program.function::<extern "C" fn(*const u8) -> i64>() };
+    assert_eq!(load(&raw const code[0]), i64::from(code[0]));
+    for round in 0..1000 {
+        assert_eq!(load(std::ptr::without_provenance(round)), -1);
+    }
+    // Another instruction of the same program has no landing: the fault stays a fault.
+    let elsewhere = packs.load(&code, 16).unwrap();
+    // SAFETY: as above; in a child, since it dies.
+    let load = unsafe { elsewhere.function::<extern "C" fn(*const u8) -> i64>() };
+    let status = common::fork_and_wait(|| load(std::ptr::null()) as i32);
+    assert_eq!(common::killed_by(status), Some(libc::SIGSEGV));
+}

@@ -1,0 +1,189 @@
+//! What happens to packs when the process forks.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{call, exit_code, fork, fork_and_wait, identity, killed_by, wait};
+use palimpsest_text::{Backing, ForkPolicy, Packs, PacksBuilder, ReclaimPolicy};
+
+fn manual() -> PacksBuilder {
+    Packs::builder().reclaim(ReclaimPolicy::Manual)
+}
+
+/// Whether children share the memory of their parent's packs.
+fn shared(packs: &Packs) -> bool {
+    packs.backing() != Backing::ProcMem
+}
+
+/// A pipe whose reading end ends when the parent lets go.
+struct Gate(Option<std::io::PipeWriter>, std::io::PipeReader);
+
+impl Gate {
+    fn new() -> Self {
+        let (read, write) = std::io::pipe().unwrap();
+        Self(Some(write), read)
+    }
+
+    /// In the child: waits for the parent.
+    fn wait(&mut self) {
+        self.0 = None;
+        let _ = std::io::Read::read(&mut self.1, &mut [0]);
+    }
+}
+
+#[test]
+fn a_child_runs_what_it_inherits_and_loads_its_own() {
+    for backing in [Backing::CollapsedMemfd, Backing::SmallMemfd, Backing::ProcMem] {
+        let Ok(packs) = manual().backing(backing).open() else {
+            eprintln!("SKIPPED backing {backing}: not to be had here");
+            continue;
+        };
+        let inherited = packs.load_named("inherited", &identity(1, 64), 16).unwrap();
+        let status = fork_and_wait(|| {
+            assert_eq!(call(&inherited), 1);
+            let own = packs.load(&identity(2, 64), 16).unwrap();
+            assert_eq!((call(&own), call(&inherited)), (2, 1));
+            assert!(packs.region().contains(&own.address().get()));
+            assert!(!packs.region().contains(&inherited.address().get()));
+            let address = inherited.address().get();
+            assert_eq!(packs.lookup(address).unwrap().name(), "inherited");
+            assert!(packs.lookup(own.address().get()).is_some());
+            drop(own);
+            assert_eq!(packs.reclaim().unwrap().programs, 1);
+            drop(inherited);
+            assert_eq!(packs.reclaim().unwrap().programs, 0);
+            assert_eq!(packs.stats().loads, 1, "the child counts what it does itself");
+            0
+        });
+        assert_eq!(exit_code(status), Some(0), "{backing}: {status:#x}");
+        // `inherited` was moved into the closure, and dropped in the child's copy only.
+    }
+}
+
+#[test]
+fn a_grandchild_is_served_as_well() {
+    let packs = manual().open().unwrap();
+    let first = packs.load(&identity(1, 64), 16).unwrap();
+    let status = fork_and_wait(|| {
+        let second = packs.load(&identity(2, 64), 16).unwrap();
+        let status = fork_and_wait(|| {
+            let third = packs.load(&identity(3, 64), 16).unwrap();
+            i32::from((call(&first), call(&second), call(&third)) != (1, 2, 3))
+        });
+        exit_code(status).unwrap_or(9)
+    });
+    assert_eq!(exit_code(status), Some(0));
+}
+
+#[test]
+fn memory_that_a_child_holds_is_not_reused_before_it_is_gone() {
+    let packs = manual().open().unwrap();
+    if !shared(&packs) {
+        eprintln!("SKIPPED: packs are private here");
+        return;
+    }
+    let before_fork = packs.load(&identity(1, 64), 16).unwrap();
+    let address = before_fork.address();
+    let mut gate = Gate::new();
+    let child = fork(|| {
+        gate.wait();
+        // The parent has dropped its handle and reclaimed: this must still be the same program.
+        i32::try_from(call(&before_fork)).unwrap()
+    });
+    drop(before_fork);
+    let after_fork = packs.load(&identity(2, 64), 16).unwrap();
+    let done = packs.reclaim().unwrap();
+    assert_eq!((done.programs, done.waiting_for_children), (0, 1));
+    // What is born after a look at the children is not held by them.
+    drop(after_fork);
+    let young = packs.load(&identity(3, 64), 16).unwrap();
+    drop(young);
+    let done = packs.reclaim().unwrap();
+    assert_eq!((done.programs, done.waiting_for_children), (1, 2), "only what is younger than the fork");
+    gate.0 = None;
+    assert_eq!(exit_code(wait(child)), Some(1));
+    let done = packs.reclaim().unwrap();
+    assert_eq!((done.programs, done.waiting_for_children), (2, 0));
+    assert_eq!(packs.load(&identity(4, 64), 16).unwrap().address().get() / 64, address.get() / 64);
+}
+
+#[test]
+fn a_child_that_executes_another_program_holds_nothing() {
+    let packs = manual().open().unwrap();
+    let program = packs.load(&identity(1, 64), 16).unwrap();
+    // SAFETY: the hook does nothing but be there, which makes the standard library use fork and exec.
+    let mut child = unsafe {
+        use std::os::unix::process::CommandExt;
+        std::process::Command::new("sleep").arg("30").pre_exec(|| Ok(())).spawn().unwrap()
+    };
+    drop(program);
+    let done = packs.reclaim().unwrap();
+    assert_eq!((done.programs, done.waiting()), (1, 0));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn children_get_nothing_under_the_omit_policy() {
+    let packs = manual().fork(ForkPolicy::Omit).open().unwrap();
+    let program = packs.load(&identity(1, 64), 16).unwrap();
+    let mut gate = Gate::new();
+    let child = fork(|| {
+        gate.wait();
+        i32::try_from(call(&program)).unwrap()
+    });
+    drop(program);
+    assert_eq!(packs.reclaim().unwrap().programs, 1, "no child can hold it");
+    gate.0 = None;
+    assert_eq!(killed_by(wait(child)), Some(libc::SIGSEGV));
+}
+
+#[test]
+fn a_child_cannot_write_to_its_parents_code() {
+    let packs = manual().open().unwrap();
+    let _program = packs.load(&identity(1, 64), 16).unwrap();
+    let status = fork_and_wait(|| {
+        let maps = palimpsest_sys::proc::maps::Maps::read().unwrap();
+        let writable = palimpsest_sys::proc::maps::Permissions::WRITE;
+        let code = |entry: &&palimpsest_sys::proc::maps::MapEntry| {
+            entry.path.as_ref().is_some_and(|path| path.to_string_lossy().contains("palimpsest-code"))
+        };
+        i32::from(maps.iter().filter(code).any(|entry| entry.permissions.contains(writable)))
+    });
+    assert_eq!(exit_code(status), Some(0));
+}
+
+#[test]
+fn forking_while_others_load_deadlocks_nobody() {
+    let packs = Packs::new().unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for worker in 0..3_u64 {
+            let (packs, stop) = (&packs, &stop);
+            scope.spawn(move || {
+                let mut live = Vec::new();
+                let mut id = worker << 32;
+                while !stop.load(Ordering::Relaxed) {
+                    id += 1;
+                    live.push((id, packs.load(&identity(id, 3000), 16).unwrap()));
+                    if live.len() > 400 {
+                        live.drain(..300).for_each(|(id, program)| assert_eq!(call(&program), id));
+                    }
+                }
+            });
+        }
+        for round in 0..60 {
+            let kept = packs.load(&identity(round, 200), 16).unwrap();
+            let status = fork_and_wait(|| {
+                let own: Vec<_> = (0..50).map(|id| packs.load(&identity(id, 500), 16).unwrap()).collect();
+                let right = own.iter().enumerate().all(|(id, program)| call(program) == id as u64);
+                drop(own);
+                packs.reclaim().unwrap();
+                i32::from(!right || call(&kept) != round)
+            });
+            assert_eq!(exit_code(status), Some(0), "round {round}: {status:#x}");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}

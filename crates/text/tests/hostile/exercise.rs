@@ -1,0 +1,102 @@
+//! What every usable `Packs` must do: load, run, free, reclaim, and load again in the freed place.
+
+use palimpsest_sys::capabilities::Capabilities;
+use palimpsest_sys::proc::maps::Maps;
+use palimpsest_text::{Backing, Packs, Program};
+
+use crate::arch::return_number;
+
+const PROGRAMS: u16 = 300;
+
+/// Loads, runs, frees and reclaims programs, and checks that the statistics follow.
+pub(crate) fn exercise(packs: &Packs) {
+    // What is retired already would make an automatic reclaim due in the midst.
+    packs.reclaim().expect("nothing keeps retired programs");
+    let before = packs.stats().programs;
+    let programs: Vec<Program> = (0..PROGRAMS).map(|number| load(packs, number)).collect();
+    for (number, program) in (0..PROGRAMS).zip(&programs) {
+        assert_eq!(run(program), number);
+    }
+    assert_eq!(packs.stats().programs - before, usize::from(PROGRAMS));
+    nothing_is_writable_and_executable();
+    huge_pages_are_huge(packs);
+
+    let (kept, dropped): (Vec<_>, Vec<_>) = (0..PROGRAMS).zip(programs).partition(|(number, _)| number % 2 == 0);
+    drop(dropped);
+    let reclaimed = packs.reclaim().expect("nothing keeps the programs");
+    assert_eq!(reclaimed.programs, usize::from(PROGRAMS / 2), "{reclaimed:?}");
+    for (number, program) in &kept {
+        assert_eq!(run(program), *number, "a neighbour was freed");
+    }
+    let again = load(packs, 4711);
+    assert_eq!(run(&again), 4711);
+
+    drop(kept);
+    drop(again);
+    packs.reclaim().expect("nothing keeps the programs");
+    let stats = packs.stats();
+    assert_eq!((stats.programs, stats.retired_bytes), (before, 0), "{stats:?}");
+    println!("exercised on {}: {stats:?}", packs.backing());
+}
+
+/// That `palimpsest doctor` says what `Packs` does.
+pub(crate) fn doctor_agrees(packs: &Packs) {
+    let capabilities = Capabilities::probe();
+    let told = capabilities.choice().backing.map(|backing| backing.to_string());
+    assert_eq!(told, Some(packs.backing().to_string()), "{:#?}", capabilities.findings());
+}
+
+/// The reasons against better backings, as a user reads them.
+pub(crate) fn refusals(packs: &Packs) -> String {
+    packs.refused().iter().map(|refused| format!("{}: {}\n", refused.backing, chain(&refused.error))).collect()
+}
+
+/// An error and its sources, as a user reads them.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text += ": ";
+        text += &inner.to_string();
+        source = inner.source();
+    }
+    text
+}
+
+/// Asserts that a text that is meant for users has all of `parts`.
+#[track_caller]
+pub(crate) fn assert_tells(text: &str, parts: &[&str]) {
+    println!("it says: {text}");
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in {text:?}");
+    }
+}
+
+/// Loads a program that returns `number`.
+pub(crate) fn load(packs: &Packs, number: u16) -> Program {
+    packs.load(&return_number(number), 16).unwrap_or_else(|error| panic!("program {number}: {}", chain(&error)))
+}
+
+/// Calls a program made by `return_number`.
+pub(crate) fn run(program: &Program) -> u16 {
+    // SAFETY: the code is a C function without parameters that returns a number, and the program outlives the call.
+    let function = unsafe { program.function::<extern "C" fn() -> u32>() };
+    u16::try_from(function()).expect("the program returns 16 bits")
+}
+
+/// That the executable views of packs that are said to be huge are mapped so.
+fn huge_pages_are_huge(packs: &Packs) {
+    let stats = packs.stats();
+    let promised = matches!(packs.backing(), Backing::CollapsedMemfd | Backing::HugetlbMemfd);
+    // Without /proc nobody can look.
+    if let (Ok(huge), true, 0) = (packs.huge_mapped(), promised, stats.downgraded_packs) {
+        assert_eq!(huge.bytes, huge.reserved_bytes, "{stats:?}");
+    }
+}
+
+fn nothing_is_writable_and_executable() {
+    // Without /proc nobody can look.
+    let Ok(maps) = Maps::read() else { return };
+    let found: Vec<_> = maps.writable_and_executable().collect();
+    assert!(found.is_empty(), "{found:?}");
+}

@@ -1,0 +1,71 @@
+//! Forks in the midst of loading: the child finds its programs, and can load its own.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use palimpsest_text::{Packs, Program};
+
+use crate::exercise::{load, run};
+
+const FORKS: usize = 40;
+
+/// Forks while three threads load, run, free and reclaim.
+pub(crate) fn forks_while_loading() {
+    let packs = Packs::new().expect("a friendly environment");
+    let kept: Vec<Program> = (0..50).map(|number| load(&packs, number)).collect();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for first in [1000, 2000, 3000] {
+            let (packs, stop) = (&packs, &stop);
+            scope.spawn(move || {
+                // Relaxed: nothing is published by it.
+                for number in (first..first + 1000).cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
+                    assert_eq!(run(&load(packs, number)), number);
+                    if number % 64 == 0 {
+                        packs.reclaim().expect("it never fails for a fork");
+                    }
+                }
+            });
+        }
+        for _ in 0..FORKS {
+            let status = in_fork(|| {
+                for (number, program) in (0..).zip(&kept) {
+                    assert_eq!(run(program), number);
+                }
+                let own = load(&packs, 4711);
+                assert_eq!(run(&own), 4711);
+                drop(own);
+                packs.reclaim().expect("the child's packs are its own");
+            });
+            assert_eq!(status, 0, "a forked child failed");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    for (number, program) in (0..).zip(&kept) {
+        assert_eq!(run(program), number);
+    }
+    drop(kept);
+    packs.reclaim().expect("no child is left");
+    assert_eq!(packs.stats().retired_bytes, 0, "{:?}", packs.stats());
+}
+
+/// Runs `child` in a forked process; gives what `wait` says of its end.
+fn in_fork(child: impl FnOnce()) -> i32 {
+    // SAFETY: the child runs `child`, which takes no lock that another thread of the parent can hold but the allocator's,
+    // which libc makes usable in a child; then it ends without running anything of the parent's.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "{}", std::io::Error::last_os_error());
+    if pid == 0 {
+        // SAFETY: takes a number; a child that hangs is to end.
+        unsafe { libc::alarm(20) };
+        let code = i32::from(catch_unwind(AssertUnwindSafe(child)).is_err());
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` outlives the call.
+    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    assert_eq!(waited, pid, "{}", std::io::Error::last_os_error());
+    status
+}

@@ -1,0 +1,68 @@
+//! The guest's kernel: Debian's, unpacked from its package and not installed.
+
+use std::{fs, path::PathBuf};
+
+use crate::{process, step::StepError, workspace::Workspace};
+
+/// Depends on the package of the newest kernel.
+const META_PACKAGE: &str = "linux-image-cloud-arm64:arm64";
+
+/// Where the kernel image is, once fetched.
+pub(crate) fn image(workspace: &Workspace) -> PathBuf {
+    folder(workspace).join("vmlinuz")
+}
+
+fn folder(workspace: &Workspace) -> PathBuf {
+    workspace.separate_target("guest")
+}
+
+/// Downloads the package and keeps its image. The package lists must know arm64.
+pub(crate) fn fetch(workspace: &Workspace) -> Result<(), StepError> {
+    let folder = folder(workspace);
+    let unpacked = folder.join("unpacked");
+    let _absent = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&unpacked).map_err(|source| StepError::File {
+        action: "create",
+        path: unpacked.clone(),
+        source,
+    })?;
+    let depends = process::capture(process::program("apt-cache", workspace).args(["depends", META_PACKAGE]))?;
+    let package =
+        kernel_package(&depends).ok_or(StepError::NoKernelPackage { package: META_PACKAGE, found: depends.clone() })?;
+    process::stream(
+        process::program("apt-get", workspace).args(["download", "--quiet", package]).current_dir(&folder),
+    )?;
+    let archive = file_in(&folder, |name| name.ends_with(".deb"))?;
+    process::stream(process::program("dpkg-deb", workspace).arg("--extract").arg(archive).arg(&unpacked))?;
+    let found = file_in(&unpacked.join("boot"), |name| name.starts_with("vmlinuz-"))?;
+    let image = image(workspace);
+    fs::rename(found, &image).map_err(|source| StepError::File { action: "write", path: image, source })?;
+    fs::remove_dir_all(&unpacked).map_err(|source| StepError::File { action: "remove", path: unpacked, source })
+}
+
+/// The package that the meta package depends on, from the output of `apt-cache depends`.
+fn kernel_package(depends: &str) -> Option<&str> {
+    let dependencies = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    dependencies.map(str::trim).find(|name| name.starts_with("linux-image-") && name.contains("cloud-arm64"))
+}
+
+/// The first file of `folder` whose name is `wanted`.
+fn file_in(folder: &std::path::Path, wanted: impl Fn(&str) -> bool) -> Result<PathBuf, StepError> {
+    let files =
+        fs::read_dir(folder).map_err(|source| StepError::File { action: "list", path: folder.to_owned(), source })?;
+    let found = files.flatten().find(|file| file.file_name().to_str().is_some_and(&wanted));
+    found.map(|file| file.path()).ok_or(StepError::NoKernelImage { folder: folder.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_the_meta_packages_dependency() {
+        let depends =
+            "linux-image-cloud-arm64:arm64\n  Depends: linux-image-6.1.0-56-cloud-arm64:arm64\n  Suggests: x\n";
+        assert_eq!(kernel_package(depends), Some("linux-image-6.1.0-56-cloud-arm64:arm64"));
+        assert_eq!(kernel_package("N: unable to locate"), None);
+    }
+}

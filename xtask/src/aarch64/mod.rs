@@ -1,0 +1,49 @@
+//! The tests on AArch64: cross-compiled ([`build`]), then run by qemu's user mode ([`user`]) and in a guest of its own ([`system`]).
+
+pub(crate) mod build;
+mod cpio;
+mod initramfs;
+pub(crate) mod kernel;
+pub(crate) mod system;
+pub(crate) mod user;
+
+use std::path::PathBuf;
+
+use crate::{
+    need::{Toolchain, target_folder},
+    workspace::Workspace,
+};
+
+/// The target of every build here.
+pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
+/// Its linker, from Debian's cross compiler.
+pub(crate) const LINKER: &str = "aarch64-linux-gnu-gcc";
+/// Where Debian puts the target's C library.
+const LIBRARIES: &str = "/usr/aarch64-linux-gnu/lib";
+/// A compiler with the target's standard library, where rustup cannot bring one.
+pub(crate) const DEBIAN_STD: [&str; 2] = ["rustc-web", "libstd-rust-web-dev:arm64"];
+/// The compiler in the first of [`DEBIAN_STD`], and its sysroot.
+const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
+const DEBIAN_SYSROOT: &str = "/usr";
+
+/// The compiler that has a standard library for [`TARGET`].
+pub(crate) enum Compiler {
+    /// The one that cargo uses anyway.
+    Active,
+    /// Debian's, driven by the same cargo.
+    Debian,
+}
+
+impl Compiler {
+    /// The first that is installed.
+    pub(crate) fn find(workspace: &Workspace) -> Option<Compiler> {
+        let has_std = |sysroot: PathBuf| sysroot.join(target_folder(TARGET)).is_dir();
+        if Toolchain::Active.sysroot(workspace).is_some_and(has_std) {
+            Some(Compiler::Active)
+        } else if has_std(PathBuf::from(DEBIAN_SYSROOT)) {
+            Some(Compiler::Debian)
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Boots a guest that runs every AArch64 test and powers itself off.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
+    process::{ChildStdout, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use super::{build, initramfs, kernel};
+use crate::{
+    process,
+    step::{Done, StepError},
+    workspace::Workspace,
+};
+
+/// Starts the lines of the console that are meant for us; `guest/init.rs` prints them.
+const MARK: &str = "palimpsest-guest:";
+/// For the whole run; the guest stops a program that hangs well before.
+const LIMIT: Duration = Duration::from_secs(1500);
+
+pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
+    let programs = build::test_programs(workspace)?;
+    let init = build::guest_init(workspace)?;
+    let initramfs = workspace.separate_target("guest").join("initramfs.cpio");
+    fs::write(&initramfs, initramfs::build(&init, &programs)?).map_err(|source| StepError::File {
+        action: "write",
+        path: initramfs.clone(),
+        source,
+    })?;
+    // cortex-a72: its caches need the explicit flushes that newer models of qemu do without, and it boots in two seconds.
+    let mut qemu = process::program("qemu-system-aarch64", workspace);
+    qemu.args([
+        "-machine",
+        "virt,gic-version=3",
+        "-cpu",
+        "cortex-a72",
+        "-accel",
+        "tcg,thread=multi",
+        "-smp",
+        "2",
+        "-m",
+        "2G",
+    ])
+    .args(["-nographic", "-no-reboot", "-nic", "none", "-append", "console=ttyAMA0 quiet panic=-1"])
+    .arg("-kernel")
+    .arg(kernel::image(workspace))
+    .arg("-initrd")
+    .arg(&initramfs);
+    let console = run(&mut qemu)?;
+    let names: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
+    let failed = failures(&console, &names);
+    if failed.is_empty() {
+        Ok(Done::PassedWith(format!("{} test programs", names.len())))
+    } else {
+        Err(StepError::Programs { failed, total: names.len() })
+    }
+}
+
+/// Runs `qemu`, shows the guest's console and returns its marked lines.
+fn run(qemu: &mut Command) -> Result<Vec<String>, StepError> {
+    process::announce(qemu);
+    let spawned = qemu.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn();
+    let mut child = spawned.map_err(|source| StepError::Start { command: "qemu-system-aarch64".to_owned(), source })?;
+    let reader = child.stdout.take().map(|stdout| thread::spawn(move || show(stdout)));
+    process::wait_within(qemu, child, LIMIT)?;
+    Ok(reader.and_then(|reader| reader.join().ok()).unwrap_or_default())
+}
+
+fn show(console: ChildStdout) -> Vec<String> {
+    let mut marked = Vec::new();
+    for line in BufReader::new(console).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+        println!("guest| {line}");
+        // A test may have left an unfinished line before the mark.
+        if let Some((_, report)) = line.split_once(MARK) {
+            marked.push(report.trim().to_owned());
+        }
+    }
+    marked
+}
+
+/// Why each program of `names` did not pass, if it did not, by the guest's reports.
+fn failures(reports: &[String], names: &[&str]) -> Vec<String> {
+    let mut failed = Vec::new();
+    for name in names {
+        let outcome = reports.iter().find_map(|report| report.strip_prefix(name)?.strip_prefix(' '));
+        match outcome {
+            Some(outcome) if outcome.starts_with("passed") => {}
+            Some(outcome) => failed.push(format!("{name} {outcome}")),
+            None => failed.push(format!("{name} was not run to its end")),
+        }
+    }
+    failed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_passes_only_by_a_report_that_says_so() {
+        let reports = ["text.lib passed after 1.0 s", "sys.lib failed exit 101 after 2.0 s", "end"].map(str::to_owned);
+        let failed = failures(&reports, &["text.lib", "sys.lib", "text"]);
+        assert_eq!(failed, ["sys.lib failed exit 101 after 2.0 s", "text was not run to its end"]);
+    }
+}

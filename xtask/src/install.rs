@@ -1,0 +1,137 @@
+//! `--install`: brings what the steps lack. Whatever cannot be brought is said, and its steps are skipped.
+
+use std::{fs, os::unix::fs::MetadataExt, process::Command, process::ExitCode};
+
+use crate::{
+    aarch64,
+    need::{Need, Toolchain},
+    process,
+    step::{Step, StepError, chain},
+    workspace::Workspace,
+};
+
+/// Installs what `steps` need or want and lack. Fails when something that it should bring is still lacking afterwards.
+pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> ExitCode {
+    let missing = missing(workspace, steps);
+    if missing.is_empty() {
+        println!("install: nothing is missing");
+        return ExitCode::SUCCESS;
+    }
+    for need in missing.iter().filter(|need| !matches!(need, Need::GuestKernel)) {
+        report(*need, rust_part(workspace, *need));
+    }
+    if let Err(error) = debian_packages(workspace, &missing) {
+        println!("install: {}", chain(&error));
+    }
+    let left = self::missing(workspace, steps);
+    for need in &left {
+        println!("install: still missing: {}", need.remedy());
+    }
+    // Nobody else builds these, and their steps are skipped.
+    let expected = left.iter().all(|need| matches!(need, Need::CargoProgram { .. }));
+    if expected { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Every need or want of `steps` that is not met, each once.
+fn missing(workspace: &Workspace, steps: &[Step]) -> Vec<Need> {
+    let mut missing = Vec::new();
+    for need in steps.iter().flat_map(|step| step.needs.iter().chain(step.wants)) {
+        if !missing.contains(need) && !need.is_met(workspace) {
+            missing.push(*need);
+        }
+    }
+    missing
+}
+
+fn report(need: Need, result: Result<(), StepError>) {
+    if let Err(error) = result {
+        println!("install: {}: {}", need.remedy(), chain(&error));
+    }
+}
+
+/// The part of `need` that rustup brings.
+fn rust_part(workspace: &Workspace, need: Need) -> Result<(), StepError> {
+    let mut rustup = process::program("rustup", workspace);
+    match need {
+        Need::Component { toolchain: Toolchain::Active, component, .. } => rustup.args(["component", "add", component]),
+        Need::Component { toolchain: Toolchain::Nightly, component, .. } => {
+            rustup.args(["toolchain", "install", "nightly", "--profile", "minimal", "--component", component])
+        }
+        Need::Target { triple } => rustup.args(["target", "add", triple]),
+        Need::Aarch64Std => rustup.args(["target", "add", aarch64::TARGET]),
+        Need::Program { .. } | Need::File { .. } | Need::CargoProgram { .. } | Need::GuestKernel => return Ok(()),
+    };
+    process::stream(&mut rustup)
+}
+
+/// The Debian packages behind `missing`, and the guest's kernel, which is unpacked and not installed.
+fn debian_packages(workspace: &Workspace, missing: &[Need]) -> Result<(), StepError> {
+    let mut packages = packages(missing);
+    // Asked again: rustup may have brought it just now.
+    let debian_std = missing.contains(&Need::Aarch64Std) && !Need::Aarch64Std.is_met(workspace);
+    if debian_std {
+        packages.extend(aarch64::DEBIAN_STD);
+    }
+    let kernel = missing.contains(&Need::GuestKernel);
+    if packages.is_empty() && !kernel {
+        return Ok(());
+    }
+    if debian_std || kernel {
+        process::stream(as_root("dpkg", workspace).args(["--add-architecture", "arm64"]))?;
+    }
+    process::stream(as_root("apt-get", workspace).args(["update", "--quiet"]))?;
+    if !packages.is_empty() && apt_install(workspace, &packages).is_err() {
+        // One package that cannot be had must not keep the others away.
+        for package in &packages {
+            if let Err(error) = apt_install(workspace, &[package]) {
+                println!("install: {}", chain(&error));
+            }
+        }
+    }
+    if kernel { aarch64::kernel::fetch(workspace) } else { Ok(()) }
+}
+
+/// The packages named by `missing`, each once.
+fn packages(missing: &[Need]) -> Vec<&'static str> {
+    let mut packages = Vec::new();
+    for need in missing {
+        if let Need::Program { package, .. } | Need::File { package, .. } = need
+            && !packages.contains(package)
+        {
+            packages.push(*package);
+        }
+    }
+    packages
+}
+
+fn apt_install(workspace: &Workspace, packages: &[&str]) -> Result<(), StepError> {
+    let mut apt = as_root("env", workspace);
+    apt.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "--yes", "--quiet", "--no-install-recommends"]);
+    process::stream(apt.args(packages))
+}
+
+/// `program`, through sudo unless this process is root's.
+fn as_root(program: &str, workspace: &Workspace) -> Command {
+    if fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0) {
+        return process::program(program, workspace);
+    }
+    let mut sudo = process::program("sudo", workspace);
+    sudo.args(["--non-interactive", program]);
+    sudo
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_is_asked_for_once() {
+        let missing = [
+            Need::Program { program: "gdb", package: "gdb" },
+            Need::File { path: "/a", package: "libc6-dev" },
+            Need::File { path: "/b", package: "libc6-dev" },
+            Need::CargoProgram { program: "cargo-deny" },
+        ];
+        assert_eq!(packages(&missing), ["gdb", "libc6-dev"]);
+    }
+}

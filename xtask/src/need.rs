@@ -1,0 +1,103 @@
+//! What a step needs of the machine, whether it is there, and what brings it.
+
+use std::path::{Path, PathBuf};
+
+use crate::{aarch64, process, workspace::Workspace};
+
+/// One thing that must be present.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Need {
+    /// A program in PATH, from a Debian package.
+    Program { program: &'static str, package: &'static str },
+    /// A file, from a Debian package.
+    File { path: &'static str, package: &'static str },
+    /// A program in PATH that `cargo install` builds.
+    CargoProgram { program: &'static str },
+    /// Part of a toolchain; `file` below its sysroot tells that it is there.
+    Component { toolchain: Toolchain, component: &'static str, file: &'static str },
+    /// The standard library of `triple`, or `core` and `alloc` where it has none.
+    Target { triple: &'static str },
+    /// The standard library of [`aarch64::TARGET`], by rustup or by Debian.
+    Aarch64Std,
+    /// The kernel image of the AArch64 guest.
+    GuestKernel,
+}
+
+/// A Rust toolchain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Toolchain {
+    /// The one that runs this program.
+    Active,
+    /// Needed for sanitizers and fuzzing.
+    Nightly,
+}
+
+impl Toolchain {
+    /// The argument that selects it in rustup's proxies.
+    fn selector(self) -> Option<&'static str> {
+        match self {
+            Toolchain::Active => None,
+            Toolchain::Nightly => Some("+nightly"),
+        }
+    }
+
+    /// Its name in rustup; `None` where rustup's own choice is meant.
+    pub(crate) fn name(self) -> Option<&'static str> {
+        match self {
+            Toolchain::Active => None,
+            Toolchain::Nightly => Some("nightly"),
+        }
+    }
+
+    /// Its root folder, or `None` when it is not installed.
+    pub(crate) fn sysroot(self, workspace: &Workspace) -> Option<PathBuf> {
+        let mut rustc = process::program("rustc", workspace);
+        // rustup would otherwise download a missing toolchain here; only `install` may.
+        rustc.env("RUSTUP_AUTO_INSTALL", "0").args(self.selector()).args(["--print", "sysroot"]);
+        let output = rustc.output().ok().filter(|output| output.status.success())?;
+        Some(PathBuf::from(String::from_utf8(output.stdout).ok()?.trim()))
+    }
+
+    fn has(self, workspace: &Workspace, file: impl AsRef<Path>) -> bool {
+        self.sysroot(workspace).is_some_and(|sysroot| sysroot.join(file).exists())
+    }
+}
+
+impl Need {
+    /// Whether it is there.
+    pub(crate) fn is_met(self, workspace: &Workspace) -> bool {
+        match self {
+            Need::Program { program, .. } | Need::CargoProgram { program } => process::is_runnable(program),
+            Need::File { path, .. } => Path::new(path).exists(),
+            Need::Component { toolchain, file, .. } => toolchain.has(workspace, file),
+            Need::Target { triple } => Toolchain::Active.has(workspace, target_folder(triple)),
+            Need::Aarch64Std => aarch64::Compiler::find(workspace).is_some(),
+            Need::GuestKernel => aarch64::kernel::image(workspace).is_file(),
+        }
+    }
+
+    /// What is missing and what brings it, for the table.
+    pub(crate) fn remedy(self) -> String {
+        match self {
+            Need::Program { program, package } => format!("no {program}: Debian package {package}"),
+            Need::File { path, package } => format!("no {path}: Debian package {package}"),
+            Need::CargoProgram { program } => format!("no {program}: `cargo install --locked {program}`"),
+            Need::Component { toolchain, component, .. } => match toolchain.name() {
+                Some(name) => format!("no {component}: `rustup toolchain install {name} --component {component}`"),
+                None => format!("no {component}: `rustup component add {component}`"),
+            },
+            Need::Target { triple } => format!("no {triple}: `rustup target add {triple}`"),
+            Need::Aarch64Std => format!(
+                "no standard library of {0}: `rustup target add {0}`, or Debian packages {1}",
+                aarch64::TARGET,
+                aarch64::DEBIAN_STD.join(" and ")
+            ),
+            Need::GuestKernel => "no guest kernel: `cargo xtask install` unpacks Debian's".to_owned(),
+        }
+    }
+}
+
+/// Where a toolchain keeps the libraries of `triple`, below its sysroot.
+pub(crate) fn target_folder(triple: &str) -> PathBuf {
+    Path::new("lib/rustlib").join(triple).join("lib")
+}

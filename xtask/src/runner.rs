@@ -1,0 +1,104 @@
+//! Chooses the steps, runs them in order and ends with the table.
+
+use std::{process::ExitCode, time::Instant};
+
+use crate::{
+    need::Need,
+    step::{Done, Pace, Step, StepError, chain},
+    table::{self, Outcome, Row},
+    workspace::Workspace,
+};
+
+/// Which steps to run.
+#[derive(Default)]
+pub(crate) struct Selection {
+    /// These alone, when there are any.
+    pub(crate) only: Vec<String>,
+    /// None that is slower than this.
+    pub(crate) pace: Pace,
+}
+
+/// The steps of `all` that `selection` names, in the order of `all`.
+pub(crate) fn select(all: &[Step], selection: &Selection) -> Result<Vec<Step>, StepError> {
+    if let Some(name) = selection.only.iter().find(|name| !all.iter().any(|step| step.name == name.as_str())) {
+        let known = all.iter().map(|step| step.name).collect::<Vec<_>>().join(", ");
+        return Err(StepError::UnknownStep { name: name.clone(), known });
+    }
+    let named = |step: &Step| selection.only.is_empty() || selection.only.iter().any(|name| name == step.name);
+    let chosen: Vec<Step> = all.iter().filter(|step| named(step) && step.pace <= selection.pace).copied().collect();
+    if chosen.is_empty() { Err(StepError::NothingSelected) } else { Ok(chosen) }
+}
+
+/// Runs `steps` and prints the table; fails when a step failed.
+pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> ExitCode {
+    let mut rows = Vec::new();
+    for step in steps {
+        println!("\n=== {}: {}", step.name, step.about);
+        let start = Instant::now();
+        let (outcome, remark) = outcome(workspace, step);
+        if outcome == Outcome::Failed {
+            println!("=== {} failed: {remark}", step.name);
+        }
+        rows.push(Row { name: step.name, outcome, seconds: start.elapsed().as_secs_f64(), remark });
+    }
+    println!("\n{}", table::render(&rows));
+    if rows.iter().any(|row| row.outcome == Outcome::Failed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn outcome(workspace: &Workspace, step: &Step) -> (Outcome, String) {
+    let missing = remedies(workspace, step.needs);
+    if !missing.is_empty() {
+        return (Outcome::Skipped, missing);
+    }
+    let lacking = remedies(workspace, step.wants);
+    match (step.run)(workspace) {
+        Ok(Done::Passed) if lacking.is_empty() => (Outcome::Passed, String::new()),
+        Ok(Done::Passed) => (Outcome::Passed, format!("in part; {lacking}")),
+        Ok(Done::PassedWith(remark)) if lacking.is_empty() => (Outcome::Passed, remark),
+        Ok(Done::PassedWith(remark)) => (Outcome::Passed, format!("in part; {lacking}; {remark}")),
+        Ok(Done::Skipped(reason)) => (Outcome::Skipped, reason),
+        Err(error) => (Outcome::Failed, chain(&error)),
+    }
+}
+
+/// What would bring those of `needs` that are missing.
+pub(crate) fn remedies(workspace: &Workspace, needs: &[Need]) -> String {
+    let missing = needs.iter().filter(|need| !need.is_met(workspace));
+    missing.map(|need| need.remedy()).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps;
+
+    fn names(selection: &Selection) -> Vec<&'static str> {
+        select(&steps::all(), selection).expect("a valid selection").iter().map(|step| step.name).collect()
+    }
+
+    #[test]
+    fn every_step_runs_by_default_and_its_name_is_unique() {
+        let mut all = names(&Selection::default());
+        assert_eq!(all.len(), steps::all().len());
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), steps::all().len());
+    }
+
+    #[test]
+    fn only_keeps_the_order_of_the_steps() {
+        assert_eq!(names(&Selection { only: vec!["test".into(), "fmt".into()], pace: Pace::Slow }), ["fmt", "test"]);
+    }
+
+    #[test]
+    fn quick_leaves_out_the_slow_steps() {
+        let quick = names(&Selection { only: Vec::new(), pace: Pace::Quick });
+        assert!(quick.contains(&"test") && !quick.contains(&"aarch64-system"), "{quick:?}");
+    }
+
+    #[test]
+    fn an_unknown_step_is_named() {
+        let error = select(&steps::all(), &Selection { only: vec!["tset".into()], pace: Pace::Slow }).err();
+        assert!(error.is_some_and(|error| error.to_string().starts_with("there is no step \"tset\"")));
+    }
+}

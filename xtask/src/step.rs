@@ -1,0 +1,90 @@
+//! What a step is, and how it ends.
+
+use std::{error::Error, io, path::PathBuf};
+
+use crate::{need::Need, workspace::Workspace};
+
+/// One check.
+#[derive(Clone, Copy)]
+pub(crate) struct Step {
+    /// As given to `--only`.
+    pub(crate) name: &'static str,
+    /// One line for `--list`.
+    pub(crate) about: &'static str,
+    /// Whether `--quick` keeps it.
+    pub(crate) pace: Pace,
+    /// The step is skipped when one of these is missing.
+    pub(crate) needs: &'static [Need],
+    /// The step covers less when one of these is missing, and the table says so.
+    pub(crate) wants: &'static [Need],
+    /// The check itself; called only when every need is met.
+    pub(crate) run: fn(&Workspace) -> Result<Done, StepError>,
+}
+
+/// How long a step takes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) enum Pace {
+    /// Kept by `--quick`.
+    Quick,
+    /// Left out by `--quick`.
+    #[default]
+    Slow,
+}
+
+/// A step that did not fail.
+pub(crate) enum Done {
+    /// Everything in it held.
+    Passed,
+    /// It held, with a remark for the table.
+    PassedWith(String),
+    /// There was nothing to run.
+    Skipped(String),
+}
+
+/// Why a step failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StepError {
+    #[error("cannot start `{command}`; is it installed?")]
+    Start {
+        command: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("`{command}` ended with {status}")]
+    Failed { command: String, status: std::process::ExitStatus },
+    #[error("`{command}` was stopped after {seconds} s")]
+    TimeLimit { command: String, seconds: u64 },
+    #[error("cannot {action} {}", path.display())]
+    File {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} of {total} programs failed: {}", failed.len(), failed.join("; "))]
+    Programs { failed: Vec<String>, total: usize },
+    #[error("cargo named no test program for {target}; see its output above")]
+    NoPrograms { target: &'static str },
+    #[error("cargo's output is not what this program expects: {found}")]
+    CargoOutput { found: String },
+    #[error("no Debian package of a cloud kernel in the dependencies of {package}: {found:?}")]
+    NoKernelPackage { package: &'static str, found: String },
+    #[error("no kernel image in {}", folder.display())]
+    NoKernelImage { folder: PathBuf },
+    #[error("there is no step {name:?}; the steps are {known}")]
+    UnknownStep { name: String, known: String },
+    #[error("--only and --quick leave no step to run")]
+    NothingSelected,
+}
+
+/// The message of `error` with those of its sources.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

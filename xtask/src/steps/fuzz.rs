@@ -1,0 +1,77 @@
+//! A short run of every fuzz target, with libFuzzer and AddressSanitizer, as cargo-fuzz would build them.
+
+use std::{path::Path, time::Duration};
+
+use crate::{
+    process,
+    step::{Done, StepError},
+    workspace::Workspace,
+};
+
+/// A package in cargo-fuzz's layout: one binary for each target.
+const MANIFEST: &str = "fuzz/Cargo.toml";
+/// Sanitizer flags must not reach build scripts, so the host is named as a target.
+const HOST: &str = "x86_64-unknown-linux-gnu";
+/// Coverage and sanitizer flags of cargo-fuzz.
+const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Cllvm-args=-simplifycfg-branch-fold-threshold=0 \
+    -Ccodegen-units=1 -Cdebug-assertions --cfg fuzzing \
+    -Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer";
+/// For one target.
+const SECONDS: u64 = 10;
+
+pub(super) fn fuzz(workspace: &Workspace) -> Result<Done, StepError> {
+    let manifest = workspace.root.join(MANIFEST);
+    if !manifest.is_file() {
+        return Ok(Done::Skipped(format!("there is no {MANIFEST}")));
+    }
+    let mut metadata = process::nightly_cargo(workspace);
+    metadata.args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]).arg(&manifest);
+    let targets = binaries(&process::capture(&mut metadata)?, &manifest)?;
+    let folder = workspace.separate_target("fuzz");
+    let mut build = process::nightly_cargo(workspace);
+    build.args(["build", "--release", "--target", HOST, "--manifest-path"]).arg(&manifest);
+    build.env("RUSTFLAGS", RUSTFLAGS).env("CARGO_TARGET_DIR", &folder);
+    process::stream(&mut build)?;
+    let mut failed = Vec::new();
+    for target in &targets {
+        let mut run = process::program(folder.join(HOST).join("release").join(target), workspace);
+        run.arg("-verbosity=0").arg(format!("-max_total_time={SECONDS}")).arg(format!("-artifact_prefix={}/{target}-", folder.display()));
+        if let Err(error) = process::stream_within(&mut run, Duration::from_secs(6 * SECONDS)) {
+            failed.push(error.to_string());
+        }
+    }
+    if failed.is_empty() {
+        Ok(Done::PassedWith(format!("{} targets, {SECONDS} s each", targets.len())))
+    } else {
+        Err(StepError::Programs { failed, total: targets.len() })
+    }
+}
+
+/// The binaries of the package at `manifest`, from cargo's metadata.
+fn binaries(metadata: &str, manifest: &Path) -> Result<Vec<String>, StepError> {
+    let unexpected = || StepError::CargoOutput { found: metadata.chars().take(200).collect() };
+    let metadata: serde_json::Value = serde_json::from_str(metadata).map_err(|_| unexpected())?;
+    let packages = metadata["packages"].as_array().ok_or_else(unexpected)?;
+    let package = packages.iter().find(|package| package["manifest_path"].as_str().map(Path::new) == Some(manifest));
+    let targets = package.and_then(|package| package["targets"].as_array()).ok_or_else(unexpected)?;
+    let binaries = targets
+        .iter()
+        .filter(|target| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "bin")));
+    Ok(binaries.filter_map(|target| Some(target["name"].as_str()?.to_owned())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_binaries_of_the_package_are_the_targets() {
+        let metadata = r#"{"packages":[
+            {"manifest_path":"/a/Cargo.toml","targets":[{"kind":["bin"],"name":"other"}]},
+            {"manifest_path":"/fuzz/Cargo.toml","targets":[{"kind":["bin"],"name":"packs"},{"kind":["lib"],"name":"shared"}]}]}"#;
+        assert_eq!(binaries(metadata, Path::new("/fuzz/Cargo.toml")).expect("valid metadata"), ["packs"]);
+        assert!(binaries("{}", Path::new("/fuzz/Cargo.toml")).is_err());
+    }
+}

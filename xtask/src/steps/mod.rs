@@ -1,0 +1,140 @@
+//! The steps, in the order in which they run: cheap and telling ones first.
+
+mod fuzz;
+mod sanitizers;
+mod style;
+mod supply;
+mod tests;
+
+use crate::{
+    aarch64,
+    need::{Need, Toolchain},
+    step::{Pace, Step},
+};
+
+const RUSTFMT: Need = Need::Component { toolchain: Toolchain::Active, component: "rustfmt", file: "bin/cargo-fmt" };
+const CLIPPY: Need = Need::Component { toolchain: Toolchain::Active, component: "clippy", file: "bin/cargo-clippy" };
+const NIGHTLY: Need = Need::Component { toolchain: Toolchain::Nightly, component: "rustc", file: "bin/rustc" };
+const STD_SOURCE: Need = Need::Component {
+    toolchain: Toolchain::Nightly,
+    component: "rust-src",
+    file: "lib/rustlib/src/rust/library/std/Cargo.toml",
+};
+const GDB: Need = Need::Program { program: "gdb", package: "gdb" };
+const PERF: Need = Need::Program { program: "perf", package: "linux-perf" };
+/// libFuzzer itself is C++.
+const CXX: Need = Need::Program { program: "c++", package: "g++" };
+const AARCH64_LINKER: Need = Need::Program { program: aarch64::LINKER, package: "gcc-aarch64-linux-gnu" };
+const AARCH64_LIBC: Need = Need::File { path: "/usr/aarch64-linux-gnu/lib/crt1.o", package: "libc6-dev-arm64-cross" };
+const QEMU_USER: Need = Need::Program { program: "qemu-aarch64", package: "qemu-user" };
+const QEMU_SYSTEM: Need = Need::Program { program: "qemu-system-aarch64", package: "qemu-system-arm" };
+
+/// Every step there is.
+pub(crate) fn all() -> Vec<Step> {
+    vec![
+        Step {
+            name: "fmt",
+            about: "the sources are formatted",
+            pace: Pace::Quick,
+            needs: &[RUSTFMT],
+            wants: &[],
+            run: style::fmt,
+        },
+        Step {
+            name: "clippy",
+            about: "no lint fires, in any target with every feature",
+            pace: Pace::Quick,
+            needs: &[CLIPPY],
+            wants: &[],
+            run: style::clippy,
+        },
+        Step {
+            name: "doc",
+            about: "the documentation builds without a warning",
+            pace: Pace::Quick,
+            needs: &[],
+            wants: &[],
+            run: style::doc,
+        },
+        Step {
+            name: "no-std",
+            about: "the cores of palimpsest-text build for a target without std",
+            pace: Pace::Quick,
+            needs: &[],
+            wants: &[tests::BARE_TARGET],
+            run: tests::no_std,
+        },
+        Step {
+            name: "test",
+            about: "every test of the workspace passes",
+            pace: Pace::Quick,
+            needs: &[],
+            wants: &[GDB, PERF],
+            run: tests::test,
+        },
+        Step {
+            name: "loom",
+            about: "the lock-free parts hold in every interleaving that loom explores",
+            pace: Pace::Slow,
+            needs: &[],
+            wants: &[],
+            run: tests::loom,
+        },
+        Step {
+            name: "tsan",
+            about: "ThreadSanitizer finds no data race, with std instrumented as well",
+            pace: Pace::Slow,
+            needs: &[NIGHTLY, STD_SOURCE],
+            wants: &[],
+            run: sanitizers::thread,
+        },
+        Step {
+            name: "asan",
+            about: "AddressSanitizer finds no stray access and no leak",
+            pace: Pace::Slow,
+            needs: &[NIGHTLY],
+            wants: &[],
+            run: sanitizers::address,
+        },
+        Step {
+            name: "fuzz",
+            about: "each fuzz target survives a short run",
+            pace: Pace::Slow,
+            needs: &[NIGHTLY, CXX],
+            wants: &[],
+            run: fuzz::fuzz,
+        },
+        Step {
+            name: "deny",
+            about: "licences, sources and advisories of the dependencies are in order",
+            pace: Pace::Slow,
+            needs: &[supply::CARGO_DENY],
+            wants: &[],
+            run: supply::deny,
+        },
+        Step {
+            name: "aarch64-build",
+            about: "the library and its tests build for AArch64",
+            pace: Pace::Slow,
+            needs: &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC],
+            wants: &[],
+            run: aarch64::build::step,
+        },
+        Step {
+            name: "aarch64-user",
+            about: "the AArch64 tests that user-mode emulation can run pass",
+            pace: Pace::Slow,
+            needs: &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC, QEMU_USER],
+            wants: &[],
+            run: aarch64::user::step,
+        },
+        Step {
+            name: "aarch64-system",
+            about: "every AArch64 test passes in a guest with a kernel of its own",
+            pace: Pace::Slow,
+            needs: &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC, QEMU_SYSTEM, Need::GuestKernel],
+            wants: &[],
+            run: aarch64::system::step,
+        },
+    ]
+}

@@ -1,0 +1,26 @@
+//! Formatting, lints, documentation.
+
+use crate::{
+    process,
+    step::{Done, StepError},
+    workspace::Workspace,
+};
+
+pub(super) fn fmt(workspace: &Workspace) -> Result<Done, StepError> {
+    process::stream(process::cargo(workspace).args(["fmt", "--all", "--check"]))?;
+    Ok(Done::Passed)
+}
+
+pub(super) fn clippy(workspace: &Workspace) -> Result<Done, StepError> {
+    let mut clippy = process::cargo(workspace);
+    clippy.args(["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]);
+    process::stream(&mut clippy)?;
+    Ok(Done::Passed)
+}
+
+pub(super) fn doc(workspace: &Workspace) -> Result<Done, StepError> {
+    let mut doc = process::cargo(workspace);
+    doc.args(["doc", "--workspace", "--no-deps", "--all-features"]).env("RUSTDOCFLAGS", "-D warnings");
+    process::stream(&mut doc)?;
+    Ok(Done::Passed)
+}

@@ -1,0 +1,37 @@
+//! The tests as cargo runs them, the build without std, and loom.
+
+use crate::{
+    need::Need,
+    process,
+    step::{Done, StepError},
+    workspace::Workspace,
+};
+
+const BARE_TRIPLE: &str = "x86_64-unknown-none";
+/// A target that has no std at all: only there does a stray `std::` fail to build.
+pub(super) const BARE_TARGET: Need = Need::Target { triple: BARE_TRIPLE };
+
+pub(super) fn no_std(workspace: &Workspace) -> Result<Done, StepError> {
+    let mut build = process::cargo(workspace);
+    build.args(["build", "--package", "palimpsest-text", "--no-default-features"]);
+    let bare = BARE_TARGET.is_met(workspace);
+    if bare {
+        build.args(["--target", BARE_TRIPLE]);
+    }
+    process::stream(&mut build)?;
+    Ok(if bare { Done::Passed } else { Done::PassedWith("built for the host, which has std".to_owned()) })
+}
+
+pub(super) fn test(workspace: &Workspace) -> Result<Done, StepError> {
+    process::stream(process::cargo(workspace).args(["test", "--workspace", "--all-features"]))?;
+    Ok(Done::Passed)
+}
+
+pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
+    let mut test = process::cargo(workspace);
+    test.args(["test", "--release", "--package", "palimpsest-text", "--lib", "loom"])
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", workspace.separate_target("loom"));
+    process::stream(&mut test)?;
+    Ok(Done::Passed)
+}
