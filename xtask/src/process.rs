@@ -96,7 +96,8 @@ fn describe(command: &Command) -> String {
 /// The beginning of `command`, for a message: [`announce`] has shown the whole.
 fn summary(command: &Command) -> String {
     const LONGEST: usize = 60;
-    let words = std::iter::once(command.get_program()).chain(command.get_args()).map(quote).collect::<Vec<_>>().join(" ");
+    let words =
+        std::iter::once(command.get_program()).chain(command.get_args()).map(quote).collect::<Vec<_>>().join(" ");
     match words.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{} …", &words[..end]),
         None => words,

@@ -41,6 +41,23 @@ pub(crate) enum Done {
     Skipped(String),
 }
 
+/// A test that a step cannot run, although it holds elsewhere.
+pub(crate) struct Unsuitable {
+    /// Part of its path, as for libtest's `--skip`.
+    pub(crate) name: &'static str,
+    /// What the step's environment lacks.
+    pub(crate) reason: &'static str,
+}
+
+impl Unsuitable {
+    /// A pass that says what `tests` were left out for.
+    pub(crate) fn remark(lead: &str, tests: &[Unsuitable]) -> Done {
+        let mut reasons: Vec<&str> = tests.iter().map(|test| test.reason).collect();
+        reasons.dedup();
+        if reasons.is_empty() { Done::Passed } else { Done::PassedWith(format!("{lead}: {}", reasons.join("; "))) }
+    }
+}
+
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {

@@ -3,6 +3,8 @@
 //! Times of virtual machines drift within seconds. Measured one after the other, two equal contestants can differ by a third; measured
 //! in rounds, the drift reaches both.
 
+use std::time::{Duration, Instant};
+
 /// Median and spread of a set of samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
@@ -35,19 +37,34 @@ pub fn rotation(contestants: usize, round: usize) -> impl Iterator<Item = usize>
     (0..contestants).map(move |place| (place + round) % contestants)
 }
 
-/// Runs `rounds` rounds over `contestants`. `sample` takes one sample of the contestant; its error ends the sampling.
-/// Returns the samples of each contestant.
+/// How many rounds to run: as many as the time allows, within limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rounds {
+    /// So many in any case.
+    pub least: usize,
+    /// Not more than these.
+    pub most: usize,
+    /// No round begins later than this after the first, except for the least number.
+    pub budget: Duration,
+}
+
+/// Runs rounds over `contestants`. `sample` takes one sample of the contestant; its error ends the sampling.
+/// Returns the samples of each contestant, the same number for all.
 ///
 /// # Errors
 ///
 /// The first error of `sample`.
 pub fn interleave<C, E>(
     contestants: &mut [C],
-    rounds: usize,
+    rounds: Rounds,
     mut sample: impl FnMut(&mut C) -> Result<f64, E>,
 ) -> Result<Vec<Vec<f64>>, E> {
-    let mut samples = vec![Vec::with_capacity(rounds); contestants.len()];
-    for round in 0..rounds {
+    let started = Instant::now();
+    let mut samples = vec![Vec::with_capacity(rounds.most); contestants.len()];
+    for round in 0..rounds.most.max(rounds.least) {
+        if round >= rounds.least && started.elapsed() >= rounds.budget {
+            break;
+        }
         for index in rotation(contestants.len(), round) {
             samples[index].push(sample(&mut contestants[index])?);
         }
@@ -58,6 +75,8 @@ pub fn interleave<C, E>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const UNLIMITED: Duration = Duration::MAX;
 
     #[test]
     fn summaries_of_odd_even_and_no_samples() {
@@ -72,19 +91,27 @@ mod tests {
     fn every_contestant_runs_once_a_round_in_rotating_order() {
         let mut seen = Vec::new();
         let mut contestants = ['a', 'b', 'c'];
-        let samples = interleave(&mut contestants, 4, |&mut contestant| {
-            seen.push(contestant);
-            Ok::<f64, ()>(f64::from(u32::from(contestant)))
-        });
+        let samples =
+            interleave(&mut contestants, Rounds { least: 1, most: 4, budget: UNLIMITED }, |&mut contestant| {
+                seen.push(contestant);
+                Ok::<f64, ()>(f64::from(u32::from(contestant)))
+            });
         assert_eq!(seen.iter().collect::<String>(), "abcbcacababc");
         let samples = samples.expect("no sample fails");
         assert_eq!(samples, [[97.0; 4], [98.0; 4], [99.0; 4]]);
     }
 
     #[test]
+    fn without_time_the_least_number_of_rounds_runs() {
+        let rounds = Rounds { least: 2, most: 9, budget: Duration::ZERO };
+        let samples = interleave(&mut ['a'], rounds, |_| Ok::<f64, ()>(0.0));
+        assert_eq!(samples, Ok(vec![vec![0.0; 2]]));
+    }
+
+    #[test]
     fn a_failing_sample_ends_the_sampling() {
         let mut taken = 0;
-        let outcome = interleave(&mut [1, 2], 3, |&mut contestant| {
+        let outcome = interleave(&mut [1, 2], Rounds { least: 3, most: 3, budget: UNLIMITED }, |&mut contestant| {
             taken += 1;
             if contestant == 2 { Err("refused") } else { Ok(0.0) }
         });

@@ -1,13 +1,13 @@
 //! What a suite is, and the run that drives suites.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::with_causes;
 use crate::placers::{Contestant, Packed};
 use crate::progress::Progress;
 use crate::record::{Entry, FORMAT_VERSION, Report, Skipped, Unit};
-use crate::sampler::Summary;
+use crate::sampler::{Rounds, Summary};
 use crate::{BenchError, PlaceError, host, suites};
 
 /// How much time a run may take.
@@ -21,6 +21,14 @@ pub enum Effort {
 }
 
 impl Effort {
+    /// Limits of a sampling: `least` and `most` rounds of a full run and its time; a quick one has a fifth of the time.
+    pub(crate) fn rounds(self, least: usize, most: usize, budget: Duration) -> Rounds {
+        match self {
+            Self::Quick => Rounds { least: (least / 3).max(2), most: (most / 3).max(2), budget: budget / 5 },
+            Self::Full => Rounds { least, most, budget },
+        }
+    }
+
     /// `quick` or `full`, whichever this is.
     #[must_use]
     pub fn pick<T>(self, quick: T, full: T) -> T {

@@ -115,9 +115,12 @@ fn measure(arguments: &Arguments) -> Result<(), Failure> {
         effort: if arguments.quick { Effort::Quick } else { Effort::Full },
         memory_probe: Some(vec![own_file, PROBE.into()]),
     };
+    for path in [&arguments.json, &arguments.html].into_iter().flatten().filter(|path| !is_stdout(path)) {
+        ensure_writable(path)?;
+    }
     let report = palimpsest_bench::run(&request, &progress::Bar::new())?;
     let groups: Vec<_> = suites::all().iter().flat_map(|suite| suite.groups()).collect();
-    if arguments.json.as_deref() != Some(Path::new("-")) {
+    if !arguments.json.as_deref().is_some_and(is_stdout) {
         write!(io::stdout().lock(), "{}", table::render(&report, &groups))?;
     }
     if let Some(path) = &arguments.json {
@@ -130,10 +133,20 @@ fn measure(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
+fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// A run takes minutes; a wrong path is told before it.
+fn ensure_writable(path: &Path) -> Result<(), Failure> {
+    let opened = fs::OpenOptions::new().append(true).create(true).open(path);
+    opened.map(drop).map_err(|source| Failure::Write { path: path.to_owned(), source })
+}
+
 fn write_json(report: &Report, path: &Path) -> Result<(), Failure> {
     let mut json = serde_json::to_string_pretty(report)?;
     json.push('\n');
-    if path == Path::new("-") {
+    if is_stdout(path) {
         return Ok(io::stdout().lock().write_all(json.as_bytes())?);
     }
     fs::write(path, json).map_err(|source| Failure::Write { path: path.to_owned(), source })

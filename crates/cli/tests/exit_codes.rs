@@ -37,10 +37,13 @@ fn unknown_suites_flags_and_empty_selections_are_usage_errors() {
 }
 
 #[test]
-fn a_result_that_cannot_be_written_is_a_failure() {
-    let output = palimpsest(&["bench", "--quick", "--filter", "fragmentation", "--json", "/nonexistent/file"]);
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("/nonexistent/file"));
+fn a_result_that_cannot_be_written_is_a_failure_before_anything_is_measured() {
+    for flag in ["--json", "--html"] {
+        let output = palimpsest(&["bench", "--quick", flag, "/nonexistent/file"]);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("/nonexistent/file"));
+        assert!(output.stdout.is_empty());
+    }
 }
 
 #[test]

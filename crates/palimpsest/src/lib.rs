@@ -1,1 +1,35 @@
-//! Placeholder while the workspace is laid out.
+//! Rewrite memory while it is in use.
+//!
+//! This crate re-exports the others under one name:
+//!
+//! | module | crate | what it is for |
+//! |---|---|---|
+//! | [`text`] | `palimpsest-text` | executable memory: program packs |
+//! | [`sys`] | `palimpsest-sys` | what this machine allows, mappings, core synchronisation |
+//!
+//! [`Packs`] is where most users begin:
+//!
+//! ```
+//! # #[cfg(target_arch = "x86_64")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let packs = palimpsest::Packs::new()?;
+//! // lea eax, [rdi + rsi]; ret
+//! let add = packs.load_named("add", &[0x8D, 0x04, 0x37, 0xC3], 16)?;
+//! // SAFETY: the bytes are a function of that type, and `add` outlives the call.
+//! let function = unsafe { add.function::<extern "C" fn(i32, i32) -> i32>() };
+//! assert_eq!(function(40, 2), 42);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(target_arch = "x86_64"))]
+//! # fn main() {}
+//! ```
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "std")]
+pub use palimpsest_sys as sys;
+pub use palimpsest_text as text;
+
+#[cfg(feature = "std")]
+pub use palimpsest_text::{Backing, Packs, Program};

@@ -1,14 +1,16 @@
 //! A stretch of address space that is filled with mappings piece by piece.
 
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, Range};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
-use crate::mapping::{Area, MapError, Protection, Source, map_over, reserve_aligned};
+use crate::huge::HUGE_PAGE;
+use crate::mapping::{Area, MapError, Mapping, Protection, Source, map_over, reserve_aligned};
 use crate::proc::maps::Maps;
 
 /// Reserved address space. Nothing can be accessed in it but through the [`View`]s that are placed there.
@@ -81,6 +83,37 @@ impl Reservation {
         source: Source<'_>,
         protection: Protection,
     ) -> Result<View, MapError> {
+        self.place_as(offset, len, source, protection, Announcement::AsIs)
+    }
+
+    /// As [`place`](Self::place), for code in shared memory that `perf record` shall take for anonymous.
+    ///
+    /// perf resolves names by a perf map in anonymous executable mappings only, and takes a memfd for a file. It learns of a
+    /// mapping when it is made, and nothing of its being moved (`perf_event_mmap` in `mm/mmap.c`, not in `mm/mremap.c`): so
+    /// anonymous memory is mapped first, and the memory object is moved over it. Where that is refused (SELinux may want
+    /// `execmem` for it) the object is placed as it is.
+    ///
+    /// # Errors
+    ///
+    /// As for [`place`](Self::place).
+    pub fn place_unnamed(
+        self: &Arc<Self>,
+        offset: usize,
+        len: usize,
+        source: Source<'_>,
+        protection: Protection,
+    ) -> Result<View, MapError> {
+        self.place_as(offset, len, source, protection, Announcement::Anonymous)
+    }
+
+    fn place_as(
+        self: &Arc<Self>,
+        offset: usize,
+        len: usize,
+        source: Source<'_>,
+        protection: Protection,
+        announcement: Announcement,
+    ) -> Result<View, MapError> {
         let page = rustix::param::page_size();
         let refused = MapError::Place { offset, wanted: len, len: self.area.len() };
         if len == 0
@@ -96,8 +129,14 @@ impl Reservation {
             return Err(refused);
         }
         let base = self.area.as_ptr().wrapping_add(offset);
-        // SAFETY: 1. the range lies in this reservation and, by `placed`, in no other view of it.
-        unsafe { map_over(base.expose_provenance(), len, source, protection) }?;
+        let moved = announcement == Announcement::Anonymous && {
+            // SAFETY: 1. the range lies in this reservation and, by `placed`, in no other view of it.
+            unsafe { move_over_anonymous(base, len, source, protection) }.is_ok()
+        };
+        if !moved {
+            // SAFETY: 1. as above.
+            unsafe { map_over(base.expose_provenance(), len, source, protection) }?;
+        }
         let base = NonNull::new(base).ok_or(refused)?;
         placed.insert(offset, len);
         // SAFETY: 1. mapped above, page multiples; `View::drop` is what ends it.
@@ -151,6 +190,39 @@ impl Drop for View {
     }
 }
 
+/// What a profiler that watches mappings is to believe.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Announcement {
+    AsIs,
+    Anonymous,
+}
+
+/// Maps anonymous memory at `base`, then moves a mapping of `source` over it.
+///
+/// # Safety
+///
+/// 1. The range belongs to the caller, and no reference into it is live.
+unsafe fn move_over_anonymous(
+    base: *mut u8,
+    len: usize,
+    source: Source<'_>,
+    protection: Protection,
+) -> Result<(), MapError> {
+    let elsewhere = ManuallyDrop::new(Mapping::new(source, len, protection, HUGE_PAGE)?);
+    // SAFETY: the caller's contract.
+    let moved = unsafe { map_over(base.expose_provenance(), len, Source::Anonymous, protection) }.and_then(|()| {
+        let flags = MremapFlags::MAYMOVE;
+        // SAFETY: both ranges are the caller's own, of equal length, and unreferenced; the old one is given up by this.
+        unsafe { rustix::mm::mremap_fixed(elsewhere.as_ptr().cast(), len, len, flags, base.cast()) }
+            .map(drop)
+            .map_err(|errno| MapError::diagnose("mremap", len, errno))
+    });
+    if moved.is_err() {
+        drop(ManuallyDrop::into_inner(elsewhere));
+    }
+    moved
+}
+
 /// The unmapped ranges between this process's mappings.
 fn gaps(maps: &Maps) -> Vec<Range<usize>> {
     // vm.mmap_min_addr is 64 KiB by default; lower addresses are refused to ordinary users.
@@ -199,6 +271,24 @@ mod tests {
         assert_eq!(second.address(), first.address() + 2 * MIB);
         drop(first);
         reservation.place(MIB, MIB, Source::Anonymous, Protection::Read).unwrap();
+    }
+
+    #[test]
+    fn an_unnamed_view_shows_the_object_and_leaves_nothing_elsewhere() {
+        let reservation = Arc::new(Reservation::new(4 * MIB, 2 * MIB).unwrap());
+        let memory = crate::SharedMemory::create("unnamed-test", 2 * MIB, crate::Pages::Base).unwrap();
+        let source = Source::Shared(&memory);
+        let alias = Mapping::unforked(source, 2 * MIB, 2 * MIB).unwrap();
+        let view = reservation.place_unnamed(2 * MIB, 2 * MIB, source, Protection::ReadExecute).unwrap();
+        // SAFETY: mapped writable, and nobody else has its address.
+        unsafe { alias.as_ptr().write(9) };
+        // SAFETY: mapped readable.
+        assert_eq!(unsafe { view.as_ptr().read() }, 9);
+        let maps = Maps::read().unwrap();
+        let named = |entry: &&crate::proc::maps::MapEntry| {
+            entry.path.as_ref().is_some_and(|path| path.to_string_lossy().contains("unnamed-test"))
+        };
+        assert_eq!(maps.iter().filter(named).count(), 2);
     }
 
     #[test]

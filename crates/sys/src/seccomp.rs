@@ -7,7 +7,7 @@
 //!
 //! Sources: `seccomp(2)`, `clone(2)` (exit signal 0), `wait(2)` (`__WALL`).
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::thread::ThreadId;
 
 use rustix::io::Errno;
@@ -99,16 +99,25 @@ struct Key {
 }
 
 /// Verdicts are few and asked for rarely: a list and a lock suffice. Bounded, for programs with endless threads.
+///
+/// The lock is only ever tried: in a forked child it may be held for ever by a thread that was not forked.
 static VERDICTS: Mutex<Vec<(Key, Verdict)>> = Mutex::new(Vec::new());
 const MOST_VERDICTS: usize = 64;
 
+fn verdicts() -> Option<MutexGuard<'static, Vec<(Key, Verdict)>>> {
+    match VERDICTS.try_lock() {
+        Ok(verdicts) => Some(verdicts),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 fn remembered(key: Key) -> Option<Verdict> {
-    let verdicts = VERDICTS.lock().unwrap_or_else(PoisonError::into_inner);
-    verdicts.iter().find(|(known, _)| *known == key).map(|(_, verdict)| *verdict)
+    verdicts()?.iter().find(|(known, _)| *known == key).map(|(_, verdict)| *verdict)
 }
 
 fn remember(key: Key, verdict: Verdict) {
-    let mut verdicts = VERDICTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(mut verdicts) = verdicts() else { return };
     if verdicts.len() == MOST_VERDICTS {
         verdicts.remove(0);
     }

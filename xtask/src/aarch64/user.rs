@@ -5,19 +5,12 @@ use std::time::Duration;
 use super::{LIBRARIES, build};
 use crate::{
     process,
-    step::{Done, StepError},
+    step::{Done, StepError, Unsuitable},
     workspace::Workspace,
 };
 
 /// Longest time for one program.
 const LIMIT: Duration = Duration::from_secs(300);
-
-/// A test that user mode cannot run.
-struct Unsuitable {
-    /// Part of its path, as for libtest's `--skip`.
-    name: &'static str,
-    reason: &'static str,
-}
 
 /// The system guest runs all of these.
 const UNSUITABLE: &[Unsuitable] = &[
@@ -53,12 +46,5 @@ pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
     if !failed.is_empty() {
         return Err(StepError::Programs { failed, total: programs.len() });
     }
-    let mut reasons: Vec<&str> = UNSUITABLE.iter().map(|test| test.reason).collect();
-    reasons.sort_unstable();
-    reasons.dedup();
-    Ok(if reasons.is_empty() {
-        Done::Passed
-    } else {
-        Done::PassedWith(format!("left to aarch64-system: {}", reasons.join("; ")))
-    })
+    Ok(Unsuitable::remark("left to aarch64-system", UNSUITABLE))
 }

@@ -37,7 +37,9 @@ pub(super) fn fuzz(workspace: &Workspace) -> Result<Done, StepError> {
     let mut failed = Vec::new();
     for target in &targets {
         let mut run = process::program(folder.join(HOST).join("release").join(target), workspace);
-        run.arg("-verbosity=0").arg(format!("-max_total_time={SECONDS}")).arg(format!("-artifact_prefix={}/{target}-", folder.display()));
+        run.arg("-verbosity=0")
+            .arg(format!("-max_total_time={SECONDS}"))
+            .arg(format!("-artifact_prefix={}/{target}-", folder.display()));
         if let Err(error) = process::stream_within(&mut run, Duration::from_secs(6 * SECONDS)) {
             failed.push(error.to_string());
         }

@@ -23,7 +23,7 @@ pub(super) fn no_std(workspace: &Workspace) -> Result<Done, StepError> {
 }
 
 pub(super) fn test(workspace: &Workspace) -> Result<Done, StepError> {
-    process::stream(process::cargo(workspace).args(["test", "--workspace", "--all-features"]))?;
+    process::stream(process::cargo(workspace).args(["test", "--workspace", "--all-features", "--no-fail-fast"]))?;
     Ok(Done::Passed)
 }
 

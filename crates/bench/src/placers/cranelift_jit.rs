@@ -29,10 +29,9 @@ impl CraneliftJit {
     fn define(&mut self, code: &[u8]) -> Result<FuncId, PlaceError> {
         let module = self.module()?;
         let signature = module.make_signature();
-        let defined = module
-            .declare_anonymous_function(&signature)
-            .and_then(|id| module.define_function_bytes(id, 16, code, &[]).map(|()| id));
-        defined.map_err(|error| refused(code.len(), &error))
+        let id = module.declare_anonymous_function(&signature).map_err(|error| refused(code.len(), &error))?;
+        module.define_function_bytes(id, 16, code, &[]).map_err(|error| refused(code.len(), &error))?;
+        Ok(id)
     }
 
     fn finalize(&mut self) -> Result<(), PlaceError> {

@@ -3,6 +3,7 @@
 mod common;
 mod freeing;
 mod library_calls;
+#[cfg(feature = "unwind")]
 mod observing;
 mod one_changed_line;
 mod relocations;

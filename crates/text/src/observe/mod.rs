@@ -5,7 +5,7 @@
 //!
 //! | observer | who reads it | removal |
 //! |---|---|---|
-//! | `PerfMap` | `perf report`, `perf script`, any profiler that reads `/tmp/perf-PID.map` | none: the format cannot express it |
+//! | `PerfMap` | profilers that read `/tmp/perf-PID.map`; `perf` itself only with some backings, see there | none: the format cannot express it |
 //! | `JitDump` | `perf record -k mono` followed by `perf inject --jit` | by time: a later program at the same address wins |
 //! | `GdbJit` | gdb, lldb | yes |
 //! | `UnwindRegistry` | `_Unwind_Backtrace`, `std::backtrace`, panics crossing a frame | yes |

@@ -8,6 +8,7 @@ use super::PACK;
 use super::backing::Backing;
 use super::error::OpenError;
 use super::handle::Packs;
+use super::memory::Profiling;
 use super::root::Root;
 use crate::observe::Observer;
 
@@ -62,6 +63,12 @@ pub(super) struct Config {
     pub(super) fork: ForkPolicy,
     pub(super) reclaim: ReclaimPolicy,
     pub(super) observers: Vec<Box<dyn Observer>>,
+}
+
+impl Config {
+    pub(super) fn profiling(&self) -> Profiling {
+        if self.observers.is_empty() { Profiling::None } else { Profiling::ByName }
+    }
 }
 
 /// Options for [`Packs`]; see [`Packs::builder`].

@@ -98,7 +98,7 @@ impl Epochs {
     /// [`advance`](Self::advance).
     pub(crate) fn oldest_pin(&self) -> u64 {
         self.seats()
-            // Acquire, partner: the Release store in `unpin`. Forbids that the code is overwritten before its last run.
+            // Acquire, partner: the Release stores in `unpin` and `pin`. Forbids that the code is overwritten before its last run.
             .map(|seat| seat.pinned.load(Ordering::Acquire))
             .filter(|&pinned| pinned != IDLE)
             .min()
@@ -132,8 +132,9 @@ impl Seat {
         if depth == 0 {
             // Acquire, partner: `advance`.
             let epoch = epochs.epoch.load(Ordering::Acquire);
-            // Relaxed: ordered by the barrier.
-            self.pinned.store(epoch, Ordering::Relaxed);
+            // Release, partner: the Acquire load in `oldest_pin`. Forbids that a reclaimer which sees a young pin overwrites
+            // code before this thread's last run under an earlier pin. Against later accesses it is ordered by the barrier.
+            self.pinned.store(epoch, Ordering::Release);
             // Partner: the heavy barrier between `advance` and `oldest_pin`.
             light_barrier();
         }

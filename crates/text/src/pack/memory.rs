@@ -28,6 +28,15 @@ pub(super) enum OnRefusal {
     UseBasePages,
 }
 
+/// Whether profilers are expected to look for names of programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Profiling {
+    /// Nobody follows the programs.
+    None,
+    /// An observer does, and perf must not take the pack for a file.
+    ByName,
+}
+
 /// What a new pack is to be.
 pub(super) struct Plan<'a> {
     pub(super) region: &'a Arc<Reservation>,
@@ -39,6 +48,7 @@ pub(super) struct Plan<'a> {
     pub(super) proc_mem: Option<&'a Arc<ProcMem>>,
     pub(super) fork: ForkPolicy,
     pub(super) on_refusal: OnRefusal,
+    pub(super) profiling: Profiling,
 }
 
 /// See the module's documentation.
@@ -111,7 +121,11 @@ impl PackMemory {
             // Every page now, so that lack of memory is an error here and not a SIGBUS at the first store.
             memory.allocate(plan.len)?;
         }
-        let view = plan.region.place(plan.offset, plan.len, Source::Shared(memory), plan.protection())?;
+        let source = Source::Shared(memory);
+        let view = match plan.profiling {
+            Profiling::None => plan.region.place(plan.offset, plan.len, source, plan.protection())?,
+            Profiling::ByName => plan.region.place_unnamed(plan.offset, plan.len, source, plan.protection())?,
+        };
         if plan.fork == ForkPolicy::Omit {
             view.on_fork(OnFork::Omit)?;
         }

@@ -120,6 +120,7 @@ impl Store {
             proc_mem: self.proc_mem.as_ref(),
             fork: self.config.fork,
             on_refusal: OnRefusal::UseBasePages,
+            profiling: self.config.profiling(),
         })
         .map_err(|source| StageError::Grow { packs: self.stats().packs, source })?;
         if let Some(reason) = memory.downgraded() {

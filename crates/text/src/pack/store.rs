@@ -162,6 +162,7 @@ fn first_pack(config: &Config, region: &Arc<Reservation>) -> Result<FirstPack, O
                 proc_mem: proc_mem.as_ref(),
                 fork: config.fork,
                 on_refusal: OnRefusal::Fail,
+                profiling: config.profiling(),
             })?;
             Ok((memory, proc_mem))
         });

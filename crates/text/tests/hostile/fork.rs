@@ -11,13 +11,12 @@ use crate::exercise::{load, run};
 const FORKS: usize = 40;
 
 /// Forks while three threads load, run, free and reclaim.
-pub(crate) fn forks_while_loading() {
-    let packs = Packs::new().expect("a friendly environment");
-    let kept: Vec<Program> = (0..50).map(|number| load(&packs, number)).collect();
+pub(crate) fn forks_while_loading(packs: &Packs) {
+    let kept: Vec<Program> = (0..50).map(|number| load(packs, number)).collect();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         for first in [1000, 2000, 3000] {
-            let (packs, stop) = (&packs, &stop);
+            let stop = &stop;
             scope.spawn(move || {
                 // Relaxed: nothing is published by it.
                 for number in (first..first + 1000).cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
@@ -28,19 +27,9 @@ pub(crate) fn forks_while_loading() {
                 }
             });
         }
-        for _ in 0..FORKS {
-            let status = in_fork(|| {
-                for (number, program) in (0..).zip(&kept) {
-                    assert_eq!(run(program), number);
-                }
-                let own = load(&packs, 4711);
-                assert_eq!(run(&own), 4711);
-                drop(own);
-                packs.reclaim().expect("the child's packs are its own");
-            });
-            assert_eq!(status, 0, "a forked child failed");
-        }
+        let failed = (0..FORKS).map(|_| in_fork(|| use_in_child(packs, &kept))).find(|status| *status != 0);
         stop.store(true, Ordering::Relaxed);
+        assert_eq!(failed, None, "a forked child failed");
     });
     for (number, program) in (0..).zip(&kept) {
         assert_eq!(run(program), number);
@@ -48,6 +37,17 @@ pub(crate) fn forks_while_loading() {
     drop(kept);
     packs.reclaim().expect("no child is left");
     assert_eq!(packs.stats().retired_bytes, 0, "{:?}", packs.stats());
+}
+
+/// The child runs what it inherits, and loads and frees a program of its own.
+fn use_in_child(packs: &Packs, inherited: &[Program]) {
+    for (number, program) in (0..).zip(inherited) {
+        assert_eq!(run(program), number);
+    }
+    let own = load(packs, 4711);
+    assert_eq!(run(&own), 4711);
+    drop(own);
+    packs.reclaim().expect("the child's packs are its own");
 }
 
 /// Runs `child` in a forked process; gives what `wait` says of its end.

@@ -414,5 +414,18 @@ fn all_future_memory_is_locked() {
 
 #[test]
 fn forks_while_loading() {
-    play("forks_while_loading", World::Same, fork::forks_while_loading);
+    play("forks_while_loading", World::Same, || {
+        for backing in [Backing::CollapsedMemfd, Backing::SmallMemfd, Backing::ProcMem] {
+            println!("forks on {backing}");
+            fork::forks_while_loading(&Packs::builder().backing(backing).open().expect("a friendly environment"));
+        }
+    });
+}
+
+#[test]
+fn forks_while_loading_without_membarrier() {
+    play("forks_while_loading_without_membarrier", World::Same, || {
+        seccomp::forbid(libc::SYS_membarrier, Answer::Errno(libc::ENOSYS));
+        fork::forks_while_loading(&Packs::new().expect("signals work"));
+    });
 }

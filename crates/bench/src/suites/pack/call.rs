@@ -3,6 +3,8 @@
 //! The bytes of the programs are the same for every contestant; only the places differ. A sample is some passes over all programs,
 //! after passes that are not timed.
 
+use std::time::Duration;
+
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -27,6 +29,9 @@ const CALLS: usize = 200_000;
 /// programs. With one pass, whoever followed another order of the same contestant was up to twice as fast.
 const WARM_UP_CALLS: usize = 20_000;
 const WARM_UP_PASSES: usize = 3;
+
+/// Time for the rounds of one placement.
+const BUDGET: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
@@ -101,7 +106,7 @@ fn measure(context: &mut Context<'_>, programs: &[Compiled]) -> Result<(), Bench
                 })
             })
             .collect();
-        let rounds = context.effort.pick(4, 10);
+        let rounds = context.effort.rounds(6, 12, BUDGET);
         let mut pairs: Vec<_> = runners
             .iter()
             .zip(&callables)

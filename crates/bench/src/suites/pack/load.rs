@@ -1,5 +1,7 @@
 //! `pack.load`: from bytes to a program that may run, code generation left out.
 
+use std::time::Duration;
+
 use super::{failed, group_of};
 use crate::clock::Stopwatch;
 use crate::placers::{Contestant, Loaded, Placer};
@@ -13,6 +15,9 @@ const ID: &str = "pack.load";
 
 /// Programs of one sample, all alive until its end.
 const PROGRAMS: usize = 2000;
+
+/// Time for all rounds.
+const BUDGET: Duration = Duration::from_secs(20);
 
 /// The most important rival comes first: it becomes the baseline.
 const CONTESTANTS: [Contestant; 8] = [
@@ -69,7 +74,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
         // The first sample of a placer pays for its first blocks; the figure is about a running system.
         sample(runner, &codes).map_err(failed(ID, runner.who))?;
     }
-    let taken = interleave(&mut runners, context.effort.pick(11, 41), |runner| {
+    let taken = interleave(&mut runners, context.effort.rounds(15, 42, BUDGET), |runner| {
         sample(runner, &codes).map_err(failed(ID, runner.who))
     })?;
     let measured = runners

@@ -3,6 +3,8 @@
 //! The kernel's own figure fell from more than two minutes to 19.7 s when its pack stopped flushing the instruction cache once per
 //! instruction. Here an instruction is 8 bytes of code, and only placing and freeing is timed: nothing is verified or compiled.
 
+use std::time::Duration;
+
 use palimpsest_sys::arch::{COHERENCE, Coherence};
 
 use super::{failed, group_of};
@@ -25,6 +27,9 @@ const PASSES: usize = 5;
 
 /// The variant with a core sync per instruction takes every so-many-th program only, and its time is multiplied.
 const SYNC_STRIDE: usize = 797;
+
+/// Time for all rounds.
+const BUDGET: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Variant {
@@ -103,7 +108,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
         let placer = variant.open().map_err(failed(ID, variant.contestant()))?;
         runners.push((variant, placer));
     }
-    let taken = interleave(&mut runners, context.effort.pick(5, 11), |(variant, placer)| {
+    let taken = interleave(&mut runners, context.effort.rounds(9, 15, BUDGET), |(variant, placer)| {
         let stride = match variant {
             Variant::SyncPerInstruction => SYNC_STRIDE,
             _ => 1,

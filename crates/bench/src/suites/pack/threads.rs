@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Barrier;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::failed;
 use crate::placers::{Contestant, Packed, Placer};
@@ -19,6 +19,9 @@ const LENGTH: usize = 500;
 
 /// Programs that a thread keeps.
 const KEPT: usize = 64;
+
+/// Time for all rounds.
+const BUDGET: Duration = Duration::from_secs(20);
 
 const CONTESTANTS: [Contestant; 2] = [Contestant::Packed, Contestant::PageEach];
 
@@ -59,7 +62,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     // All numbers of threads take part in every round, so that the scaling is not the drift of the machine.
     let mut runners: Vec<(usize, Contestant)> =
         wanted.iter().flat_map(|&threads| CONTESTANTS.map(|who| (threads, who))).collect();
-    let taken = interleave(&mut runners, context.effort.pick(9, 31), |&mut (threads, who)| {
+    let taken = interleave(&mut runners, context.effort.rounds(11, 33, BUDGET), |&mut (threads, who)| {
         loads_per_second(threads, who, &packs).map_err(failed("pack.threads", who))
     })?;
     let median = |samples: &[f64]| crate::sampler::Summary::of(samples).map(|summary| summary.median);

@@ -68,7 +68,7 @@ impl CodeLoad<'_> {
 pub(super) fn encode_unwinding(data: &[u8], header_bytes: usize, nanoseconds: u64) -> Option<Vec<u8>> {
     let total = (UNWINDING_BYTES + data.len()).next_multiple_of(size_of::<u64>());
     let mut record = prefix(UNWINDING_INFO, u32::try_from(total).ok()?, nanoseconds);
-    // Nothing of it is mapped in the process.
+    // Nothing of it is mapped in the process: `perf inject` would extend the mapping of the program by this size, over the next program.
     for word in [data.len() as u64, header_bytes as u64, 0] {
         record.extend(word.to_ne_bytes());
     }
