@@ -26,6 +26,10 @@ const LIMIT: Duration = Duration::from_secs(480);
 const HUGE_PAGES: &str = "32";
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args();
+    if arguments.next().is_some_and(|name| name.ends_with("/sleep") || name == "sleep") {
+        return sleep(arguments.next().as_deref());
+    }
     if std::process::id() != 1 {
         eprintln!("guest-init is /init of a test guest: it powers the machine off, so it runs only as process 1");
         return ExitCode::FAILURE;
@@ -41,6 +45,17 @@ fn main() -> ExitCode {
         println!("{MARK} cannot power off: {error}");
     }
     ExitCode::FAILURE
+}
+
+/// The one other program of the guest, for tests that start a program: `sleep SECONDS`.
+fn sleep(seconds: Option<&str>) -> ExitCode {
+    match seconds.and_then(|seconds| seconds.parse().ok()) {
+        Some(seconds) => {
+            thread::sleep(Duration::from_secs(seconds));
+            ExitCode::SUCCESS
+        }
+        None => ExitCode::FAILURE,
+    }
 }
 
 /// Mounts the file systems and sets the limits; a failure is reported, and the tests show what it costs.

@@ -53,6 +53,7 @@ impl Unsuitable {
     /// A pass that says what `tests` were left out for.
     pub(crate) fn remark(lead: &str, tests: &[Unsuitable]) -> Done {
         let mut reasons: Vec<&str> = tests.iter().map(|test| test.reason).collect();
+        reasons.sort_unstable();
         reasons.dedup();
         if reasons.is_empty() { Done::Passed } else { Done::PassedWith(format!("{lead}: {}", reasons.join("; "))) }
     }

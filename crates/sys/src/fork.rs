@@ -154,13 +154,11 @@ mod tests {
 
     #[test]
     fn a_witness_knows_of_living_children_only() {
-        let alone = ForkWitness::new().unwrap();
         let witness = ForkWitness::new().unwrap();
         let (read, write) = std::io::pipe().unwrap();
         let mut witness = Some(witness);
         let mut retired = None;
         let child = || {
-            drop(alone.page.range());
             // Blocks until the parent drops its end.
             let mut read = &read;
             std::io::Read::read(&mut read, &mut [0]).is_ok()

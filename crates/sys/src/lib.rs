@@ -25,6 +25,7 @@ mod proc_mem;
 mod reservation;
 pub mod seccomp;
 mod shared_memory;
+mod symbols;
 
 pub use core_sync::{CoreSync, SetupError as CoreSyncSetupError, SyncError, SyncPath};
 pub use fork::{ForkDetector, ForkWitness, Heirs, RetiredWitness, WitnessError};
@@ -33,3 +34,4 @@ pub use mapping::{Area, MapError, Mapping, OnFork, Protection, Source};
 pub use proc_mem::{ProcMem, ProcMemError};
 pub use reservation::{Reservation, View};
 pub use shared_memory::{CreateError, ExecRung, Pages, SharedMemory};
+pub use symbols::global_symbol;

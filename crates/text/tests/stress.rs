@@ -2,8 +2,8 @@
 
 mod common;
 
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Numbers, call, identity};
@@ -12,76 +12,81 @@ use palimpsest_text::{Packs, Program, ReclaimPolicy};
 /// How long a stress test runs.
 const DURATION: Duration = Duration::from_secs(if cfg!(debug_assertions) { 3 } else { 6 });
 
-/// A program that others reach by address only.
-struct Published {
-    id: u64,
-    program: Program,
+/// A program as its callers know it: address in the upper 48 bits, identity in the lower 16.
+#[derive(Clone, Copy)]
+struct Word(u64);
+
+impl Word {
+    fn new(program: &Program, id: u64) -> Self {
+        Self((program.address().get() as u64) << 16 | id)
+    }
+
+    /// Calls the program at the address and checks that it is the one.
+    ///
+    /// # Safety
+    ///
+    /// 1. The thread has been pinned since before the word was read from where it is published.
+    unsafe fn call(self) {
+        let address = std::ptr::with_exposed_provenance::<()>((self.0 >> 16) as usize);
+        // SAFETY: an identity program, whose code the pin keeps (1).
+        let function = unsafe { std::mem::transmute::<*const (), extern "C" fn() -> u64>(address) };
+        assert_eq!(function(), self.0 & 0xFFFF);
+    }
 }
 
-/// Eight threads call programs by raw addresses out of shared slots while two others replace, free and reclaim them.
+/// Eight threads call programs by raw addresses out of shared slots, while two others replace, free and reclaim them.
 #[test]
 fn raw_addresses_are_safe_while_pinned() {
     const SLOTS: usize = 64;
     let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
-    let slots: Vec<AtomicPtr<Published>> = (0..SLOTS).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
-    let next_id = AtomicU64::new(1);
+    let published: Vec<AtomicU64> = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
+    let owned: Vec<Mutex<Option<Program>>> = (0..SLOTS).map(|_| Mutex::new(None)).collect();
     let (calls, reclaimed, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-    // What was published is freed after the threads have ended: this test is about the code, not about `Published`.
-    let graveyard = std::sync::Mutex::new(Vec::new());
     let started = Instant::now();
     std::thread::scope(|scope| {
         for reader in 0..8 {
-            let (packs, slots, stop, calls) = (&packs, &slots, &stop, &calls);
+            let (packs, published, stop, calls) = (&packs, &published, &stop, &calls);
             scope.spawn(move || {
                 let participant = packs.participant();
                 let mut numbers = Numbers::new(reader + 1);
                 let mut done = 0;
                 while !stop.load(Ordering::Relaxed) {
-                    let pinned = participant.pin();
+                    let _pinned = participant.pin();
                     for _ in 0..16 {
-                        let slot = &slots[numbers.below(SLOTS)];
-                        // Acquire, partner: the AcqRel swap of the writers.
-                        let address = slot.load(Ordering::Acquire);
-                        // SAFETY: null, or leaked until the end of the test.
-                        let Some(published) = (unsafe { address.as_ref() }) else { continue };
-                        // The program may be dropped by now; the pin is what keeps its code.
-                        // SAFETY: 1. an identity program; 2. this thread has been pinned since before it read the slot.
-                        let function = unsafe {
-                            std::mem::transmute::<usize, extern "C" fn() -> u64>(published.id as usize >> 16)
-                        };
-                        assert_eq!(function(), published.id & 0xFFFF);
-                        done += 1;
+                        // Acquire, partner: the writers' Release store.
+                        let word = Word(published[numbers.below(SLOTS)].load(Ordering::Acquire));
+                        if word.0 != 0 {
+                            // SAFETY: 1. pinned above.
+                            unsafe { word.call() };
+                            done += 1;
+                        }
                     }
-                    drop(pinned);
                 }
                 calls.fetch_add(done, Ordering::Relaxed);
             });
         }
         for writer in 0..2 {
-            let (packs, slots, stop, next_id, graveyard, reclaimed) =
-                (&packs, &slots, &stop, &next_id, &graveyard, &reclaimed);
+            let (packs, published, owned, stop, reclaimed) = (&packs, &published, &owned, &stop, &reclaimed);
             scope.spawn(move || {
                 let mut numbers = Numbers::new(writer + 100);
-                let mut kept = Vec::new();
-                while !stop.load(Ordering::Relaxed) {
-                    let id = next_id.fetch_add(1, Ordering::Relaxed) & 0xFFFF;
-                    let program = packs.load(&identity(id, 20 + numbers.below(2000)), 16).unwrap();
-                    let id = (program.address().get() as u64) << 16 | id;
-                    let fresh = Box::into_raw(Box::new(Published { id, program }));
-                    // AcqRel, partner: the readers' Acquire load.
-                    let old = slots[numbers.below(SLOTS)].swap(fresh, Ordering::AcqRel);
-                    if !old.is_null() {
-                        // The code is retired now; the struct stays for readers that still look at it.
-                        // SAFETY: swapped out by this thread alone; readers only read `id`.
-                        drop(unsafe { ptr::read(&raw const (*old).program) });
-                        kept.push(old as usize);
+                for id in 1.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
                     }
-                    if kept.len() % 64 == 63 {
+                    let id = id & 0xFFFF;
+                    let slot = numbers.below(SLOTS);
+                    let program = packs.load(&identity(id, 20 + numbers.below(2000)), 16).unwrap();
+                    let mut owner = owned[slot].lock().unwrap();
+                    // Release, partner: the readers' Acquire load.
+                    published[slot].store(Word::new(&program, id).0, Ordering::Release);
+                    // The old program is retired only now that nobody finds it any more.
+                    drop(owner.replace(program));
+                    drop(owner);
+                    if id.is_multiple_of(64) {
                         let done = packs.reclaim().unwrap();
                         reclaimed.fetch_add(done.programs as u64, Ordering::Relaxed);
                     }
                 }
-                graveyard.lock().unwrap().extend(kept);
             });
         }
         while started.elapsed() < DURATION {
@@ -89,17 +94,7 @@ fn raw_addresses_are_safe_while_pinned() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    for slot in &slots {
-        let last = slot.load(Ordering::Acquire);
-        if !last.is_null() {
-            // SAFETY: leaked by a writer, in no graveyard, and the threads are gone.
-            drop(unsafe { Box::from_raw(last) });
-        }
-    }
-    for address in graveyard.into_inner().unwrap() {
-        // SAFETY: leaked by a writer; its program was moved out, so only the memory is freed.
-        drop(unsafe { Box::from_raw(address as *mut std::mem::ManuallyDrop<Published>) });
-    }
+    drop(owned);
     packs.reclaim().unwrap();
     let stats = packs.stats();
     assert_eq!((stats.programs, stats.used_bytes, stats.retired_bytes), (0, 0, 0), "something is leaked: {stats:?}");

@@ -32,6 +32,8 @@ fn significant(value: f64) -> String {
         format!("{value:.2}")
     } else if size >= 0.1 {
         format!("{value:.3}")
+    } else if size >= 0.01 {
+        format!("{value:.4}")
     } else {
         format!("{value:.5}")
     }
@@ -191,6 +193,7 @@ pub(crate) mod tests {
         assert_eq!(shown(39.26), "39.3");
         assert_eq!(shown(1.254), "1.25");
         assert_eq!(shown(0.4567), "0.457");
+        assert_eq!(shown(0.05255), "0.0526");
         assert_eq!(shown(0.0006), "0.00060");
         assert_eq!(shown(0.0), "0");
         assert_eq!(number(2_345_678.0, Unit::PerSecond), "2.35 M");

@@ -1,5 +1,4 @@
-//! Functions that are always there: Cranelift's library calls, and the libc functions whose dynamic symbol is a
-//! selector (`STT_GNU_IFUNC`) instead of the function, so that reading the symbol table is not enough.
+//! Functions that are always there: Cranelift's library calls, whose libm a program may not have linked.
 
 /// Rounding and fused multiply-add by the names that `cranelift_module::default_libcall_names` gives them.
 macro_rules! math {
@@ -28,26 +27,7 @@ math! {
     fma(x, y, z) -> f64 = x.mul_add(y, z);
 }
 
-macro_rules! from_libc {
-    ($($name:ident)+) => {
-        fn from_libc(name: &str) -> Option<usize> {
-            match name {
-                $(stringify!($name) => Some(libc::$name as *const () as usize),)+
-                _ => None,
-            }
-        }
-    };
-}
-
-from_libc! {
-    memcpy memmove memset memcmp memchr memrchr
-    strlen strnlen strcmp strncmp strcasecmp strncasecmp
-    strcpy strncpy strcat strncat stpcpy
-    strchr strrchr strstr strspn strcspn strpbrk
-    time gettimeofday
-}
-
 /// The address of the function called `name`, if it is one of these.
 pub(super) fn address(name: &str) -> Option<usize> {
-    math(name).or_else(|| from_libc(name))
+    math(name)
 }

@@ -1,25 +1,23 @@
 //! Addresses of host functions and data by name.
 
 mod builtin;
-mod process;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use self::process::ProcessSymbols;
+use palimpsest_sys::global_symbol;
 
 /// A caller's own way to find an address by name.
 pub(crate) type Lookup = Box<dyn Fn(&str) -> Option<*const u8> + Send>;
 
 /// The host's symbols, in the order in which they are asked: named ones, the caller's lookups (last added first), this
-/// crate's own versions of Cranelift's library calls, what the process has loaded.
+/// crate's own versions of Cranelift's library calls, what the dynamic linker knows.
 #[derive(Default)]
 pub(crate) struct Symbols {
     named: HashMap<String, usize>,
     lookups: Vec<Lookup>,
     /// Answers of everything but `named`; the lookups may be slow, and a symbol should not move while code refers to it.
     found: RefCell<HashMap<String, usize>>,
-    process: RefCell<ProcessSymbols>,
 }
 
 impl Symbols {
@@ -48,7 +46,7 @@ impl Symbols {
             .find_map(|lookup| lookup(name))
             .map(<*const u8>::expose_provenance)
             .or_else(|| builtin::address(name))
-            .or_else(|| self.process.borrow_mut().address(name))?;
+            .or_else(|| global_symbol(name).map(|address| address.as_ptr().expose_provenance()))?;
         self.found.borrow_mut().insert(name.to_owned(), address);
         Some(address)
     }

@@ -23,6 +23,9 @@ fn create_lack(error: &CreateError) -> Lack {
     let why = chain(error);
     match error {
         CreateError::FileSizeLimit { .. } => Lack::new(why, "ulimit -f unlimited"),
+        CreateError::Refused(source) if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+            Lack::new(why, "ulimit -n 4096")
+        }
         CreateError::Allocate { .. } => Lack::new(why, "free some memory, or raise the cgroup's memory.max"),
         _ => Lack::new(why, "allow memfd_create in the seccomp profile"),
     }
@@ -31,6 +34,9 @@ fn create_lack(error: &CreateError) -> Lack {
 fn map_lack(error: &MapError) -> Lack {
     let fix = match error {
         MapError::TooManyMappings { limit, .. } => format!("sysctl -w vm.max_map_count={}", limit * 4),
+        MapError::Kernel { source, .. } if source.raw_os_error() == Some(libc::EAGAIN) => {
+            "ulimit -l unlimited".to_owned()
+        }
         MapError::AddressSpaceLimit { .. } => "ulimit -v unlimited".to_owned(),
         _ => "allow PROT_EXEC mappings of a memfd (SELinux: file execute on tmpfs)".to_owned(),
     };

@@ -208,9 +208,11 @@ impl Broadcast<'_> {
             uid: unsafe { libc::getuid() },
             value,
         };
-        // SAFETY: for SI_QUEUE the kernel and libc read pid, uid and value at this offset (`include/uapi/asm-generic/siginfo.h`:
-        // `_sifields` follow three ints, aligned to 8); 16 bytes of the union's 112.
-        unsafe { ptr::from_mut(&mut info).cast::<u8>().add(16).cast::<Queued>().write_unaligned(queued) };
+        // For SI_QUEUE the kernel and libc read pid, uid and value at byte 16 (`include/uapi/asm-generic/siginfo.h`: `_sifields`
+        // follow three ints, aligned to 8).
+        let fields = ptr::from_mut(&mut info).cast::<u64>().wrapping_add(2).cast::<Queued>();
+        // SAFETY: the first 16 of the 112 bytes that follow in a `siginfo_t` of 128, aligned as it is.
+        unsafe { fields.write(queued) };
         // SAFETY: `info` is filled; a process may queue signals to its own threads with a negative code.
         let answer = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, self.signal, &raw const info) };
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -126,8 +126,8 @@ impl Drop for Block {
         }
         if self.bytes == Bytes::Written {
             let (offset, len) = (self.first_chunk as usize * CHUNK, self.chunks as usize * CHUNK);
-            // SAFETY: 1. the block's chunks; 2. which nobody else knows, since it was never published.
             let filled = match self.pack().kind {
+                // SAFETY: 1. the block's chunks; 2. which nobody else knows, since it was never published.
                 Kind::Code => unsafe { self.pack().memory.fill_traps(offset, len) },
                 Kind::ReadOnlyData | Kind::ReadWriteData => Ok(()),
             };

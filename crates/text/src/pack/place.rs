@@ -160,9 +160,9 @@ fn take(index: usize, slot: &Slot, state: &mut State, kind: Kind, chunks: u32, a
     // Acquire, partner: the Release store in `install_pack`.
     let pack = NonNull::new(slot.pack.load(Ordering::Acquire))?;
     // SAFETY: packs are taken out of their slot under the lock, which the caller holds.
-    let (directory, found) = unsafe { (&pack.as_ref().directory, pack.as_ref().kind) };
+    let Pack { directory, kind: found, .. } = unsafe { pack.as_ref() };
     let State::Pack { map, entries } = state else { return None };
-    if found != kind {
+    if *found != kind {
         return None;
     }
     let Some(first_chunk) = map.allocate(chunks, align) else {

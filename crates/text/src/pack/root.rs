@@ -48,12 +48,12 @@ impl Root {
     /// Makes a child's store. No lock of the parent is touched: a thread that is no more may hold it.
     #[cold]
     fn succeed(&self) -> Result<(), OpenError> {
-        let parent = self.current.load(Ordering::Acquire);
+        let parent = NonNull::from(self.peek());
         // SAFETY: invariant 1.
-        let parent_store = unsafe { share(NonNull::from(&*parent)) };
+        let parent_store = unsafe { share(parent) };
         let store = Arc::into_raw(Arc::new(Store::open(Arc::clone(&self.config), Some(parent_store))?)).cast_mut();
         // Release, partner: the Acquire load in `peek`. Relaxed on failure: the loser drops its own store.
-        match self.current.compare_exchange(parent, store, Ordering::Release, Ordering::Relaxed) {
+        match self.current.compare_exchange(parent.as_ptr(), store, Ordering::Release, Ordering::Relaxed) {
             // SAFETY: the successor holds the parent's store, so that this reference is not its last.
             Ok(replaced) => unsafe { Arc::decrement_strong_count(replaced) },
             // SAFETY: nobody has seen it.

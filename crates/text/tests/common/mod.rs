@@ -6,8 +6,7 @@
 #[cfg_attr(target_arch = "aarch64", path = "arch/aarch64.rs")]
 mod isa;
 
-#[allow(unused_imports, reason = "each test file uses its own part")]
-pub(crate) use isa::{faulting_load, identity, program_counter};
+pub(crate) use isa::*;
 
 use palimpsest_text::Program;
 

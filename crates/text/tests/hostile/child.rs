@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{self, Command, Output};
 
 const SCENARIO: &str = "PALIMPSEST_HOSTILE_SCENARIO";
+const PATIENCE_SECONDS: u32 = 100;
 const DONE: &str = "the scenario was played to its end";
 
 /// What the child's world is made by, before it starts.
@@ -26,6 +27,8 @@ pub(crate) enum World {
 /// The child died of a signal, or an assertion failed in it.
 pub(crate) fn play(name: &str, world: World, scenario: impl FnOnce()) {
     if env::var(SCENARIO).is_ok_and(|playing| playing == name) {
+        // SAFETY: takes a number. A scenario that hangs ends by SIGALRM.
+        unsafe { libc::alarm(PATIENCE_SECONDS) };
         scenario();
         println!("{DONE}");
         return;

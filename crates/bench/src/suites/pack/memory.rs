@@ -8,6 +8,7 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 
 use super::{failed, group_of};
+use crate::error::with_causes;
 use crate::placers::{Contestant, Loaded};
 use crate::record::Unit;
 use crate::resident::Resident;
@@ -100,8 +101,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     for who in CONTESTANTS {
         if !who.is_built() {
             if let Err(error) = who.open() {
-                context.skip_failed(format!("{BYTES}.{}", who.name()), &error);
-                context.skip_failed(format!("{MAPPINGS}.{}", who.name()), &error);
+                skip(context, who, &with_causes(&error));
             }
             continue;
         }
@@ -111,8 +111,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
             Err(error) if who.is_ours() => return Err(error),
             // A rival may meet a limit of this machine, such as the number of mappings.
             Err(error) => {
-                context.skip(format!("{BYTES}.{}", who.name()), error.to_string());
-                context.skip(format!("{MAPPINGS}.{}", who.name()), error.to_string());
+                skip(context, who, &with_causes(&error));
                 continue;
             }
         };
@@ -143,6 +142,15 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
         context.done();
     }
     Ok(())
+}
+
+/// Leaves the contestant out of those of the two groups that are wanted.
+fn skip(context: &mut Context<'_>, who: Contestant, reason: &str) {
+    for (id, group) in [BYTES, MAPPINGS].into_iter().zip(groups()) {
+        if context.wants(&group) {
+            context.skip(format!("{id}.{}", who.name()), reason);
+        }
+    }
 }
 
 fn start_probe(command: &[std::path::PathBuf], who: Contestant) -> Result<MemoryProbe, BenchError> {

@@ -35,8 +35,8 @@ fn id(threads: usize, who: Contestant) -> String {
 /// Loads of each thread in one sample: about the same time for both contestants.
 fn loads(who: Contestant) -> usize {
     match who {
-        Contestant::Packed => 20_000,
-        _ => 2000,
+        Contestant::Packed => 100_000,
+        _ => 4000,
     }
 }
 
