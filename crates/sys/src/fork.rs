@@ -92,8 +92,12 @@ pub enum Heirs {
     Some,
 }
 
-impl ForkWitness {
-    /// Begins to watch for forks.
+/// A witness that is ready and does not watch yet: beginning needs no resource that could be lacking by then.
+#[derive(Debug)]
+pub struct SpareWitness(ForkWitness);
+
+impl SpareWitness {
+    /// Takes the resources of a witness: a file descriptor and a mapping.
     ///
     /// # Errors
     ///
@@ -101,10 +105,22 @@ impl ForkWitness {
     pub fn new() -> Result<Self, WitnessError> {
         let len = rustix::param::page_size();
         let memory = SharedMemory::create("palimpsest-witness", len, Pages::Base)?;
-        let page = Mapping::new(Source::Shared(&memory), len, Protection::ReadWrite, len)?;
-        Ok(Self { memory, page })
+        let page = Mapping::unforked(Source::Shared(&memory), len, len)?;
+        Ok(Self(ForkWitness { memory, page }))
     }
 
+    /// Begins to watch for forks.
+    ///
+    /// # Errors
+    ///
+    /// [`WitnessError::Map`] with the kernel's reason for refusing `MADV_DOFORK`.
+    pub fn watch(self) -> Result<ForkWitness, WitnessError> {
+        self.0.page.on_fork(OnFork::Inherit)?;
+        Ok(self.0)
+    }
+}
+
+impl ForkWitness {
     /// Stops watching. Children forked before this call are known to the result, later ones are not.
     pub fn retire(self) -> RetiredWitness {
         drop(self.page);
@@ -154,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_witness_knows_of_living_children_only() {
-        let witness = ForkWitness::new().unwrap();
+        let witness = SpareWitness::new().unwrap().watch().unwrap();
         let (read, write) = std::io::pipe().unwrap();
         let mut witness = Some(witness);
         let mut retired = None;

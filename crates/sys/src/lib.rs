@@ -28,7 +28,7 @@ mod shared_memory;
 mod symbols;
 
 pub use core_sync::{CoreSync, SetupError as CoreSyncSetupError, SyncError, SyncPath};
-pub use fork::{ForkDetector, ForkWitness, Heirs, RetiredWitness, WitnessError};
+pub use fork::{ForkDetector, ForkWitness, Heirs, RetiredWitness, SpareWitness, WitnessError};
 pub use huge::{CollapseError, HUGE_PAGE, collapse};
 pub use mapping::{Area, MapError, Mapping, OnFork, Protection, Source};
 pub use proc_mem::{ProcMem, ProcMemError};

@@ -5,10 +5,12 @@ use std::ops::{Deref, Range};
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use rustix::process::Resource;
 
-use crate::proc::{maps, sysctl};
+use crate::proc::maps::Maps;
+use crate::proc::sysctl;
 use crate::shared_memory::SharedMemory;
 
 /// What a mapping may be used for. There is no value for *writable and executable*.
@@ -76,6 +78,14 @@ pub enum MapError {
         /// The soft limit, in bytes.
         limit: u64,
     },
+    /// All memory is to be locked (`mlockall(MCL_FUTURE)`), and the process may not lock so much.
+    #[error("cannot map {len} bytes, which would be locked: RLIMIT_MEMLOCK is {limit} bytes; raise it (`ulimit -l unlimited`) or do without MCL_FUTURE")]
+    LockedLimit {
+        /// Bytes that were wanted.
+        len: usize,
+        /// The soft limit, in bytes.
+        limit: u64,
+    },
     /// A place was asked for that is out of bounds or already in use.
     #[error("bytes {offset:#x}..{end:#x} of a reservation of {len:#x} bytes are out of bounds, misaligned or occupied", end = offset + wanted)]
     Place {
@@ -110,18 +120,30 @@ pub enum MapError {
 }
 
 impl MapError {
-    /// Finds out which limit an `ENOMEM` stands for; the kernel has one errno for all of them.
-    pub(crate) fn diagnose(call: &'static str, len: usize, errno: rustix::io::Errno) -> Self {
-        if errno == rustix::io::Errno::NOMEM {
-            if let (Ok(count), Ok(limit)) = (maps::count(), sysctl::max_map_count())
-                // A fixed mapping inside another needs two more than it ends with.
-                && count as u64 + 3 > limit
-            {
-                return Self::TooManyMappings { len, count, limit };
+    /// Finds out which limit an errno stands for; the kernel has one for several.
+    pub(crate) fn diagnose(call: &'static str, len: usize, errno: Errno) -> Self {
+        let limit = |resource| rustix::process::getrlimit(resource).current;
+        match errno {
+            Errno::NOMEM => {
+                let maps = Maps::read().ok();
+                if let (Some(maps), Ok(limit)) = (&maps, sysctl::max_map_count())
+                    // A fixed mapping inside another needs two more than it ends with.
+                    && maps.len() as u64 + 3 > limit
+                {
+                    return Self::TooManyMappings { len, count: maps.len(), limit };
+                }
+                let used: u64 = maps.iter().flat_map(|maps| maps.iter()).map(|entry| entry.range().len() as u64).sum();
+                if let Some(limit) = limit(Resource::As).filter(|&limit| used + len as u64 > limit || maps.is_none()) {
+                    return Self::AddressSpaceLimit { len, limit };
+                }
             }
-            if let Some(limit) = rustix::process::getrlimit(Resource::As).current {
-                return Self::AddressSpaceLimit { len, limit };
+            // `mlock_future_ok` in mm/mmap.c.
+            Errno::AGAIN => {
+                if let Some(limit) = limit(Resource::Memlock) {
+                    return Self::LockedLimit { len, limit };
+                }
             }
+            _ => {}
         }
         Self::Kernel { call, len, source: errno.into() }
     }
@@ -348,7 +370,7 @@ mod tests {
             (Protection::ReadExecute, "r-xp"),
         ] {
             let mapping = Mapping::new(Source::Anonymous, 2 * page, protection, page).unwrap();
-            let maps = maps::Maps::read().unwrap();
+            let maps = Maps::read().unwrap();
             let entry = maps.at(mapping.address()).unwrap();
             assert_eq!(entry.permissions.to_string(), letters);
         }

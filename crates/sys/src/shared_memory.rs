@@ -74,6 +74,12 @@ pub enum CreateError {
         /// The signal that ended the probe.
         signal: i32,
     },
+    /// The process has as many open files as it may.
+    #[error("no file descriptor is left for a memfd: RLIMIT_NOFILE is {limit}; raise it (`ulimit -n`) or close some files")]
+    Descriptors {
+        /// The soft limit.
+        limit: u64,
+    },
     /// The kernel refused the object.
     #[error("memfd_create is refused; allow the system call, or use a private backing")]
     Refused(#[source] io::Error),
@@ -183,7 +189,7 @@ fn check_file_size_limit(len: usize) -> Result<(), CreateError> {
 fn create_executable(name: &str, pages: Pages) -> Result<(OwnedFd, ExecRung), CreateError> {
     match seccomp::probe(Probe::MemfdCreate) {
         Verdict::Allowed => {}
-        Verdict::Refused(errno) => return Err(CreateError::Refused(errno.into())),
+        Verdict::Refused(errno) => return Err(refused(errno)),
         Verdict::Killed { signal } => return Err(CreateError::Filtered { signal }),
         Verdict::Unknown(untried) => return Err(CreateError::Untried(untried)),
     }
@@ -193,16 +199,25 @@ fn create_executable(name: &str, pages: Pages) -> Result<(OwnedFd, ExecRung), Cr
             Pages::Base => MemfdFlags::empty(),
             Pages::Hugetlb => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
         };
-    let mut refused = Errno::INVAL;
+    let mut last = Errno::INVAL;
     for rung in ExecRung::LADDER {
         match rustix::fs::memfd_create(name, common | MemfdFlags::from_bits_retain(rung.flags())) {
             Ok(fd) => return Ok((fd, rung)),
             // EACCES: vm.memfd_noexec forbids this rung. EINVAL: a kernel that does not know the flag.
-            Err(errno @ (Errno::ACCESS | Errno::INVAL)) => refused = errno,
-            Err(errno) => return Err(CreateError::Refused(errno.into())),
+            Err(errno @ (Errno::ACCESS | Errno::INVAL)) => last = errno,
+            Err(errno) => return Err(refused(errno)),
         }
     }
-    Err(CreateError::Refused(refused.into()))
+    Err(refused(last))
+}
+
+fn refused(errno: Errno) -> CreateError {
+    match errno {
+        Errno::MFILE => {
+            CreateError::Descriptors { limit: rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) }
+        }
+        _ => CreateError::Refused(errno.into()),
+    }
 }
 
 #[cfg(test)]

@@ -221,7 +221,7 @@ fn data_lies_beside_code_and_is_never_executable() {
             DataAccess::ReadWrite => {
                 assert!(letters.starts_with("rw-"), "{letters}");
                 // SAFETY: in bounds of writable data that nobody else uses.
-                unsafe { data.as_ptr().add(99).write(8) };
+                unsafe { data.as_ptr().wrapping_add(99).write(8) };
             }
         }
     }

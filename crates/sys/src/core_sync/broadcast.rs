@@ -11,19 +11,24 @@
 //! seated thread starts after it was settled has run nothing that was fetched earlier.
 //!
 //! Tables are never freed but reused: a handler that runs late (after a timeout) finds memory of the right type, sees
-//! that the generation is another one, and leaves it alone. One broadcast at a time ([`BROADCASTS`]).
+//! that the generation is another one, and leaves it alone. One broadcast at a time ([`Table::broadcasts`]).
+//!
+//! A forked child inherits the handler and gets a table of its own, lock included: a thread that it does not have may hold
+//! its parent's for ever.
 
 use std::fs;
 use std::io;
 use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering, fence};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{SetupError, SyncError};
 use crate::arch::serialize_this_core;
+use crate::fork::ForkDetector;
+use crate::mapping::MapError;
 use crate::proc::status::Status;
 
 /// After how long a thread that has not answered is looked at more closely.
@@ -42,8 +47,12 @@ struct Seat {
     answered: AtomicBool,
 }
 
-/// What the handler may touch: allocated once, never freed.
+/// One process's broadcasts. Allocated once, never freed, since the handler may be late.
 struct Table {
+    /// Tells a forked child that the table is its parent's.
+    process: ForkDetector,
+    /// Keeps broadcasts apart.
+    broadcasts: Mutex<()>,
     generation: AtomicU32,
     seats: Box<[Seat]>,
 }
@@ -51,27 +60,52 @@ struct Table {
 /// The table, null before the first installation.
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
 
-/// Keeps broadcasts apart.
-static BROADCASTS: Mutex<()> = Mutex::new(());
+/// The signal that has the handler, zero before the first installation. Children inherit handlers.
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
-/// The signal in use, chosen at the first installation for the life of the process.
-static SIGNAL: OnceLock<i32> = OnceLock::new();
-
-/// Chooses a signal and installs the handler, once per process.
+/// Chooses a signal and installs the handler, once for the process and its children.
 pub(super) fn install() -> Result<(), SetupError> {
-    let _one_at_a_time = BROADCASTS.lock().unwrap_or_else(PoisonError::into_inner);
     list_threads().map_err(SetupError::NoThreadList)?;
-    if SIGNAL.get().is_some() {
+    let table = own_table().map_err(SetupError::NoTable)?;
+    let _one_at_a_time = table.broadcasts.lock().unwrap_or_else(PoisonError::into_inner);
+    // Relaxed, here and below: written under the lock, or by a process before it was forked.
+    if SIGNAL.load(Ordering::Relaxed) != 0 {
         return Ok(());
     }
-    let seats = (0..SEATS).map(|_| Seat::default()).collect();
-    let table = Box::into_raw(Box::new(Table { generation: AtomicU32::new(0), seats }));
-    // Release, partner: the Acquire load in `on_signal`. Forbids a handler that sees the table without its seats.
-    TABLE.store(table, Ordering::Release);
     let signal = free_signal().ok_or(SetupError::NoFreeSignal)?;
     set_handler(signal).map_err(|source| SetupError::Handler { signal, source })?;
-    let _ = SIGNAL.set(signal);
+    SIGNAL.store(signal, Ordering::Relaxed);
     Ok(())
+}
+
+/// The table of this process, made now if there is none.
+fn own_table() -> Result<&'static Table, MapError> {
+    // Acquire, partner: the Release exchange below.
+    let known = TABLE.load(Ordering::Acquire);
+    // SAFETY: null, or a table that is never freed.
+    if let Some(table) = unsafe { known.as_ref() }
+        && table.process.is_same_process()
+    {
+        return Ok(table);
+    }
+    let table = Box::into_raw(Box::new(Table {
+        process: ForkDetector::new()?,
+        broadcasts: Mutex::new(()),
+        generation: AtomicU32::new(0),
+        seats: (0..SEATS).map(|_| Seat::default()).collect(),
+    }));
+    // Release, partner: the Acquire loads here and in `on_signal`. Forbids a handler that sees the table without its seats.
+    // Acquire on failure: the winner's table is read.
+    match TABLE.compare_exchange(known, table, Ordering::Release, Ordering::Acquire) {
+        // SAFETY: never freed from here on.
+        Ok(_) => Ok(unsafe { &*table }),
+        Err(winner) => {
+            // SAFETY: made above, and nobody has seen it.
+            drop(unsafe { Box::from_raw(table) });
+            // SAFETY: another thread's table, never freed.
+            Ok(unsafe { &*winner })
+        }
+    }
 }
 
 /// The highest real-time signal that has the default action; libraries that take one usually begin at the lowest.
@@ -105,9 +139,9 @@ extern "C" fn on_signal(_signal: i32, info: *mut libc::siginfo_t, _context: *mut
     // SeqCst, partner: the fence in `sync`. Makes this thread's accesses before the signal visible to the broadcaster, as
     // membarrier would.
     fence(Ordering::SeqCst);
-    // Acquire, partner: the Release store in `install`.
+    // Acquire, partner: the Release exchange in `own_table`.
     let table = TABLE.load(Ordering::Acquire);
-    // SAFETY: null before `install`, then a table that is never freed.
+    // SAFETY: null, or a table that is never freed.
     let Some(table) = (unsafe { table.as_ref() }) else { return };
     // SAFETY: the kernel passes a valid `siginfo_t` to an SA_SIGINFO handler, with a value for SI_QUEUE.
     let (code, value) = unsafe { queued_value(info) };
@@ -139,13 +173,10 @@ unsafe fn queued_value(info: *const libc::siginfo_t) -> (i32, u64) {
 
 /// Signals every thread and waits until each has serialised its core.
 pub(super) fn sync() -> Result<(), SyncError> {
-    let _one_at_a_time = BROADCASTS.lock().unwrap_or_else(PoisonError::into_inner);
-    // Acquire, partner: the Release store in `install`.
-    let table = TABLE.load(Ordering::Acquire);
-    // SAFETY: null before `install`, then a table that is never freed.
-    let (Some(table), Some(&signal)) = (unsafe { table.as_ref() }, SIGNAL.get()) else {
-        return Err(SyncError::ThreadList(io::Error::from(io::ErrorKind::NotFound)));
-    };
+    // A child that was forked after `install` has the handler, and no table yet.
+    let table = own_table().map_err(SyncError::NoTable)?;
+    let _one_at_a_time = table.broadcasts.lock().unwrap_or_else(PoisonError::into_inner);
+    let signal = SIGNAL.load(Ordering::Relaxed);
     // SeqCst, partner: the fence in `on_signal`. Makes the caller's stores visible to every thread that has answered.
     fence(Ordering::SeqCst);
     // Release, partner: the Acquire load in `on_signal`. The seats of the last broadcast are all given up by now.

@@ -63,6 +63,9 @@ pub enum BackingError {
     /// No mapping.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// The pool of huge pages has too few free ones.
+    #[error("the pool of 2 MiB huge pages has none free; fill it (`sysctl -w vm.nr_hugepages=64`)")]
+    HugePool(#[source] MapError),
     /// No huge page.
     #[error(transparent)]
     Collapse(#[from] CollapseError),

@@ -53,8 +53,14 @@ pub enum OpenError {
 }
 
 fn list(refused: &[(Backing, BackingError)]) -> String {
-    let lines: Vec<_> = refused.iter().map(|(backing, error)| format!("{backing}: {error}")).collect();
+    let lines: Vec<_> = refused.iter().map(|(backing, error)| format!("{backing}: {}", chain(error))).collect();
     lines.join("; ")
+}
+
+/// An error and its sources in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let sources = std::iter::successors(Some(error), |error| error.source());
+    sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Why there is no place for a program.

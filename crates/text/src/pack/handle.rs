@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use palimpsest_sys::SyncPath;
+use palimpsest_sys::{CoreSyncSetupError, SyncPath};
 use palimpsest_sys::proc::{ProcError, smaps};
 
 use super::backing::{Backing, Refused};
@@ -190,6 +190,11 @@ impl Packs {
     /// How cores are synchronised.
     pub fn sync_path(&self) -> SyncPath {
         self.root.peek().sync.path()
+    }
+
+    /// Why cores are synchronised by signals instead of `membarrier`, if they are.
+    pub fn sync_refused(&self) -> Option<&CoreSyncSetupError> {
+        self.root.peek().sync.refused()
     }
 
     /// The addresses that all programs and data of this process lie in.

@@ -82,33 +82,26 @@ impl PackMemory {
     }
 
     fn in_two_views(plan: &Plan<'_>) -> Result<Self, BackingError> {
-        let (name, pages) = (plan.name(), plan.pages());
-        let (memory, pages, mut downgraded) = match SharedMemory::create(name, plan.len, pages) {
-            Ok(memory) => (memory, pages, None),
-            Err(error) if pages == Pages::Hugetlb && plan.on_refusal == OnRefusal::UseBasePages => {
-                (SharedMemory::create(name, plan.len, Pages::Base)?, Pages::Base, Some(error.into()))
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let alias = match Mapping::unforked(Source::Shared(&memory), plan.len, HUGE_PAGE) {
-            Ok(alias) => alias,
-            // The pool of huge pages is empty: mapping is where the kernel takes them.
-            Err(error) if pages == Pages::Hugetlb && plan.on_refusal == OnRefusal::UseBasePages => {
-                let memory = SharedMemory::create(name, plan.len, Pages::Base)?;
-                let alias = Mapping::unforked(Source::Shared(&memory), plan.len, HUGE_PAGE)?;
-                return Self::finish(plan, &memory, alias, Some(error.into()));
-            }
-            Err(error) => return Err(error.into()),
-        };
-        if plan.backing == Backing::CollapsedMemfd
-            && let Err(error) = make_huge(&memory, &alias)
-        {
-            match plan.on_refusal {
-                OnRefusal::Fail => return Err(error),
-                OnRefusal::UseBasePages => downgraded = Some(error),
-            }
+        if plan.backing == Backing::HugetlbMemfd {
+            return match (from_huge_pool(plan), plan.on_refusal) {
+                (Ok((memory, alias)), _) => Self::finish(plan, &memory, alias, None),
+                (Err(error), OnRefusal::Fail) => Err(error),
+                (Err(error), OnRefusal::UseBasePages) => {
+                    let (memory, alias) = from_base_pages(plan)?;
+                    Self::finish(plan, &memory, alias, Some(error))
+                }
+            };
         }
-        Self::finish(plan, &memory, alias, downgraded)
+        let (memory, alias) = from_base_pages(plan)?;
+        let collapsed = match plan.backing {
+            Backing::CollapsedMemfd => make_huge(&memory, &alias),
+            _ => Ok(()),
+        };
+        match (collapsed, plan.on_refusal) {
+            (Ok(()), _) => Self::finish(plan, &memory, alias, None),
+            (Err(error), OnRefusal::Fail) => Err(error),
+            (Err(error), OnRefusal::UseBasePages) => Self::finish(plan, &memory, alias, Some(error)),
+        }
     }
 
     fn finish(
@@ -117,7 +110,7 @@ impl PackMemory {
         alias: Mapping,
         downgraded: Option<BackingError>,
     ) -> Result<Self, BackingError> {
-        if plan.pages() == Pages::Base {
+        if plan.backing != Backing::HugetlbMemfd || downgraded.is_some() {
             // Every page now, so that lack of memory is an error here and not a SIGBUS at the first store.
             memory.allocate(plan.len)?;
         }
@@ -248,13 +241,19 @@ impl Plan<'_> {
             Kind::ReadOnlyData | Kind::ReadWriteData => "palimpsest-data",
         }
     }
+}
 
-    fn pages(&self) -> Pages {
-        match self.backing {
-            Backing::HugetlbMemfd => Pages::Hugetlb,
-            _ => Pages::Base,
-        }
-    }
+fn from_huge_pool(plan: &Plan<'_>) -> Result<(SharedMemory, Mapping), BackingError> {
+    let memory = SharedMemory::create(plan.name(), plan.len, Pages::Hugetlb)?;
+    // Mapping is where the kernel takes the pages out of the pool.
+    let alias = Mapping::unforked(Source::Shared(&memory), plan.len, HUGE_PAGE).map_err(BackingError::HugePool)?;
+    Ok((memory, alias))
+}
+
+fn from_base_pages(plan: &Plan<'_>) -> Result<(SharedMemory, Mapping), BackingError> {
+    let memory = SharedMemory::create(plan.name(), plan.len, Pages::Base)?;
+    let alias = Mapping::unforked(Source::Shared(&memory), plan.len, HUGE_PAGE)?;
+    Ok((memory, alias))
 }
 
 /// Makes a new object consist of huge pages, before it has any others that would have to be copied.

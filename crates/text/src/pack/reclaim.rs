@@ -29,7 +29,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use palimpsest_sys::{ForkWitness, Heirs, RetiredWitness, arch};
+use palimpsest_sys::{ForkWitness, Heirs, RetiredWitness, SpareWitness, WitnessError, arch};
 
 use super::builder::ReclaimPolicy;
 use super::error::ReclaimError;
@@ -73,8 +73,17 @@ pub(super) struct ReclaimState {
     silent: Vec<Item>,
     /// The witness of this generation; `None` where children cannot share the memory.
     witness: Option<ForkWitness>,
+    /// The next one, made while there was room for it: memory must be reclaimable above all when mappings or files run out.
+    spare: Option<SpareWitness>,
     /// The witnesses of earlier generations that had heirs at the last look.
     past: Vec<(u64, RetiredWitness)>,
+}
+
+/// Whether forked children share the memory, and have to be watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watch {
+    Forks,
+    Nothing,
 }
 
 /// A retired program. Its entry stays readable until it is taken from the directory.
@@ -84,8 +93,14 @@ type Item = NonNull<Meta>;
 unsafe impl Send for ReclaimState {}
 
 impl ReclaimState {
-    pub(super) fn new(witness: Option<ForkWitness>) -> Self {
-        Self { limbo: VecDeque::new(), unlinked: Vec::new(), silent: Vec::new(), witness, past: Vec::new() }
+    /// With a witness, if forks are to be watched.
+    pub(super) fn new(watch: Watch) -> Result<Self, WitnessError> {
+        let (witness, spare) = match watch {
+            Watch::Forks => (Some(SpareWitness::new()?.watch()?), Some(SpareWitness::new()?)),
+            Watch::Nothing => (None, None),
+        };
+        let (limbo, unlinked, silent, past) = Default::default();
+        Ok(Self { limbo, unlinked, silent, witness, spare, past })
     }
 
     /// Every item, in no order.
@@ -125,12 +140,17 @@ impl ReclaimState {
     /// Retires the current witness and asks all of them.
     fn newest_generation_with_heirs(&mut self, store: &Store) -> Result<Option<u64>, ReclaimError> {
         let Some(current) = &mut self.witness else { return Ok(None) };
-        let next = ForkWitness::new()?;
+        let next = match self.spare.take() {
+            Some(spare) => spare.watch()?,
+            None => SpareWitness::new()?.watch()?,
+        };
         let generation = store.generation();
         // Release, partner: the Acquire load in `Store::generation`: the next witness is mapped by now.
         store.generation.store(generation + 1, Ordering::Release);
         let past = std::mem::replace(current, next).retire();
         self.past.push((generation, past));
+        // Retiring has made room for it; where it has not, the next call tries again.
+        self.spare = SpareWitness::new().ok();
         self.past.retain(|(_, witness)| witness.heirs() == Heirs::Some);
         Ok(self.past.iter().map(|(generation, _)| *generation).max())
     }

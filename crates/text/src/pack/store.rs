@@ -4,7 +4,7 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use palimpsest_sys::{CoreSync, ForkDetector, ForkWitness, MapError, ProcMem, Reservation};
+use palimpsest_sys::{CoreSync, ForkDetector, MapError, ProcMem, Reservation};
 
 use super::PACK;
 use super::backing::{Backing, Refused};
@@ -14,7 +14,7 @@ use super::epoch::Epochs;
 use super::error::OpenError;
 use super::memory::{Kind, OnRefusal, PackMemory, Plan};
 use super::program::Meta;
-use super::reclaim::ReclaimState;
+use super::reclaim::{ReclaimState, Watch};
 use super::retired::RetiredStack;
 use super::slot::{Pack, Slot};
 use super::stats::Counters;
@@ -64,8 +64,10 @@ impl Store {
         for Refused { backing, error } in &refused {
             tracing::warn!(%backing, %error, "a better backing for packs is not available");
         }
-        let watched = backing != Backing::ProcMem && config.fork == ForkPolicy::Inherit;
-        let witness = if watched { Some(ForkWitness::new()?) } else { None };
+        let watch = match (backing, config.fork) {
+            (Backing::ProcMem, _) | (_, ForkPolicy::Omit) => Watch::Nothing,
+            (_, ForkPolicy::Inherit) => Watch::Forks,
+        };
         let due = match config.reclaim {
             ReclaimPolicy::Automatic { retired_bytes } => retired_bytes,
             ReclaimPolicy::Manual => usize::MAX,
@@ -84,7 +86,7 @@ impl Store {
             readers: Readers::new(),
             epochs: Epochs::new(),
             retired: RetiredStack::new(),
-            reclaiming: Mutex::new(ReclaimState::new(witness)),
+            reclaiming: Mutex::new(ReclaimState::new(watch)?),
             next_reclaim: AtomicUsize::new(due),
             grow: Mutex::new(()),
             graveyard: Mutex::default(),

@@ -93,7 +93,7 @@ fn a_small_address_space() {
 fn no_address_space_left() {
     play("no_address_space_left", World::Same, || {
         limits::set(libc::RLIMIT_AS, limits::address_space_in_use() + MIB);
-        let error = Packs::new().err().expect("not even one pack fits");
+        let error = Packs::new().expect_err("not even one pack fits");
         assert_tells(&chain(&error), &["RLIMIT_AS", "ulimit -v"]);
     });
 }
@@ -145,7 +145,7 @@ fn memfd_create_is(name: &str, answer: Answer, told: &'static str) {
         let packs = works_with(Backing::ProcMem);
         assert_tells(&refusals(&packs), &["collapsed-memfd", "memfd_create", "allow", told]);
         for backing in [Backing::CollapsedMemfd, Backing::SmallMemfd] {
-            let error = Packs::builder().backing(backing).open().err().expect("it was forced");
+            let error = Packs::builder().backing(backing).open().expect_err("it was forced");
             assert_tells(&chain(&error), &["memfd_create", "allow", told]);
         }
     });
@@ -230,7 +230,7 @@ fn there_is_no_proc() {
     play("there_is_no_proc", World::MountNamespace("mount -t tmpfs none /proc"), || {
         assert!(sysctl::max_map_count().expect_err("/proc is empty").is_absent());
         works_with(Backing::CollapsedMemfd);
-        let error = Packs::builder().backing(Backing::ProcMem).open().err().expect("there is no /proc/self/mem");
+        let error = Packs::builder().backing(Backing::ProcMem).open().expect_err("there is no /proc/self/mem");
         assert_tells(&chain(&error), &["/proc/self/mem", "mounted"]);
     });
 }
@@ -239,7 +239,7 @@ fn there_is_no_proc() {
 fn there_is_neither_proc_nor_membarrier() {
     play("there_is_neither_proc_nor_membarrier", World::MountNamespace("mount -t tmpfs none /proc"), || {
         seccomp::forbid(libc::SYS_membarrier, Answer::Kill);
-        let error = Packs::new().err().expect("no thread can be reached");
+        let error = Packs::new().expect_err("no thread can be reached");
         assert_tells(&chain(&error), &["/proc", "membarrier"]);
     });
 }
@@ -248,7 +248,7 @@ fn there_is_neither_proc_nor_membarrier() {
 fn there_are_neither_proc_nor_memfds() {
     play("there_are_neither_proc_nor_memfds", World::MountNamespace("mount -t tmpfs none /proc"), || {
         seccomp::forbid(libc::SYS_memfd_create, Answer::Errno(libc::EPERM));
-        let error = Packs::new().err().expect("code can be written by no way");
+        let error = Packs::new().expect_err("code can be written by no way");
         assert_tells(&chain(&error), &["/proc", "memfd_create"]);
     });
 }
@@ -383,7 +383,7 @@ fn a_thread_blocks_all_signals() {
 fn no_descriptor_is_left() {
     play("no_descriptor_is_left", World::Same, || {
         limits::set(libc::RLIMIT_NOFILE, 3);
-        let error = Packs::new().err().expect("neither a memfd nor /proc/self/mem can be opened");
+        let error = Packs::new().expect_err("neither a memfd nor /proc/self/mem can be opened");
         assert_tells(&chain(&error), &["Too many open files"]);
     });
 }
@@ -394,7 +394,7 @@ fn proc_mem_is_closed_to_an_undumpable_user() {
         limits::become_nobody();
         limits::prctl(libc::PR_SET_DUMPABLE, 0).expect("always allowed");
         works_with(Backing::CollapsedMemfd);
-        let error = Packs::builder().backing(Backing::ProcMem).open().err().expect("/proc/self/mem is root's");
+        let error = Packs::builder().backing(Backing::ProcMem).open().expect_err("/proc/self/mem is root's");
         assert_tells(&chain(&error), &["/proc/self/mem", "Permission denied"]);
     });
 }
