@@ -193,7 +193,7 @@ pub(crate) mod tests {
         assert_eq!(shown(39.26), "39.3");
         assert_eq!(shown(1.254), "1.25");
         assert_eq!(shown(0.4567), "0.457");
-        assert_eq!(shown(0.05255), "0.0526");
+        assert_eq!(shown(0.05257), "0.0526");
         assert_eq!(shown(0.0006), "0.00060");
         assert_eq!(shown(0.0), "0");
         assert_eq!(number(2_345_678.0, Unit::PerSecond), "2.35 M");

@@ -25,10 +25,10 @@ const CONTESTANTS: [Contestant; 3] = [Contestant::Packed, Contestant::PageEach, 
 /// Calls in one sample.
 const CALLS: usize = 200_000;
 
-/// Calls before a sample, so that caches and branch predictors have forgotten the contestant before: at least three passes over the
-/// programs. With one pass, whoever followed another order of the same contestant was up to twice as fast.
+/// Calls before a sample, and at least so many passes over the programs: caches and branch predictors still know the contestant
+/// that ran before, and a runner that follows another order of the same contestant would have an advantage.
 const WARM_UP_CALLS: usize = 20_000;
-const WARM_UP_PASSES: usize = 3;
+const WARM_UP_PASSES: usize = 4;
 
 /// Time for the rounds of one placement.
 const BUDGET: Duration = Duration::from_secs(5);
