@@ -2,6 +2,8 @@
 
 use std::io;
 
+use rustix::mm::Advice;
+
 use crate::mapping::Area;
 use crate::proc::thp;
 
@@ -50,6 +52,7 @@ pub fn collapse(area: &Area) -> Result<(), CollapseError> {
         // Without sysfs the size is unknown; the kernel will refuse what it cannot do.
         _ => {}
     }
+    map_first_pages(area);
     for attempt in 1.. {
         // SAFETY: the range is mapped for the life of `area`; a collapse keeps contents and rights.
         let answer = unsafe { libc::madvise(area.as_ptr().cast(), area.len(), libc::MADV_COLLAPSE) };
@@ -65,4 +68,16 @@ pub fn collapse(area: &Area) -> Result<(), CollapseError> {
         }
     }
     unreachable!("the loop ends by returning")
+}
+
+/// Lets this view have a page table for every huge page: before Linux 6.2 a range of shared memory without one is refused
+/// (`find_pmd_or_thp_or_none` in `mm/khugepaged.c`).
+fn map_first_pages(area: &Area) {
+    let page = rustix::param::page_size();
+    for offset in (0..area.len()).step_by(HUGE_PAGE) {
+        let start = area.as_ptr().wrapping_add(offset).cast();
+        // SAFETY: the page is mapped for the life of `area`; populating changes no contents. It fails where it is not needed:
+        // before Linux 5.14 there is no such advice, and no collapse either.
+        let _ = unsafe { rustix::mm::madvise(start, page, Advice::LinuxPopulateRead) };
+    }
 }

@@ -71,7 +71,9 @@ pub enum MapError {
         limit: u64,
     },
     /// The process may not have that much address space.
-    #[error("cannot map {len} bytes: RLIMIT_AS is {limit} bytes; raise it (`ulimit -v unlimited`) or ask for a smaller region")]
+    #[error(
+        "cannot map {len} bytes: RLIMIT_AS is {limit} bytes; raise it (`ulimit -v unlimited`) or ask for a smaller region"
+    )]
     AddressSpaceLimit {
         /// Bytes that were wanted.
         len: usize,
@@ -79,7 +81,9 @@ pub enum MapError {
         limit: u64,
     },
     /// All memory is to be locked (`mlockall(MCL_FUTURE)`), and the process may not lock so much.
-    #[error("cannot map {len} bytes, which would be locked: RLIMIT_MEMLOCK is {limit} bytes; raise it (`ulimit -l unlimited`) or do without MCL_FUTURE")]
+    #[error(
+        "cannot map {len} bytes, which would be locked: RLIMIT_MEMLOCK is {limit} bytes; raise it (`ulimit -l unlimited`) or do without MCL_FUTURE"
+    )]
     LockedLimit {
         /// Bytes that were wanted.
         len: usize,
@@ -97,7 +101,9 @@ pub enum MapError {
         len: usize,
     },
     /// No gap of the address space is near enough to the target.
-    #[error("no {len} free bytes within {reach:#x} bytes of {target:#x}; ask for a smaller region or let it lie anywhere")]
+    #[error(
+        "no {len} free bytes within {reach:#x} bytes of {target:#x}; ask for a smaller region or let it lie anywhere"
+    )]
     NoneNear {
         /// Bytes that were wanted.
         len: usize,

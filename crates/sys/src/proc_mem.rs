@@ -57,9 +57,11 @@ impl ProcMem {
     ///
     /// [`ProcMemError::Write`]; a part of the bytes may have been stored.
     pub unsafe fn write(&self, address: usize, bytes: &[u8]) -> Result<(), ProcMemError> {
-        self.0
-            .write_all_at(bytes, address as u64)
-            .map_err(|source| ProcMemError::Write { address, len: bytes.len(), source })
+        self.0.write_all_at(bytes, address as u64).map_err(|source| ProcMemError::Write {
+            address,
+            len: bytes.len(),
+            source,
+        })
     }
 }
 

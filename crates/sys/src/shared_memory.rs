@@ -61,7 +61,9 @@ pub enum CreateError {
         page: usize,
     },
     /// The file-size limit is smaller than the object; growing past it would kill the process with SIGXFSZ.
-    #[error("a shared memory of {len} bytes exceeds RLIMIT_FSIZE, which is {limit} bytes; raise it (`ulimit -f unlimited`)")]
+    #[error(
+        "a shared memory of {len} bytes exceeds RLIMIT_FSIZE, which is {limit} bytes; raise it (`ulimit -f unlimited`)"
+    )]
     FileSizeLimit {
         /// What was asked for, in bytes.
         len: usize,
@@ -69,13 +71,17 @@ pub enum CreateError {
         limit: u64,
     },
     /// A seccomp filter answers `memfd_create` with a signal; the call was not made in this process.
-    #[error("a seccomp filter kills memfd_create with signal {signal}; allow the system call, or use a private backing")]
+    #[error(
+        "a seccomp filter kills memfd_create with signal {signal}; allow the system call, or use a private backing"
+    )]
     Filtered {
         /// The signal that ended the probe.
         signal: i32,
     },
     /// The process has as many open files as it may.
-    #[error("no file descriptor is left for a memfd: RLIMIT_NOFILE is {limit}; raise it (`ulimit -n`) or close some files")]
+    #[error(
+        "no file descriptor is left for a memfd: RLIMIT_NOFILE is {limit}; raise it (`ulimit -n`) or close some files"
+    )]
     Descriptors {
         /// The soft limit.
         limit: u64,
@@ -121,8 +127,7 @@ impl SharedMemory {
         }
         check_file_size_limit(len)?;
         let (fd, exec) = create_executable(name, pages)?;
-        rustix::fs::ftruncate(&fd, len as u64)
-            .map_err(|errno| CreateError::Allocate { len, source: errno.into() })?;
+        rustix::fs::ftruncate(&fd, len as u64).map_err(|errno| CreateError::Allocate { len, source: errno.into() })?;
         // Shrinking would turn later accesses into SIGBUS, and growing is never wanted. Old kernels may refuse seals on
         // hugetlb objects, which loses nothing but this guard.
         let _ = rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW);

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{call, exit_code, fork, fork_and_wait, identity, killed_by, wait};
+use common::{call, exit_code, fork, fork_and_wait, identity, killed_by, one_at_a_time, wait};
 use palimpsest_text::{Backing, ForkPolicy, Packs, PacksBuilder, ReclaimPolicy};
 
 fn manual() -> PacksBuilder {
@@ -34,6 +34,7 @@ impl Gate {
 
 #[test]
 fn a_child_runs_what_it_inherits_and_loads_its_own() {
+    let _one = one_at_a_time();
     for backing in [Backing::CollapsedMemfd, Backing::SmallMemfd, Backing::ProcMem] {
         let Ok(packs) = manual().backing(backing).open() else {
             eprintln!("SKIPPED backing {backing}: not to be had here");
@@ -63,6 +64,7 @@ fn a_child_runs_what_it_inherits_and_loads_its_own() {
 
 #[test]
 fn a_grandchild_is_served_as_well() {
+    let _one = one_at_a_time();
     let packs = manual().open().unwrap();
     let first = packs.load(&identity(1, 64), 16).unwrap();
     let status = fork_and_wait(|| {
@@ -78,6 +80,7 @@ fn a_grandchild_is_served_as_well() {
 
 #[test]
 fn memory_that_a_child_holds_is_not_reused_before_it_is_gone() {
+    let _one = one_at_a_time();
     let packs = manual().open().unwrap();
     if !shared(&packs) {
         eprintln!("SKIPPED: packs are private here");
@@ -110,6 +113,7 @@ fn memory_that_a_child_holds_is_not_reused_before_it_is_gone() {
 
 #[test]
 fn a_child_that_executes_another_program_holds_nothing() {
+    let _one = one_at_a_time();
     let packs = manual().open().unwrap();
     let program = packs.load(&identity(1, 64), 16).unwrap();
     // SAFETY: the hook does nothing but be there, which makes the standard library use fork and exec.
@@ -126,6 +130,7 @@ fn a_child_that_executes_another_program_holds_nothing() {
 
 #[test]
 fn children_get_nothing_under_the_omit_policy() {
+    let _one = one_at_a_time();
     let packs = manual().fork(ForkPolicy::Omit).open().unwrap();
     let program = packs.load(&identity(1, 64), 16).unwrap();
     let mut gate = Gate::new();
@@ -141,6 +146,7 @@ fn children_get_nothing_under_the_omit_policy() {
 
 #[test]
 fn a_child_cannot_write_to_its_parents_code() {
+    let _one = one_at_a_time();
     let packs = manual().open().unwrap();
     let _program = packs.load(&identity(1, 64), 16).unwrap();
     let status = fork_and_wait(|| {
@@ -156,6 +162,7 @@ fn a_child_cannot_write_to_its_parents_code() {
 
 #[test]
 fn forking_while_others_load_deadlocks_nobody() {
+    let _one = one_at_a_time();
     let packs = Packs::new().unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

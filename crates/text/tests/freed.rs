@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{call, fork_and_wait, identity, killed_by};
+use common::{call, fork_and_wait, identity, killed_by, one_at_a_time};
 use palimpsest_text::{Packs, Program, ReclaimPolicy};
 
 fn address_of(program: &Program) -> extern "C" fn() -> u64 {
@@ -12,6 +12,7 @@ fn address_of(program: &Program) -> extern "C" fn() -> u64 {
 
 #[test]
 fn calling_a_reclaimed_program_is_a_trap() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
     let kept = packs.load(&identity(1, 64), 16).unwrap();
     let program = packs.load(&identity(2, 64), 16).unwrap();
@@ -26,6 +27,7 @@ fn calling_a_reclaimed_program_is_a_trap() {
 
 #[test]
 fn running_past_the_end_of_a_program_is_a_trap() {
+    let _one = one_at_a_time();
     let packs = Packs::new().unwrap();
     // NOPs without a return.
     let code = identity(3, 200);
@@ -37,6 +39,7 @@ fn running_past_the_end_of_a_program_is_a_trap() {
 
 #[test]
 fn calling_a_program_of_a_pack_that_was_given_back_is_a_fault() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
     let program = packs.load(&identity(4, 3 << 20), 16).unwrap();
     let function = address_of(&program);

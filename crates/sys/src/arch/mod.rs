@@ -14,9 +14,7 @@ mod isa;
 compile_error!("palimpsest-sys knows x86-64 and AArch64; add crates/sys/src/arch/<isa>/ for another one");
 
 pub use isa::icache::{COHERENCE, flush as flush_instruction_cache};
-pub use isa::instructions::{
-    DIRECT_BRANCH_REACH, INSTRUCTION_ALIGN, TRAP, fill_traps, serialize_this_core,
-};
+pub use isa::instructions::{DIRECT_BRANCH_REACH, INSTRUCTION_ALIGN, TRAP, fill_traps, serialize_this_core};
 
 /// Whether a store to code is seen by instruction fetch without help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

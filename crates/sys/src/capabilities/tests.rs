@@ -100,13 +100,9 @@ fn small_limits_are_told() {
     machine.perf_event_paranoid = Ok(4);
     machine.memory_object = Ok(ExecRung::NoexecSeal);
     machine.confinement.thp_disable = ThpDisable::On;
-    for subject in [
-        Subject::AddressSpace,
-        Subject::Mappings,
-        Subject::PerfEvents,
-        Subject::MemoryObject,
-        Subject::ThpSettings,
-    ] {
+    for subject in
+        [Subject::AddressSpace, Subject::Mappings, Subject::PerfEvents, Subject::MemoryObject, Subject::ThpSettings]
+    {
         assert!(matches!(status(&machine, subject), Status::Fallback { .. }), "{subject}");
     }
     let Status::Fallback { fix, .. } = status(&machine, Subject::Mappings) else { unreachable!("checked above") };

@@ -30,7 +30,9 @@ pub enum SyncPath {
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// The kernel or a seccomp filter refuses it.
-    #[error("membarrier(PRIVATE_EXPEDITED_SYNC_CORE) is refused; it needs Linux 4.16 and a seccomp profile that allows it")]
+    #[error(
+        "membarrier(PRIVATE_EXPEDITED_SYNC_CORE) is refused; it needs Linux 4.16 and a seccomp profile that allows it"
+    )]
     Refused(#[source] io::Error),
     /// A seccomp filter answers it with a signal.
     #[error("a seccomp filter kills membarrier with signal {signal}; allow the system call")]

@@ -8,7 +8,8 @@ use palimpsest_sys::{ProcMemError, arch};
 use super::CHUNK;
 use super::directory::EntryId;
 use super::memory::Kind;
-use super::program::Meta;
+use super::program::{Extras, Meta, Tenant};
+use super::shard::Shard;
 use super::slot::Pack;
 use super::store::Store;
 use crate::address::CodeAddress;
@@ -23,10 +24,10 @@ enum Bytes {
 
 /// Some chunks of a pack, an entry for them, and where in them the program begins. Given back on drop.
 pub(super) struct Block {
-    store: Arc<Store>,
+    shard: Arc<Shard>,
     /// # Invariants
     ///
-    /// 1. It points to the pack in slot `slot` of `store`, which lives as long as this block.
+    /// 1. It points to the pack in slot `slot` of the shard's store, which lives as long as this block.
     pack: NonNull<Pack>,
     slot: u32,
     first_chunk: u32,
@@ -55,15 +56,15 @@ pub(super) struct Place {
 impl Block {
     /// # Safety
     ///
-    /// 1. `place` was taken in `store` for this call, and its pack lives until the place is given back.
+    /// 1. `place` was taken in the shard's store for this call, and its pack lives until the place is given back.
     /// 2. `start..start + len` lies in its chunks.
-    pub(super) unsafe fn new(store: Arc<Store>, place: Place, start: u32, len: u32) -> Self {
+    pub(super) unsafe fn new(shard: Arc<Shard>, place: Place, start: u32, len: u32) -> Self {
         let Place { pack, slot, first_chunk, chunks, entry } = place;
-        Self { store, pack, slot, first_chunk, chunks, start, len, entry, bytes: Bytes::Untouched }
+        Self { shard, pack, slot, first_chunk, chunks, start, len, entry, bytes: Bytes::Untouched }
     }
 
-    pub(super) fn store(&self) -> &Arc<Store> {
-        &self.store
+    pub(super) fn store(&self) -> &Store {
+        self.shard.store()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -89,19 +90,19 @@ impl Block {
         if self.pack().kind == Kind::Code {
             let first = self.address().get();
             arch::flush_instruction_cache(first..first + code.len());
-            self.store.counters.cache_flushes.add(1);
+            self.shard.tally().cache_flushes.add(1);
         }
         Ok(())
     }
 
-    /// Makes the block a program that can be found; whoever gets the result retires it.
-    pub(super) fn publish(self, extras: Option<Box<super::program::Extras>>) -> (Arc<Store>, NonNull<Meta>) {
+    /// Makes the block a program that can be found; which is retired when the result is dropped.
+    pub(super) fn publish(self, extras: Option<Box<Extras>>) -> Tenant {
         let block = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the block is not dropped, so its reference to the store is moved out once.
-        let store = unsafe { std::ptr::read(&block.store) };
+        // SAFETY: the block is not dropped, so its reference to the shard is moved out once.
+        let shard = unsafe { std::ptr::read(&block.shard) };
         let meta = Meta {
             link: AtomicPtr::new(std::ptr::null_mut()),
-            born: store.generation(),
+            born: shard.store().generation(),
             extras,
             pack: block.pack,
             slot: block.slot,
@@ -113,15 +114,15 @@ impl Block {
         };
         // SAFETY: 1. reserved with the block; 2. the chunks are the block's own.
         let meta = unsafe { block.pack().directory.publish(block.first_chunk, block.entry, meta) };
-        store.counters.loads.add(1);
-        store.counters.programs.add(1);
-        (store, meta)
+        shard.tally().loads.add(1);
+        // SAFETY: 1. just published, and nobody else is given it.
+        unsafe { Tenant::new(shard, meta) }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if !self.store.fork.is_same_process() {
+        if !self.store().fork.is_same_process() {
             return;
         }
         if self.bytes == Bytes::Written {
@@ -136,6 +137,6 @@ impl Drop for Block {
                 return;
             }
         }
-        self.store.give_back(self.slot, self.first_chunk, self.chunks, self.entry);
+        self.store().give_back(self.slot, self.first_chunk, self.chunks, self.entry);
     }
 }

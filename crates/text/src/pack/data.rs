@@ -57,9 +57,7 @@ impl StagedData {
             return Err(FinalizeError::Forked { address: self.block.address() });
         }
         self.block.write(&self.image)?;
-        let (store, meta) = self.block.publish(None);
-        // SAFETY: 1. just published, and nobody else has been given it.
-        Ok(Data(unsafe { Tenant::new(store, meta) }))
+        Ok(Data(self.block.publish(None)))
     }
 }
 

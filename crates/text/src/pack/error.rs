@@ -10,7 +10,9 @@ use crate::address::CodeAddress;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The region's length cannot be.
-    #[error("a region of {len} bytes: it must have {PACK} bytes or more, and at most {max}, the reach of a direct branch; open several Packs for more")]
+    #[error(
+        "a region of {len} bytes: it must have {PACK} bytes or more, and at most {max}, the reach of a direct branch; open several Packs for more"
+    )]
     RegionLength {
         /// What was asked for, in bytes.
         len: usize,
@@ -76,7 +78,9 @@ pub enum StageError {
         align: usize,
     },
     /// Longer than the whole region.
-    #[error("a program of {len} bytes does not fit a region of {region} bytes; open Packs with a larger PacksBuilder::region_len")]
+    #[error(
+        "a program of {len} bytes does not fit a region of {region} bytes; open Packs with a larger PacksBuilder::region_len"
+    )]
     TooLong {
         /// Length of the program, in bytes.
         len: usize,
@@ -84,7 +88,9 @@ pub enum StageError {
         region: usize,
     },
     /// The region is full.
-    #[error("no room for {len} bytes: all {region} bytes of the region are taken, {retired} of them by retired programs; drop programs and reclaim, or open Packs with a larger PacksBuilder::region_len")]
+    #[error(
+        "no room for {len} bytes: all {region} bytes of the region are taken, {retired} of them by retired programs; drop programs and reclaim, or open Packs with a larger PacksBuilder::region_len"
+    )]
     Full {
         /// Length of the program, in bytes.
         len: usize,

@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use palimpsest_sys::{CoreSyncSetupError, SyncPath};
 use palimpsest_sys::proc::{ProcError, smaps};
+use palimpsest_sys::{CoreSyncSetupError, SyncPath};
 
 use super::backing::{Backing, Refused};
+use super::block::Block;
 use super::builder::PacksBuilder;
 use super::data::{DataAccess, StagedData};
 use super::error::{FinalizeError, LoadError, OpenError, ReclaimError, StageError};
@@ -63,7 +64,7 @@ impl Packs {
     ///
     /// See [`StageError`]; the packs stay usable.
     pub fn stage(&self, len: usize, align: usize) -> Result<Staged, StageError> {
-        Ok(Staged::new(self.store()?.allocate(Kind::Code, len, align)?))
+        Ok(Staged::new(self.allocate(Kind::Code, len, align)?))
     }
 
     /// Takes a place for `len` bytes of data at a multiple of `align` bytes, in the same region as the code.
@@ -72,7 +73,7 @@ impl Packs {
     ///
     /// See [`StageError`]; the packs stay usable.
     pub fn stage_data(&self, access: DataAccess, len: usize, align: usize) -> Result<StagedData, StageError> {
-        Ok(StagedData::new(self.store()?.allocate(access.kind(), len, align)?))
+        Ok(StagedData::new(self.allocate(access.kind(), len, align)?))
     }
 
     /// Puts code in place that runs at any address, at a multiple of `align` bytes.
@@ -94,10 +95,9 @@ impl Packs {
     }
 
     fn load_with(&self, extras: Option<Box<Extras>>, code: &[u8], align: usize) -> Result<Program, LoadError> {
-        let store = self.store()?;
-        let mut block = store.allocate(Kind::Code, code.len(), align)?;
+        let mut block = self.allocate(Kind::Code, code.len(), align)?;
         block.write(code).map_err(FinalizeError::from)?;
-        synchronize(&store)?;
+        synchronize(block.store())?;
         Ok(publish(block, extras, &Described { code, eh_frame: None }))
     }
 
@@ -121,14 +121,8 @@ impl Packs {
     /// Lock-free and async-signal-safe: a handler for SIGSEGV may call it with the interrupted instruction's address and go on
     /// at [`Found::landing`].
     pub fn lookup(&self, address: usize) -> Option<Found<'_>> {
-        let mut store = Some(self.root.peek());
-        while let Some(this) = store {
-            if let Some(found) = this.find(address) {
-                return Some(found);
-            }
-            store = this.parent.as_deref();
-        }
-        None
+        let mut generations = std::iter::successors(Some(self.root.peek()), |this| this.parent.as_deref());
+        generations.find_map(|generation| generation.store.find(address))
     }
 
     /// Registers the calling thread as one that runs code by address.
@@ -146,8 +140,8 @@ impl Packs {
     ///
     /// See [`ReclaimError`]; what was not reclaimed stays retired.
     pub fn reclaim(&self) -> Result<Reclaimed, ReclaimError> {
-        match self.store() {
-            Ok(store) => store.reclaim(),
+        match self.root.current() {
+            Ok(generation) => generation.store.reclaim(),
             // A child without packs of its own has retired nothing.
             Err(_) => Ok(Reclaimed::default()),
         }
@@ -156,8 +150,8 @@ impl Packs {
     /// Numbers. Takes each pack's lock in turn.
     pub fn stats(&self) -> Stats {
         match self.root.current() {
-            Ok(store) => store.stats(),
-            Err(_) => self.root.peek().stats_without_packs(),
+            Ok(generation) => generation.store.stats(),
+            Err(_) => self.root.peek().store.stats_without_packs(),
         }
     }
 
@@ -168,7 +162,7 @@ impl Packs {
     ///
     /// [`ProcError`] without `/proc`.
     pub fn huge_mapped(&self) -> Result<HugeMapped, ProcError> {
-        let store = self.root.peek();
+        let store = &self.root.peek().store;
         let mut huge = HugeMapped { bytes: 0, reserved_bytes: 0 };
         for range in store.code_ranges() {
             huge.reserved_bytes += range.len();
@@ -179,32 +173,32 @@ impl Packs {
 
     /// What the packs are made of.
     pub fn backing(&self) -> Backing {
-        self.root.peek().backing
+        self.root.peek().store.backing
     }
 
     /// Better backings than [`backing`](Self::backing), and why they are not in use.
     pub fn refused(&self) -> &[Refused] {
-        &self.root.peek().refused
+        &self.root.peek().store.refused
     }
 
     /// How cores are synchronised.
     pub fn sync_path(&self) -> SyncPath {
-        self.root.peek().sync.path()
+        self.root.peek().store.sync.path()
     }
 
     /// Why cores are synchronised by signals instead of `membarrier`, if they are.
     pub fn sync_refused(&self) -> Option<&CoreSyncSetupError> {
-        self.root.peek().sync.refused()
+        self.root.peek().store.sync.refused()
     }
 
     /// The addresses that all programs and data of this process lie in.
     pub fn region(&self) -> Range<usize> {
-        self.root.peek().region.range()
+        self.root.peek().store.region.range()
     }
 
-    /// The store of this process.
-    fn store(&self) -> Result<Arc<Store>, StageError> {
-        self.root.current().map_err(|error| StageError::Child(Box::new(error)))
+    fn allocate(&self, kind: Kind, len: usize, align: usize) -> Result<Block, StageError> {
+        let generation = self.root.current().map_err(|error| StageError::Child(Box::new(error)))?;
+        generation.store.allocate(generation.shard(), kind, len, align)
     }
 }
 
@@ -229,6 +223,9 @@ impl Store {
 
 impl fmt::Debug for Packs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Packs").field("backing", &self.backing()).field("region", &self.region()).finish_non_exhaustive()
+        f.debug_struct("Packs")
+            .field("backing", &self.backing())
+            .field("region", &self.region())
+            .finish_non_exhaustive()
     }
 }

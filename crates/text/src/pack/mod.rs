@@ -13,7 +13,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `handle`, `builder` | [`Packs`]: what the user holds, and how it is opened |
-//! | `root` | one [`Store`](store::Store) per process: a forked child gets a new one |
+//! | `root`, `shard` | one [`Store`](store::Store) per process, a forked child gets a new one; one shard of it per CPU |
 //! | `store`, `place`, `release` | the region, its slots of 2 MiB, where a program is put, and how places come back |
 //! | `memory`, `backing` | one pack's memory, two views of it, and the kinds of it |
 //! | `directory`, `retired`, `epoch` | lock-free: who covers an address, what waits for reuse, who may still be inside |
@@ -41,6 +41,7 @@ mod reclaim;
 mod release;
 mod retired;
 mod root;
+mod shard;
 mod slot;
 mod staged;
 mod stats;

@@ -28,7 +28,7 @@ pub struct Participant {
 
 impl Participant {
     pub(super) fn new(root: Arc<Root>) -> Self {
-        let store = root.peek();
+        let store: &Store = &root.peek().store;
         let seat = store.epochs.take_seat();
         let seat = Cell::new((ptr::from_ref(store), ptr::from_ref(seat)));
         Self { root, seat, _not_send: PhantomData }
@@ -40,7 +40,7 @@ impl Participant {
     /// meanwhile. A thread that stays pinned keeps every retired program from being reclaimed: in a loop, pin once a round.
     #[inline]
     pub fn pin(&self) -> Pinned<'_> {
-        let store = self.root.peek();
+        let store: &Store = &self.root.peek().store;
         let (known, mut seat) = self.seat.get();
         if !ptr::eq(known, store) {
             seat = self.move_to(store);

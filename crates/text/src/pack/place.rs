@@ -11,6 +11,7 @@ use super::block::{Block, Place};
 use super::directory::{Directory, FreeEntries};
 use super::error::StageError;
 use super::memory::{Kind, OnRefusal, PackMemory, Plan};
+use super::shard::Shard;
 use super::slot::{Pack, Slot, State};
 use super::store::Store;
 use super::{CHUNK, CHUNKS, MAX_ALIGN, PACK};
@@ -18,7 +19,13 @@ use crate::chunks::ChunkMap;
 
 impl Store {
     /// Takes a place for `len` bytes at a multiple of `align` bytes.
-    pub(super) fn allocate(self: &Arc<Self>, kind: Kind, len: usize, align: usize) -> Result<Block, StageError> {
+    pub(super) fn allocate(
+        &self,
+        shard: &Arc<Shard>,
+        kind: Kind,
+        len: usize,
+        align: usize,
+    ) -> Result<Block, StageError> {
         if len == 0 {
             return Err(StageError::Empty);
         }
@@ -38,7 +45,7 @@ impl Store {
         let slack = chunks as usize * CHUNK - len;
         let start = place.first_chunk as usize * CHUNK + random_step(kind, slack, align);
         // SAFETY: 1. just taken; packs with taken chunks are kept. 2. the step stays within the slack.
-        Ok(unsafe { Block::new(Arc::clone(self), place, start as u32, len as u32) })
+        Ok(unsafe { Block::new(Arc::clone(shard), place, start as u32, len as u32) })
     }
 
     fn place(&self, kind: Kind, len: usize, chunks: u32, align: u32) -> Result<Place, StageError> {
@@ -151,7 +158,7 @@ impl Store {
     }
 
     fn full(&self, len: usize) -> StageError {
-        StageError::Full { len, region: self.region.len(), retired: self.counters.retired_bytes.get() as usize }
+        StageError::Full { len, region: self.region.len(), retired: self.retired_bytes() }
     }
 }
 

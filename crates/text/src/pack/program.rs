@@ -5,11 +5,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::directory::EntryId;
+use super::error::OutsideProgram;
 use super::retired::Linked;
+use super::shard::Shard;
 use super::slot::Pack;
 use super::store::Store;
 use crate::address::CodeAddress;
-use super::error::OutsideProgram;
 use crate::primitive::AtomicPtr;
 
 /// What to do about a fault inside a program: go on at another of its instructions.
@@ -83,10 +84,10 @@ impl Meta {
 
 /// Chunks of a pack that hold something in place; retired on drop.
 pub(super) struct Tenant {
-    store: Arc<Store>,
+    shard: Arc<Shard>,
     /// # Invariants
     ///
-    /// 1. It points to a published entry of `store`, which is not unlinked before this value has retired it.
+    /// 1. It points to a published entry of the shard's store, which is not unlinked before this value has retired it.
     meta: NonNull<Meta>,
 }
 
@@ -98,9 +99,13 @@ unsafe impl Sync for Tenant {}
 impl Tenant {
     /// # Safety
     ///
-    /// 1. `meta` was just published in `store`, and this is the only tenant for it.
-    pub(super) unsafe fn new(store: Arc<Store>, meta: NonNull<Meta>) -> Self {
-        Self { store, meta }
+    /// 1. `meta` was just published in the shard's store, and this is the only tenant for it.
+    pub(super) unsafe fn new(shard: Arc<Shard>, meta: NonNull<Meta>) -> Self {
+        Self { shard, meta }
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        self.shard.store()
     }
 
     pub(super) fn meta(&self) -> &Meta {
@@ -112,7 +117,7 @@ impl Tenant {
 impl Drop for Tenant {
     fn drop(&mut self) {
         // SAFETY: published (invariant 1), and given up here, once.
-        unsafe { self.store.retire(self.meta) };
+        unsafe { self.store().retire(self.shard.tally(), self.meta) };
     }
 }
 

@@ -35,8 +35,12 @@ use super::builder::ReclaimPolicy;
 use super::error::ReclaimError;
 use super::memory::Kind;
 use super::program::Meta;
+use super::shard::Tally;
 use super::store::Store;
 use super::{CHUNK, CHUNKS};
+
+/// How often a shard looks at the sum over all shards while as much is retired as makes a reclaim due.
+const LOOKS_PER_RECLAIM: usize = 16;
 
 /// What one call of [`Packs::reclaim`](super::Packs::reclaim) has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,24 +166,33 @@ impl Store {
     /// # Safety
     ///
     /// 1. `meta` is published in this store, and this is the only call for it.
-    pub(super) unsafe fn retire(&self, meta: Item) {
+    pub(super) unsafe fn retire(&self, tally: &Tally, meta: Item) {
         if !self.fork.is_same_process() {
             // The memory is the parent's.
             return;
         }
         // SAFETY: published (1).
         let bytes = unsafe { meta.as_ref() }.chunks as usize * CHUNK;
-        self.counters.retired_bytes.add(bytes as u64);
+        tally.retired_bytes.add(bytes as u64);
         // SAFETY: 1. entries stay where they are until `take`, which follows `take_all`.
-        unsafe { self.retired.push(meta) };
-        // Relaxed: a threshold.
-        if self.retired_bytes() >= self.next_reclaim.load(Ordering::Relaxed) {
-            self.reclaim_when_due();
+        unsafe { tally.retired.push(meta) };
+        if let ReclaimPolicy::Automatic { retired_bytes } = self.config.reclaim {
+            // Relaxed, here and below: thresholds. The sum over all shards is looked at now and then.
+            let unlooked = tally.unlooked.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            if unlooked >= retired_bytes / LOOKS_PER_RECLAIM {
+                tally.unlooked.store(0, Ordering::Relaxed);
+                if self.retired_bytes() >= self.next_reclaim.load(Ordering::Relaxed) {
+                    self.reclaim_when_due();
+                }
+            }
         }
     }
 
-    fn retired_bytes(&self) -> usize {
-        self.counters.retired_bytes.get() as usize
+    /// Bytes of chunks that are retired and not yet reclaimed.
+    pub(super) fn retired_bytes(&self) -> usize {
+        let retired: u64 = self.tallies.iter().map(|tally| tally.retired_bytes.get()).sum();
+        // What is being reclaimed this instant may be counted on one side only.
+        retired.saturating_sub(self.counters.reclaimed_bytes.get()) as usize
     }
 
     /// Reclaims what can be, and says what cannot yet.
@@ -210,7 +223,7 @@ impl Store {
         let mut done = Reclaimed::default();
         let state = &mut *state;
         // Steps (g) and (h) of `epoch`.
-        let collected: Vec<Item> = self.retired.take_all().collect();
+        let collected: Vec<Item> = self.tallies.iter().flat_map(|tally| tally.retired.take_all()).collect();
         if collected.is_empty() && state.is_empty() {
             self.bury();
             return Ok(done);
@@ -239,6 +252,12 @@ impl Store {
         }
         // No core may have instructions of the old programs when the memory is free for new ones.
         self.sync.sync()?;
+        // Neighbours together, so that a pack's lock is taken once for many.
+        state.silent.sort_unstable_by_key(|item| {
+            // SAFETY: as above.
+            let meta = unsafe { item.as_ref() };
+            (meta.slot, meta.first_chunk)
+        });
         for item in state.silent.drain(..) {
             // SAFETY: as above.
             self.free(unsafe { item.as_ref() }, &mut done);
@@ -279,8 +298,7 @@ impl Store {
         drop(unsafe { meta.pack().directory.take(entry) });
         let bytes = chunks as usize * CHUNK;
         self.give_back(slot, first_chunk, chunks, entry);
-        self.counters.retired_bytes.subtract(bytes as u64);
-        self.counters.programs.subtract(1);
+        self.counters.reclaimed_bytes.add(bytes as u64);
         self.counters.frees.add(1);
         done.programs += 1;
         done.bytes += bytes;

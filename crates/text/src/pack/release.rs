@@ -103,7 +103,7 @@ impl Store {
     pub(super) fn forget_everything(&mut self) {
         let state = self.reclaiming.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut left: Vec<_> = state.take_everything();
-        left.extend(self.retired.take_all());
+        left.extend(self.tallies.iter().flat_map(|tally| tally.retired.take_all()));
         for meta in left {
             // SAFETY: published and not yet taken, and nobody else is left to refer to it.
             let meta = unsafe { meta.as_ref() };

@@ -22,9 +22,14 @@ pub(super) struct Pack {
 /// What a slot is used for. Changes under its lock only.
 pub(super) enum State {
     Vacant,
-    Pack { map: ChunkMap<Box<[u64]>>, entries: FreeEntries },
+    Pack {
+        map: ChunkMap<Box<[u64]>>,
+        entries: FreeEntries,
+    },
     /// The first slot of a run; the others are `RunTail`.
-    RunHead { slots: u32 },
+    RunHead {
+        slots: u32,
+    },
     RunTail,
     /// Out of use, and not yet unmapped, since a reader may see it.
     Leaving,
@@ -42,11 +47,7 @@ pub(super) struct Slot {
 
 impl Slot {
     pub(super) fn new() -> Self {
-        Self {
-            pack: AtomicPtr::new(std::ptr::null_mut()),
-            hint: AtomicU32::new(0),
-            state: Mutex::new(State::Vacant),
-        }
+        Self { pack: AtomicPtr::new(std::ptr::null_mut()), hint: AtomicU32::new(0), state: Mutex::new(State::Vacant) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {

@@ -6,7 +6,7 @@ use palimpsest_sys::arch::{self, Coherence};
 
 use super::block::Block;
 use super::error::FinalizeError;
-use super::program::{Extras, Fault, Program, Tenant};
+use super::program::{Extras, Fault, Program};
 use super::store::Store;
 use crate::address::CodeAddress;
 use crate::observe::Loaded;
@@ -110,10 +110,8 @@ pub(super) struct Described<'a> {
 
 /// Makes a written block a program, and tells the observers.
 pub(super) fn publish(block: Block, extras: Option<Box<Extras>>, described: &Described<'_>) -> Program {
-    let (store, meta) = block.publish(extras);
-    // SAFETY: 1. just published, and nobody else has been given it.
-    let program = Program(unsafe { Tenant::new(store.clone(), meta) });
-    store.observe(|observer| {
+    let program = Program(block.publish(extras));
+    program.0.store().observe(|observer| {
         observer.loaded(&Loaded {
             name: program.name(),
             address: program.address(),

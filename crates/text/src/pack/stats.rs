@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::CHUNK;
 use super::backing::Backing;
 use super::memory::Kind;
+use super::shard::Tally;
 use super::slot::State;
 use super::store::Store;
 
@@ -70,26 +71,19 @@ impl Counter {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    pub(super) fn subtract(&self, count: u64) {
-        self.0.fetch_sub(count, Ordering::Relaxed);
-    }
-
     pub(super) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What a store counts as it goes.
+/// What a store counts where threads seldom meet; the rest is in the tallies of its shards.
 #[derive(Default)]
 pub(super) struct Counters {
-    pub(super) loads: Counter,
     pub(super) frees: Counter,
-    pub(super) programs: Counter,
     pub(super) refills: Counter,
     pub(super) reclaims: Counter,
-    pub(super) cache_flushes: Counter,
     pub(super) observer_errors: Counter,
-    pub(super) retired_bytes: Counter,
+    pub(super) reclaimed_bytes: Counter,
 }
 
 impl Store {
@@ -119,23 +113,27 @@ impl Store {
 
     pub(super) fn stats_without_packs(&self) -> Stats {
         let counters = &self.counters;
+        let sum = |counter: fn(&Tally) -> &Counter| self.tallies.iter().map(|tally| counter(tally).get()).sum::<u64>();
+        // Frees before loads: a program that comes and goes in between is not counted as minus one.
+        let frees = counters.frees.get();
+        let loads = sum(|tally| &tally.loads);
         Stats {
             backing: self.backing,
             packs: 0,
             downgraded_packs: 0,
-            programs: counters.programs.get() as usize,
+            programs: (loads - frees) as usize,
             used_bytes: 0,
             reserved_bytes: 0,
             region_bytes: self.region.len(),
             largest_free_run: 0,
-            retired_bytes: counters.retired_bytes.get() as usize,
+            retired_bytes: self.retired_bytes(),
             pinned_threads: self.epochs.pinned(),
-            loads: counters.loads.get(),
-            frees: counters.frees.get(),
+            loads,
+            frees,
             refills: counters.refills.get(),
             reclaims: counters.reclaims.get(),
             core_syncs: self.sync.syncs(),
-            cache_flushes: counters.cache_flushes.get(),
+            cache_flushes: sum(|tally| &tally.cache_flushes),
             observer_errors: counters.observer_errors.get(),
             mappings: 0,
         }

@@ -13,9 +13,8 @@ use super::directory::Readers;
 use super::epoch::Epochs;
 use super::error::OpenError;
 use super::memory::{Kind, OnRefusal, PackMemory, Plan};
-use super::program::Meta;
 use super::reclaim::{ReclaimState, Watch};
-use super::retired::RetiredStack;
+use super::shard::Tally;
 use super::slot::{Pack, Slot};
 use super::stats::Counters;
 use crate::observe::{ObserveError, Observer};
@@ -38,7 +37,8 @@ pub(super) struct Store {
     pub(super) generation: AtomicU64,
     pub(super) readers: Readers,
     pub(super) epochs: Epochs,
-    pub(super) retired: RetiredStack<Meta>,
+    /// One per shard.
+    pub(super) tallies: Box<[Tally]>,
     pub(super) reclaiming: Mutex<ReclaimState>,
     /// Bytes of retired chunks at which the next automatic reclaim is due.
     pub(super) next_reclaim: AtomicUsize,
@@ -47,19 +47,17 @@ pub(super) struct Store {
     /// Packs that are out of use, with their first slots; unmapped when no reader can see them any more.
     pub(super) graveyard: Mutex<Vec<(usize, Box<Pack>)>>,
     pub(super) counters: Counters,
-    /// The store of the process that this one was forked from.
-    pub(super) parent: Option<Arc<Store>>,
 }
 
 impl Store {
     /// Opens a store, with the first pack for code in it.
-    pub(super) fn open(config: Arc<Config>, parent: Option<Arc<Store>>) -> Result<Self, OpenError> {
+    pub(super) fn open(config: Arc<Config>, parent: Option<&Store>) -> Result<Self, OpenError> {
         let fork = ForkDetector::new().map_err(OpenError::ForkDetector)?;
         let sync = CoreSync::new()?;
         if let Some(refused) = sync.refused() {
             tracing::warn!(%refused, "core synchronisation falls back to signals");
         }
-        let region = Arc::new(reserve(&config, parent.as_deref())?);
+        let region = Arc::new(reserve(&config, parent)?);
         let (first, backing, refused, proc_mem) = first_pack(&config, &region)?;
         for Refused { backing, error } in &refused {
             tracing::warn!(%backing, %error, "a better backing for packs is not available");
@@ -85,13 +83,12 @@ impl Store {
             generation: AtomicU64::new(0),
             readers: Readers::new(),
             epochs: Epochs::new(),
-            retired: RetiredStack::new(),
+            tallies: Tally::for_this_machine(),
             reclaiming: Mutex::new(ReclaimState::new(watch)?),
             next_reclaim: AtomicUsize::new(due),
             grow: Mutex::new(()),
             graveyard: Mutex::default(),
             counters: Counters::default(),
-            parent,
         };
         store.install_pack(0, Kind::Code, first);
         Ok(store)
@@ -130,8 +127,9 @@ fn reserve(config: &Config, parent: Option<&Store>) -> Result<Reservation, OpenE
         let attempt = match (config.near, parent) {
             (Some(near), _) => Reservation::near(near, reach, len, PACK),
             // A child's code should reach what it inherits; if it cannot, it has not been promised.
-            (None, Some(parent)) => Reservation::near(parent.region.address(), reach, len, PACK)
-                .or_else(|_| Reservation::new(len, PACK)),
+            (None, Some(parent)) => {
+                Reservation::near(parent.region.address(), reach, len, PACK).or_else(|_| Reservation::new(len, PACK))
+            }
             (None, None) => Reservation::new(len, PACK),
         };
         match attempt {

@@ -17,6 +17,12 @@ pub(crate) fn call(program: &Program) -> u64 {
     function()
 }
 
+/// Held by tests that fork and count what is reclaimed: another test's child would hold this one's programs.
+pub(crate) fn one_at_a_time() -> std::sync::MutexGuard<'static, ()> {
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// Runs `child` in a forked process; how it ended, as `waitpid` says.
 pub(crate) fn fork_and_wait(child: impl FnOnce() -> i32) -> i32 {
     let pid = fork(child);
