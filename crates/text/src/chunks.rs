@@ -9,6 +9,10 @@ const BITS: u32 = u64::BITS;
 /// Size classes of the hints: requests of `2^k` chunks and more, up to half a pack.
 const CLASSES: usize = 16;
 
+/// How many words a release looks through for the start of its free run. A hint may be too low, which costs a search, and
+/// never too high.
+const LOOK_BACK: usize = 2;
+
 /// A map of chunks, free or taken. First fit from the lowest address keeps the upper packs empty, so that they can be
 /// given back.
 ///
@@ -132,17 +136,20 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
         (found < self.chunks).then_some(found)
     }
 
-    /// Where the free run that holds the free chunk `chunk` begins.
+    /// Where the free run that holds the free chunk `chunk` begins, or below that where the run is long.
     fn run_start(&self, chunk: u32) -> u32 {
         let words = self.words.as_ref();
-        let mut index = (chunk / BITS) as usize;
-        let mut word = words[index] & (u64::MAX >> (BITS - 1 - chunk % BITS));
-        while word == 0 {
-            let Some(below) = index.checked_sub(1) else { return 0 };
-            index = below;
-            word = words[index];
+        let last = (chunk / BITS) as usize;
+        let mut mask = u64::MAX >> (BITS - 1 - chunk % BITS);
+        for index in (last.saturating_sub(LOOK_BACK)..=last).rev() {
+            let word = words[index] & mask;
+            if word != 0 {
+                return index as u32 * BITS + (BITS - word.leading_zeros());
+            }
+            mask = u64::MAX;
         }
-        index as u32 * BITS + (BITS - word.leading_zeros())
+        // No free chunk at all lies below.
+        self.hints[0].min(chunk)
     }
 
     fn fill(&mut self, first: u32, count: u32, taken: bool) {

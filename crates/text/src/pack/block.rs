@@ -9,6 +9,7 @@ use super::CHUNK;
 use super::directory::EntryId;
 use super::memory::Kind;
 use super::program::{Extras, Meta, Tenant};
+use super::release::Vacated;
 use super::shard::Shard;
 use super::slot::Pack;
 use super::store::Store;
@@ -137,6 +138,7 @@ impl Drop for Block {
                 return;
             }
         }
-        self.store().give_back(self.slot, self.first_chunk, self.chunks, self.entry);
+        let Self { slot, first_chunk, chunks, entry, .. } = *self;
+        self.store().give_back(&[Vacated { slot, first_chunk, chunks, entry }]);
     }
 }

@@ -24,6 +24,7 @@
 //! *Cores* that have fetched its instructions ahead: the second core synchronisation, after the traps are in place and before the
 //! memory is free.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -35,6 +36,7 @@ use super::builder::ReclaimPolicy;
 use super::error::ReclaimError;
 use super::memory::Kind;
 use super::program::Meta;
+use super::release::Vacated;
 use super::shard::Tally;
 use super::store::Store;
 use super::{CHUNK, CHUNKS};
@@ -252,16 +254,13 @@ impl Store {
         }
         // No core may have instructions of the old programs when the memory is free for new ones.
         self.sync.sync()?;
-        // Neighbours together, so that a pack's lock is taken once for many.
-        state.silent.sort_unstable_by_key(|item| {
-            // SAFETY: as above.
-            let meta = unsafe { item.as_ref() };
-            (meta.slot, meta.first_chunk)
-        });
-        for item in state.silent.drain(..) {
-            // SAFETY: as above.
-            self.free(unsafe { item.as_ref() }, &mut done);
-        }
+        let mut vacated: Vec<Vacated> = state.silent.drain(..).map(|item| self.end(item)).collect();
+        vacated.sort_unstable_by_key(|place| Reverse((place.slot, place.first_chunk)));
+        self.give_back(&vacated);
+        done.programs = vacated.len();
+        done.bytes = vacated.iter().map(|place| place.chunks as usize * CHUNK).sum();
+        self.counters.reclaimed_bytes.add(done.bytes as u64);
+        self.counters.frees.add(done.programs as u64);
         done.packs = self.release_empty_packs();
         Ok(done)
     }
@@ -292,16 +291,15 @@ impl Store {
         Ok(())
     }
 
-    fn free(&self, meta: &Meta, done: &mut Reclaimed) {
-        let (slot, first_chunk, chunks, entry) = (meta.slot, meta.first_chunk, meta.chunks, meta.entry);
+    /// Ends a silent program; its place is to be given back.
+    fn end(&self, item: Item) -> Vacated {
+        // SAFETY: unlinked, and not taken yet.
+        let meta = unsafe { item.as_ref() };
+        let vacated =
+            Vacated { slot: meta.slot, first_chunk: meta.first_chunk, chunks: meta.chunks, entry: meta.entry };
         // SAFETY: 1. unlinked, and the readers have left since; 2. it is drained from `silent`, where it was once.
-        drop(unsafe { meta.pack().directory.take(entry) });
-        let bytes = chunks as usize * CHUNK;
-        self.give_back(slot, first_chunk, chunks, entry);
-        self.counters.reclaimed_bytes.add(bytes as u64);
-        self.counters.frees.add(1);
-        done.programs += 1;
-        done.bytes += bytes;
+        drop(unsafe { meta.pack().directory.take(vacated.entry) });
+        vacated
     }
 }
 

@@ -10,16 +10,36 @@ use super::program::Meta;
 use super::slot::{Pack, State};
 use super::store::Store;
 
+/// How many places are given back under one lock: loaders wait for it.
+const AT_ONCE: usize = 64;
+
+/// A place to be given back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Vacated {
+    pub(super) slot: u32,
+    pub(super) first_chunk: u32,
+    pub(super) chunks: u32,
+    pub(super) entry: EntryId,
+}
+
 impl Store {
-    /// Gives chunks back to their slot. Nobody can be inside, and nobody finds them any more.
-    pub(super) fn give_back(&self, slot: u32, first_chunk: u32, chunks: u32, entry: EntryId) {
-        let index = slot as usize;
+    /// Gives places back, fastest if those of one slot stand together and the last come first. Nobody can be inside, and nobody
+    /// finds them any more.
+    pub(super) fn give_back(&self, vacated: &[Vacated]) {
+        for places in vacated.chunk_by(|one, next| one.slot == next.slot).flat_map(|places| places.chunks(AT_ONCE)) {
+            self.give_back_to(places[0].slot as usize, places);
+        }
+    }
+
+    fn give_back_to(&self, index: usize, places: &[Vacated]) {
         let slot = &self.slots[index];
         let mut state = slot.lock();
         let out_of_use = match &mut *state {
             State::Pack { map, entries } => {
-                map.release(first_chunk, chunks);
-                Directory::<Meta>::recycle(entries, entry);
+                for place in places {
+                    map.release(place.first_chunk, place.chunks);
+                    Directory::<Meta>::recycle(entries, place.entry);
+                }
                 if let Some(pack) = self.pack_in(slot) {
                     slot.set_hint(pack.kind, map.chunks() - map.used());
                 }
@@ -27,7 +47,7 @@ impl Store {
             }
             State::RunHead { .. } => Some(self.take_out(index, &mut state)),
             State::Vacant | State::RunTail | State::Leaving => {
-                unreachable!("chunks {first_chunk}..{} of slot {index} are no program's", first_chunk + chunks)
+                unreachable!("slot {index} has no programs, but is to take back {places:?}")
             }
         };
         drop(state);
