@@ -12,7 +12,7 @@ use super::directory::{Directory, FreeEntries};
 use super::error::StageError;
 use super::memory::{Kind, OnRefusal, PackMemory, Plan};
 use super::shard::Shard;
-use super::slot::{Pack, Slot, State};
+use super::slot::{Home, Pack, Slot, State};
 use super::store::Store;
 use super::{CHUNK, CHUNKS, MAX_ALIGN, PACK};
 use crate::chunks::ChunkMap;
@@ -40,7 +40,7 @@ impl Store {
         let place = if chunks > CHUNKS {
             self.place_run(kind, len, chunks)?
         } else {
-            self.place(kind, len, chunks, align.div_ceil(CHUNK) as u32)?
+            self.place(shard, kind, len, chunks, align.div_ceil(CHUNK) as u32)?
         };
         let slack = chunks as usize * CHUNK - len;
         let start = place.first_chunk as usize * CHUNK + random_step(kind, slack, align);
@@ -48,34 +48,63 @@ impl Store {
         Ok(unsafe { Block::new(Arc::clone(shard), place, start as u32, len as u32) })
     }
 
-    fn place(&self, kind: Kind, len: usize, chunks: u32, align: u32) -> Result<Place, StageError> {
-        if let Some(place) = self.find_place(kind, chunks, align) {
+    fn place(&self, shard: &Shard, kind: Kind, len: usize, chunks: u32, align: u32) -> Result<Place, StageError> {
+        if kind == Kind::Code && shard.tally().wants_a_home() {
+            self.make_a_home(shard);
+        }
+        if let Some(place) = self.find_place(shard, kind, chunks, align) {
             return Ok(place);
         }
         self.reclaim_for_room();
-        if let Some(place) = self.find_place(kind, chunks, align) {
+        if let Some(place) = self.find_place(shard, kind, chunks, align) {
             return Ok(place);
         }
         let _growing = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have grown while this one waited.
-        if let Some(place) = self.find_place(kind, chunks, align) {
+        if let Some(place) = self.find_place(shard, kind, chunks, align) {
             return Ok(place);
         }
         let slot = self.vacant_slots(1).ok_or_else(|| self.full(len))?;
         let memory = self.new_memory(slot, PACK, kind)?;
-        self.install_pack(slot, kind, memory);
+        self.install_pack(slot, kind, shard.tally().home_of_new_packs(shard), memory);
         // Other threads may have filled the new pack already only if they were many and quick.
-        self.find_place(kind, chunks, align).ok_or_else(|| self.full(len))
+        self.find_place(shard, kind, chunks, align).ok_or_else(|| self.full(len))
     }
 
-    /// First fit, over the packs that are not busy at first, then over all.
-    fn find_place(&self, kind: Kind, chunks: u32, align: u32) -> Option<Place> {
+    /// First fit, over the shard's own packs, then over those of no shard that are not busy, then over all that are not busy, then
+    /// over all.
+    fn find_place(&self, shard: &Shard, kind: Kind, chunks: u32, align: u32) -> Option<Place> {
         // Acquire, partner: the Release in `install_pack`; a slot's contents are under its lock.
         let slots = &self.slots[..self.used_slots.load(Ordering::Acquire)];
         let candidates = || slots.iter().enumerate().filter(|(_, slot)| slot.may_have(kind, chunks));
+        let lock_and_take = |(index, slot): (usize, &Slot)| take(index, slot, &mut slot.lock(), kind, chunks, align);
+        let try_and_take = |(index, slot): (usize, &Slot)| {
+            let Some(mut state) = slot.try_lock() else {
+                shard.tally().note_contention();
+                return None;
+            };
+            take(index, slot, &mut state, kind, chunks, align)
+        };
+        let home = shard.home();
         candidates()
-            .find_map(|(index, slot)| take(index, slot, &mut *slot.try_lock()?, kind, chunks, align))
-            .or_else(|| candidates().find_map(|(index, slot)| take(index, slot, &mut slot.lock(), kind, chunks, align)))
+            .filter(|(_, slot)| slot.home() == home)
+            .find_map(lock_and_take)
+            .or_else(|| candidates().filter(|(_, slot)| slot.home() == Home::OfNobody).find_map(try_and_take))
+            .or_else(|| candidates().find_map(try_and_take))
+            .or_else(|| candidates().find_map(lock_and_take))
+    }
+
+    /// Makes a pack that the threads of other shards leave alone while they have room elsewhere. Where there is none to be had, things
+    /// go on as they were.
+    #[cold]
+    fn make_a_home(&self, shard: &Shard) {
+        let _growing = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = self.vacant_slots(1)
+            && let Ok(memory) = self.new_memory(slot, PACK, Kind::Code)
+        {
+            self.install_pack(slot, Kind::Code, shard.home(), memory);
+        }
+        shard.tally().settle();
     }
 
     /// Takes a run of whole slots for something longer than a pack.
@@ -137,7 +166,7 @@ impl Store {
     }
 
     /// Makes `memory` the pack of a vacant slot.
-    pub(super) fn install_pack(&self, slot: usize, kind: Kind, memory: PackMemory) {
+    pub(super) fn install_pack(&self, slot: usize, kind: Kind, home: Home, memory: PackMemory) {
         let chunks = (memory.len() / CHUNK) as u32;
         let map = ChunkMap::new(vec![0; (chunks as usize).div_ceil(64)].into_boxed_slice(), chunks);
         let pack = Box::new(Pack { memory, directory: Directory::new(chunks), kind });
@@ -148,6 +177,7 @@ impl Store {
         // Release, partner: the Acquire load in `pack_at`. Forbids a reader that sees the pack without its fields.
         slot.pack.store(Box::into_raw(pack), Ordering::Release);
         slot.set_hint(kind, chunks);
+        slot.set_home(home);
         drop(state);
         self.note_used(index + 1);
     }

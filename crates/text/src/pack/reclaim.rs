@@ -36,7 +36,7 @@ use super::builder::ReclaimPolicy;
 use super::error::ReclaimError;
 use super::memory::Kind;
 use super::program::Meta;
-use super::release::Vacated;
+use super::release::{Thrift, Vacated};
 use super::shard::Tally;
 use super::store::Store;
 use super::{CHUNK, CHUNKS};
@@ -200,7 +200,7 @@ impl Store {
     /// Reclaims what can be, and says what cannot yet.
     pub(super) fn reclaim(&self) -> Result<Reclaimed, ReclaimError> {
         let state = self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner);
-        self.reclaim_under(state)
+        self.reclaim_under(state, Thrift::Strict)
     }
 
     /// Reclaims before room is made, unless another thread is at it, or the policy forbids it.
@@ -212,7 +212,7 @@ impl Store {
 
     fn reclaim_when_due(&self) {
         let Some(state) = try_lock(&self.reclaiming) else { return };
-        if let Err(error) = self.reclaim_under(state) {
+        if let Err(error) = self.reclaim_under(state, Thrift::KeepHomes) {
             tracing::warn!(%error, "retired programs could not be reclaimed");
         }
         if let ReclaimPolicy::Automatic { retired_bytes } = self.config.reclaim {
@@ -221,7 +221,11 @@ impl Store {
         }
     }
 
-    fn reclaim_under(&self, mut state: MutexGuard<'_, ReclaimState>) -> Result<Reclaimed, ReclaimError> {
+    fn reclaim_under(
+        &self,
+        mut state: MutexGuard<'_, ReclaimState>,
+        thrift: Thrift,
+    ) -> Result<Reclaimed, ReclaimError> {
         let mut done = Reclaimed::default();
         let state = &mut *state;
         // Steps (g) and (h) of `epoch`.
@@ -261,7 +265,7 @@ impl Store {
         done.bytes = vacated.iter().map(|place| place.chunks as usize * CHUNK).sum();
         self.counters.reclaimed_bytes.add(done.bytes as u64);
         self.counters.frees.add(done.programs as u64);
-        done.packs = self.release_empty_packs();
+        done.packs = self.release_empty_packs(thrift);
         Ok(done)
     }
 

@@ -7,11 +7,20 @@ use std::sync::atomic::Ordering;
 use super::PACK;
 use super::directory::{Directory, EntryId};
 use super::program::Meta;
-use super::slot::{Pack, State};
+use super::slot::{Home, Pack, State};
 use super::store::Store;
 
 /// How many places are given back under one lock: loaders wait for it.
 const AT_ONCE: usize = 64;
+
+/// Which empty packs are given back to the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Thrift {
+    /// Not those that a shard would soon make again.
+    KeepHomes,
+    /// All but one of each kind.
+    Strict,
+}
 
 /// A place to be given back.
 #[derive(Clone, Copy, Debug)]
@@ -57,8 +66,8 @@ impl Store {
         }
     }
 
-    /// Takes empty packs out of use, all but the lowest of each kind; how many.
-    pub(super) fn release_empty_packs(&self) -> usize {
+    /// Takes empty packs out of use, all but the lowest of each kind, and but for homes unless the caller is strict; how many.
+    pub(super) fn release_empty_packs(&self, thrift: Thrift) -> usize {
         let mut spared = [false; 3];
         let mut released = 0;
         // Acquire, partner: the Release in `note_used`.
@@ -67,8 +76,12 @@ impl Store {
             let mut state = slot.lock();
             let (State::Pack { map, .. }, Some(pack)) = (&*state, self.pack_in(slot)) else { continue };
             let spare = &mut spared[pack.kind as usize - 1];
-            if map.used() > 0 || !std::mem::replace(spare, true) {
+            let is_kept = thrift == Thrift::KeepHomes && slot.home() != Home::OfNobody;
+            if map.used() > 0 || is_kept || !std::mem::replace(spare, true) {
                 continue;
+            }
+            if let Home::OfShard(number) = slot.home() {
+                self.tallies[number].unsettle();
             }
             let pack = self.take_out(index, &mut state);
             drop(state);

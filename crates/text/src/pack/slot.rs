@@ -8,7 +8,7 @@ use super::directory::{Directory, FreeEntries};
 use super::memory::{Kind, PackMemory};
 use super::program::Meta;
 use crate::chunks::ChunkMap;
-use crate::primitive::{AtomicPtr, AtomicU32};
+use crate::primitive::{AtomicPtr, AtomicU32, AtomicUsize};
 
 /// A pack, or a run of packs that one long program fills.
 ///
@@ -42,12 +42,26 @@ pub(super) struct Slot {
     /// A guess for the allocator, so that it need not lock in vain: kind in the upper half, and in the lower an upper bound
     /// of the longest free run in chunks as of the last look.
     hint: AtomicU32,
+    /// Whose threads look here first: the shard's number plus one, zero for nobody's.
+    home: AtomicUsize,
     state: Mutex<State>,
+}
+
+/// Whose threads look into a pack first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    OfNobody,
+    OfShard(usize),
 }
 
 impl Slot {
     pub(super) fn new() -> Self {
-        Self { pack: AtomicPtr::new(std::ptr::null_mut()), hint: AtomicU32::new(0), state: Mutex::new(State::Vacant) }
+        Self {
+            pack: AtomicPtr::new(std::ptr::null_mut()),
+            hint: AtomicU32::new(0),
+            home: AtomicUsize::new(0),
+            state: Mutex::new(State::Vacant),
+        }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -61,6 +75,22 @@ impl Slot {
             Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(std::sync::TryLockError::WouldBlock) => None,
         }
+    }
+
+    pub(super) fn home(&self) -> Home {
+        // Relaxed, here and below: a preference.
+        match self.home.load(Ordering::Relaxed) {
+            0 => Home::OfNobody,
+            number => Home::OfShard(number - 1),
+        }
+    }
+
+    pub(super) fn set_home(&self, home: Home) {
+        let number = match home {
+            Home::OfNobody => 0,
+            Home::OfShard(number) => number + 1,
+        };
+        self.home.store(number, Ordering::Relaxed);
     }
 
     /// Whether a look is worth the lock.

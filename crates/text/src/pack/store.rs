@@ -15,7 +15,7 @@ use super::error::OpenError;
 use super::memory::{Kind, OnRefusal, PackMemory, Plan};
 use super::reclaim::{ReclaimState, Watch};
 use super::shard::Tally;
-use super::slot::{Pack, Slot};
+use super::slot::{Home, Pack, Slot};
 use super::stats::Counters;
 use crate::observe::{ObserveError, Observer};
 use crate::primitive::{AtomicU64, AtomicUsize};
@@ -90,7 +90,7 @@ impl Store {
             graveyard: Mutex::default(),
             counters: Counters::default(),
         };
-        store.install_pack(0, Kind::Code, first);
+        store.install_pack(0, Kind::Code, Home::OfNobody, first);
         Ok(store)
     }
 
