@@ -16,7 +16,7 @@ enum Detector {
     /// A page that the kernel wipes in the child (`MADV_WIPEONFORK`): right for `fork` by any route, and for `vfork`, whose child
     /// shares the memory and may go on with it.
     Page(Mapping),
-    /// Before Linux 4.14: the process id.
+    /// Before Linux 4.14, or without memory for a page: the process id, for a system call.
     Pid(rustix::process::Pid),
 }
 
@@ -24,18 +24,8 @@ const HERE: u32 = 1;
 
 impl ForkDetector {
     /// A detector for the calling process.
-    ///
-    /// # Errors
-    ///
-    /// [`MapError`] if there is no memory for one page.
-    pub fn new() -> Result<Self, MapError> {
-        let page = rustix::param::page_size();
-        let mapping = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page)?;
-        if mapping.on_fork(OnFork::Wipe).is_err() {
-            return Ok(Self(Detector::Pid(rustix::process::getpid())));
-        }
-        flag(&mapping).store(HERE, Ordering::Relaxed);
-        Ok(Self(Detector::Page(mapping)))
+    pub fn new() -> Self {
+        Self(wiped_page().map_or_else(|_| Detector::Pid(rustix::process::getpid()), Detector::Page))
     }
 
     /// Whether this is still the process that made the detector.
@@ -47,6 +37,20 @@ impl ForkDetector {
             Detector::Pid(pid) => *pid == rustix::process::getpid(),
         }
     }
+}
+
+impl Default for ForkDetector {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn wiped_page() -> Result<Mapping, MapError> {
+    let page = rustix::param::page_size();
+    let mapping = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page)?;
+    mapping.on_fork(OnFork::Wipe)?;
+    flag(&mapping).store(HERE, Ordering::Relaxed);
+    Ok(mapping)
 }
 
 fn flag(page: &Area) -> &AtomicU32 {
@@ -162,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_child_knows_that_it_is_one() {
-        let detector = ForkDetector::new().unwrap();
+        let detector = ForkDetector::new();
         assert!(detector.is_same_process());
         assert!(forked(|| !detector.is_same_process(), || {}));
         assert!(detector.is_same_process());

@@ -4,6 +4,7 @@ use std::io;
 use std::ops::{Deref, Range};
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -91,7 +92,7 @@ pub enum MapError {
         limit: u64,
     },
     /// A place was asked for that is out of bounds or already in use.
-    #[error("bytes {offset:#x}..{end:#x} of a reservation of {len:#x} bytes are out of bounds, misaligned or occupied", end = offset + wanted)]
+    #[error("bytes {offset:#x}..{end:#x} of a reservation of {len:#x} bytes are out of bounds, misaligned or occupied", end = offset.saturating_add(*wanted))]
     Place {
         /// Start of the place, in bytes from the reservation's base.
         offset: usize,
@@ -160,10 +161,13 @@ impl MapError {
 pub struct Area {
     /// # Invariants
     ///
-    /// 1. `base..base + len` is mapped by this process for as long as the owner lives, and by nobody else's account.
+    /// 1. `base..base + len` is mapped by this process for as long as the owner lives, and by nobody else's account; but not in
+    ///    a forked child that does not get the mapping.
     /// 2. Both are multiples of the page size.
     base: NonNull<u8>,
     len: usize,
+    /// The only process that has the mapping, if forked children do not get it; zero if they do.
+    omitted_from_children_of: AtomicI32,
 }
 
 // SAFETY: an area is an address range; whoever reads or writes through it does so by unsafe code of its own.
@@ -176,7 +180,16 @@ impl Area {
     ///
     /// 1. `base..base + len` is mapped, page-aligned, and stays so until the owner of this value is dropped.
     pub(crate) unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
-        Self { base, len }
+        Self { base, len, omitted_from_children_of: AtomicI32::new(0) }
+    }
+
+    /// Whether the mapping is there: it is not in a child that did not get it, where other memory may lie by now.
+    pub(crate) fn is_mapped_here(&self) -> bool {
+        // Relaxed: set long before any fork that matters.
+        match self.omitted_from_children_of.load(Ordering::Relaxed) {
+            0 => true,
+            owner => owner == own_pid(),
+        }
     }
 
     /// First byte.
@@ -215,7 +228,10 @@ impl Area {
             OnFork::Omit => Advice::LinuxDontFork,
             OnFork::Wipe => Advice::LinuxWipeOnFork,
         };
-        self.advise(advice)
+        self.advise(advice)?;
+        let owner = if what == OnFork::Omit { own_pid() } else { 0 };
+        self.omitted_from_children_of.store(owner, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Asks for transparent huge pages at the first touch (`MADV_HUGEPAGE`).
@@ -282,6 +298,9 @@ impl Deref for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if !self.0.is_mapped_here() {
+            return;
+        }
         // SAFETY: the range is this value's own (invariant 1) and the value is gone after this.
         // An error is impossible for a whole mapping but for ENOMEM at vm.max_map_count, where the range leaks.
         let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), self.0.len()) };
@@ -309,6 +328,10 @@ pub(crate) fn reserve_aligned(len: usize, align: usize) -> Result<Area, MapError
     })?;
     // SAFETY: 1. the range was mapped above, start and length are page multiples, and it is handed to its owner here.
     Ok(unsafe { Area::new(base, len) })
+}
+
+fn own_pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
 }
 
 fn trim(start: *mut u8, len: usize) {

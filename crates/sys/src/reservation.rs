@@ -58,8 +58,8 @@ impl Reservation {
                         return Ok(reservation);
                     }
                 }
-                // Another thread took the gap meanwhile.
-                Err(Errno::EXIST) => {}
+                // Another thread took the gap meanwhile, or it is none for this process after all.
+                Err(Errno::EXIST | Errno::NOMEM | Errno::INVAL | Errno::PERM) => {}
                 Err(errno) => return Err(MapError::diagnose("mmap", len, errno)),
             }
         }
@@ -179,14 +179,14 @@ impl Deref for View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        let mut placed = self.reservation.placed.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: 1. the range is this view's own and the view is gone after this.
-        let unmapped = unsafe { map_over(self.area.address(), self.area.len(), Source::Anonymous, Protection::None) };
-        // A place that could not be cleared (ENOMEM at vm.max_map_count) stays occupied for ever: nothing is mapped over
-        // what might still be executable.
-        if unmapped.is_ok() {
-            placed.remove(&self.offset);
+        if !self.area.is_mapped_here() {
+            return;
         }
+        let mut placed = self.reservation.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        // What cannot be cleared (a limit on mappings or on locked memory) stays mapped until the next view replaces it.
+        // SAFETY: 1. the range is this view's own and the view is gone after this.
+        let _ = unsafe { map_over(self.area.address(), self.area.len(), Source::Anonymous, Protection::None) };
+        placed.remove(&self.offset);
     }
 }
 
@@ -228,7 +228,8 @@ fn gaps(maps: &Maps) -> Vec<Range<usize>> {
     // vm.mmap_min_addr is 64 KiB by default; lower addresses are refused to ordinary users.
     let mut floor = 1 << 16;
     let mut gaps = Vec::new();
-    for entry in maps.iter() {
+    // The vsyscall page lies in the kernel's half; what is below it is no gap.
+    for entry in maps.iter().filter(|entry| entry.end <= isize::MAX as usize) {
         if entry.start > floor {
             gaps.push(floor..entry.start);
         }

@@ -194,3 +194,91 @@ fn forking_while_others_load_deadlocks_nobody() {
         stop.store(true, Ordering::Relaxed);
     });
 }
+
+#[test]
+fn a_child_that_drops_everything_unmaps_nothing_of_its_own() {
+    let _one = one_at_a_time();
+    let packs = manual().open().unwrap();
+    let program = packs.load(&identity(1, 64), 16).unwrap();
+    let status = fork_and_wait(|| {
+        // Fills the addresses that the child did not inherit: its parent's writable views and spare witness.
+        let own: Vec<_> = (0..64)
+            .map(|_| {
+                let page = 1 << 21;
+                palimpsest_sys::Mapping::new(
+                    palimpsest_sys::Source::Anonymous,
+                    page,
+                    palimpsest_sys::Protection::ReadWrite,
+                    page,
+                )
+                .unwrap()
+            })
+            .chain((0..256).map(|_| {
+                palimpsest_sys::Mapping::new(
+                    palimpsest_sys::Source::Anonymous,
+                    4096,
+                    palimpsest_sys::Protection::ReadWrite,
+                    4096,
+                )
+                .unwrap()
+            }))
+            .collect();
+        drop(program);
+        drop(packs);
+        for mapping in &own {
+            // SAFETY: mapped writable, and nobody else's.
+            unsafe { mapping.as_ptr().write(1) };
+        }
+        0
+    });
+    assert_eq!(exit_code(status), Some(0), "{status:#x}");
+}
+
+#[test]
+fn a_child_can_ask_for_everything_while_its_parent_is_busy() {
+    let _one = one_at_a_time();
+    let packs = Packs::new().unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    packs.stats();
+                    packs.huge_mapped().unwrap();
+                    drop(packs.load(&identity(1, 100), 16).unwrap());
+                }
+            });
+        }
+        for _ in 0..30 {
+            let status = fork_and_wait(|| {
+                packs.huge_mapped().unwrap();
+                packs.stats();
+                packs.reclaim().unwrap();
+                drop(packs.participant().pin());
+                0
+            });
+            assert_eq!(exit_code(status), Some(0));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_pin_protects_a_childs_programs() {
+    let _one = one_at_a_time();
+    let packs = manual().open().unwrap();
+    let participant = packs.participant();
+    let status = fork_and_wait(|| {
+        // Before the child has a store of its own.
+        let pinned = participant.pin();
+        let program = packs.load(&identity(7, 64), 16).unwrap();
+        // SAFETY: 1. an identity program; 2. pinned since before its address was known.
+        let function = unsafe { program.function::<extern "C" fn() -> u64>() };
+        drop(program);
+        let held = packs.reclaim().unwrap().waiting_for_threads;
+        let answer = function();
+        drop(pinned);
+        i32::from((held, answer, packs.reclaim().unwrap().programs) != (1, 7, 1))
+    });
+    assert_eq!(exit_code(status), Some(0));
+}

@@ -325,3 +325,42 @@ fn a_region_must_have_a_sensible_length() {
         assert!(error.to_string().contains(&format!("of {len} bytes")), "{error}");
     }
 }
+
+#[test]
+fn packs_that_only_staged_programs_filled_are_given_back() {
+    let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
+    let staged: Vec<_> = (0..10).map(|_| packs.stage(HUGE_PAGE, 64).unwrap()).collect();
+    assert_eq!(packs.stats().packs, 10);
+    drop(staged);
+    assert_eq!(packs.reclaim().unwrap().packs, 9);
+    assert_eq!(packs.stats().packs, 1);
+}
+
+#[test]
+fn a_threshold_without_bound_is_one_that_is_never_reached() {
+    let packs = Packs::builder().reclaim(ReclaimPolicy::Automatic { retired_bytes: usize::MAX }).open().unwrap();
+    for id in 0..1000 {
+        assert_eq!(call(&packs.load(&identity(id, 3000), 16).unwrap()), id);
+    }
+    assert!(packs.stats().reclaims <= 1, "{:?}", packs.stats());
+}
+
+#[test]
+fn a_failed_opening_leaves_no_address_space_behind() {
+    let mapped =
+        || palimpsest_sys::proc::maps::Maps::read().unwrap().iter().map(|entry| entry.range().len()).sum::<usize>();
+    let status = common::fork_and_wait(|| {
+        let before = mapped();
+        // SAFETY: lowers a limit of this child alone.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: 4, rlim_max: 4096 }) };
+        for _ in 0..3 {
+            if Packs::new().is_ok() {
+                return 2;
+            }
+        }
+        // SAFETY: as above; /proc can be read again.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: 64, rlim_max: 4096 }) };
+        i32::from(mapped() > before + (64 << 20))
+    });
+    assert!(matches!(common::exit_code(status), Some(0)), "{status:#x}");
+}

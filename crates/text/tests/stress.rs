@@ -184,3 +184,45 @@ fn fragmentation_stays_low() {
     assert_eq!((stats.programs, stats.used_bytes, stats.packs), (0, 0, 1), "something is leaked: {stats:?}");
     eprintln!("reserved / used at its worst: {worst:.3}");
 }
+
+/// Threads that look addresses up all the time keep nothing from being reclaimed.
+#[test]
+fn lookups_do_not_starve_reclaim() {
+    let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
+    let kept = packs.load(&identity(1, 64), 16).unwrap();
+    let stop = AtomicBool::new(false);
+    let mut reclaimed = 0;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    assert!(packs.lookup(kept.address().get()).is_some());
+                }
+            });
+        }
+        for id in 0..200 {
+            drop(packs.load(&identity(id, 64), 16).unwrap());
+            reclaimed += packs.reclaim().unwrap().programs;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(reclaimed > 0, "nothing was reclaimed in 200 rounds");
+}
+
+/// There is room as long as most of what was dropped can be reclaimed, however many threads ask at once.
+#[test]
+fn a_small_region_is_enough_for_a_small_population() {
+    let packs = Packs::builder().region_len(32 << 20).open().unwrap();
+    std::thread::scope(|scope| {
+        for worker in 0..4_u64 {
+            let packs = &packs;
+            scope.spawn(move || {
+                for round in 0..3000 {
+                    let id = worker << 32 | round;
+                    let len = if round.is_multiple_of(50) { 2 << 20 } else { 100_000 };
+                    assert_eq!(call(&packs.load(&identity(id, len), 16).unwrap()), id);
+                }
+            });
+        }
+    });
+}

@@ -13,8 +13,9 @@ mod isa;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("palimpsest-sys knows x86-64 and AArch64; add crates/sys/src/arch/<isa>/ for another one");
 
-pub use isa::icache::{COHERENCE, flush as flush_instruction_cache};
+pub use isa::icache::{COHERENCE, MERGED_WRITES, flush as flush_instruction_cache};
 pub use isa::instructions::{DIRECT_BRANCH_REACH, INSTRUCTION_ALIGN, TRAP, fill_traps, serialize_this_core};
+pub use isa::trap_frame::{TRAP_CODE, TrapFrame};
 
 /// Whether a store to code is seen by instruction fetch without help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

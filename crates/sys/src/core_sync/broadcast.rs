@@ -2,16 +2,17 @@
 //!
 //! # Protocol
 //!
-//! A broadcast is a table of [`Seat`]s, one for each thread that it has signalled. The signal's value names the table's
-//! generation and the seat. The handler serialises its core, then sets the seat's flag. A broadcast ends when every
-//! seat is *settled*: its flag is set, or its thread is gone, or its thread sleeps in the kernel with the signal pending and
-//! unblocked — it cannot execute an instruction of user mode before it has taken the signal.
+//! A broadcast is a table of [`Seat`]s, one for each thread that it has signalled. The signal's value names the broadcast's
+//! generation and the seat. The handler serialises its core, then answers at the seat. A broadcast ends when every seat is
+//! *settled*: it is answered, or its thread is gone, or its thread is stopped or in an uninterruptible sleep with the signal pending and
+//! unblocked — it cannot execute an instruction of user mode before it has taken the signal. (An interruptible sleep is not
+//! enough: `ppoll` and its like sleep with a mask of their own, and may return without taking the signal.)
 //!
 //! Threads that are started meanwhile are found by listing again until a listing has no new thread. A thread that a
 //! seated thread starts after it was settled has run nothing that was fetched earlier.
 //!
-//! Tables are never freed but reused: a handler that runs late (after a timeout) finds memory of the right type, sees
-//! that the generation is another one, and leaves it alone. One broadcast at a time ([`Table::broadcasts`]).
+//! Tables are never freed but reused. A handler that runs late, since its seat was settled without it or the broadcast gave up, finds
+//! memory of the right type. It answers by exchanging the seat's word of its own generation, which is there no more. One broadcast at a time ([`Table::broadcasts`]).
 //!
 //! A forked child inherits the handler and gets a table of its own, lock included: a thread that it does not have may hold
 //! its parent's for ever.
@@ -20,7 +21,7 @@ use std::fs;
 use std::io;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,11 +29,13 @@ use std::time::{Duration, Instant};
 use super::{SetupError, SyncError};
 use crate::arch::serialize_this_core;
 use crate::fork::ForkDetector;
-use crate::mapping::MapError;
 use crate::proc::status::Status;
 
 /// After how long a thread that has not answered is looked at more closely.
 const GRACE: Duration = Duration::from_millis(5);
+
+/// How long a thread may block the signal, as `pthread_create` does for a moment.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// After how long a broadcast gives up.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -44,7 +47,8 @@ const SEATS: usize = 1 << 14;
 #[derive(Default)]
 struct Seat {
     tid: AtomicI32,
-    answered: AtomicBool,
+    /// Twice the generation of the broadcast that uses the seat, plus one when its thread has answered.
+    answer: AtomicU64,
 }
 
 /// One process's broadcasts. Allocated once, never freed, since the handler may be late.
@@ -66,7 +70,7 @@ static SIGNAL: AtomicI32 = AtomicI32::new(0);
 /// Chooses a signal and installs the handler, once for the process and its children.
 pub(super) fn install() -> Result<(), SetupError> {
     list_threads().map_err(SetupError::NoThreadList)?;
-    let table = own_table().map_err(SetupError::NoTable)?;
+    let table = own_table();
     let _one_at_a_time = table.broadcasts.lock().unwrap_or_else(PoisonError::into_inner);
     // Relaxed, here and below: written under the lock, or by a process before it was forked.
     if SIGNAL.load(Ordering::Relaxed) != 0 {
@@ -79,17 +83,17 @@ pub(super) fn install() -> Result<(), SetupError> {
 }
 
 /// The table of this process, made now if there is none.
-fn own_table() -> Result<&'static Table, MapError> {
+fn own_table() -> &'static Table {
     // Acquire, partner: the Release exchange below.
     let known = TABLE.load(Ordering::Acquire);
     // SAFETY: null, or a table that is never freed.
     if let Some(table) = unsafe { known.as_ref() }
         && table.process.is_same_process()
     {
-        return Ok(table);
+        return table;
     }
     let table = Box::into_raw(Box::new(Table {
-        process: ForkDetector::new()?,
+        process: ForkDetector::new(),
         broadcasts: Mutex::new(()),
         generation: AtomicU32::new(0),
         seats: (0..SEATS).map(|_| Seat::default()).collect(),
@@ -98,12 +102,12 @@ fn own_table() -> Result<&'static Table, MapError> {
     // Acquire on failure: the winner's table is read.
     match TABLE.compare_exchange(known, table, Ordering::Release, Ordering::Acquire) {
         // SAFETY: never freed from here on.
-        Ok(_) => Ok(unsafe { &*table }),
+        Ok(_) => unsafe { &*table },
         Err(winner) => {
             // SAFETY: made above, and nobody has seen it.
             drop(unsafe { Box::from_raw(table) });
             // SAFETY: another thread's table, never freed.
-            Ok(unsafe { &*winner })
+            unsafe { &*winner }
         }
     }
 }
@@ -149,13 +153,10 @@ extern "C" fn on_signal(_signal: i32, info: *mut libc::siginfo_t, _context: *mut
         return;
     }
     let Some(seat) = table.seats.get((value & u64::from(u32::MAX)) as usize) else { return };
-    // Acquire, partner: the Release store of the generation in `sync`. Forbids answering a new broadcast's seat for an old
-    // broadcast's signal.
-    if u64::from(table.generation.load(Ordering::Acquire)) == value >> 32 {
-        // Release, partner: the Acquire load in `Seat::has_answered`. Forbids that the broadcaster sees the answer but not
-        // what this thread did before.
-        seat.answered.store(true, Ordering::Release);
-    }
+    let asked = (value >> 32) * 2;
+    // Release, partner: the Acquire load in `Seat::has_answered`. Forbids that the broadcaster sees the answer but not what this
+    // thread did before. Relaxed on failure: the broadcast is over.
+    let _ = seat.answer.compare_exchange(asked, asked + 1, Ordering::Release, Ordering::Relaxed);
 }
 
 /// The code and the 64-bit value of a queued signal.
@@ -174,14 +175,14 @@ unsafe fn queued_value(info: *const libc::siginfo_t) -> (i32, u64) {
 /// Signals every thread and waits until each has serialised its core.
 pub(super) fn sync() -> Result<(), SyncError> {
     // A child that was forked after `install` has the handler, and no table yet.
-    let table = own_table().map_err(SyncError::NoTable)?;
+    let table = own_table();
     let _one_at_a_time = table.broadcasts.lock().unwrap_or_else(PoisonError::into_inner);
     let signal = SIGNAL.load(Ordering::Relaxed);
     // SeqCst, partner: the fence in `on_signal`. Makes the caller's stores visible to every thread that has answered.
     fence(Ordering::SeqCst);
-    // Release, partner: the Acquire load in `on_signal`. The seats of the last broadcast are all given up by now.
+    // Relaxed: under the lock.
     let generation = table.generation.load(Ordering::Relaxed).wrapping_add(1);
-    table.generation.store(generation, Ordering::Release);
+    table.generation.store(generation, Ordering::Relaxed);
 
     let mut broadcast = Broadcast { table, generation, signal, seated: 0 };
     let mut started = Instant::now();
@@ -215,8 +216,8 @@ impl Broadcast<'_> {
                 return Err(SyncError::ThreadList(source));
             };
             seat.tid.store(tid, Ordering::Relaxed);
-            // Relaxed: the handler that may set it is started by the signal below.
-            seat.answered.store(false, Ordering::Relaxed);
+            // Relaxed: the handler that may answer is started by the signal below.
+            seat.answer.store(u64::from(self.generation) * 2, Ordering::Relaxed);
             match self.signal_thread(tid, self.seated) {
                 Ok(()) => self.seated += 1,
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
@@ -252,7 +253,7 @@ impl Broadcast<'_> {
     fn wait(&self, started: Instant) -> Result<(), SyncError> {
         for seat in &self.table.seats[..self.seated] {
             let mut spins = 0_u32;
-            while !seat.has_answered() {
+            while !seat.has_answered(self.generation) {
                 spins += 1;
                 if spins < 200 {
                     thread::yield_now();
@@ -279,12 +280,13 @@ impl Broadcast<'_> {
             return Ok(true);
         }
         let blocked = status.blocked.is_none_or(|set| set.contains(self.signal));
-        let asleep = matches!(status.state, Some('S' | 'D' | 'T' | 't' | 'I'));
-        if asleep && !blocked {
+        let stopped = matches!(status.state, Some('D' | 'T' | 't'));
+        if stopped && !blocked {
             return Ok(true);
         }
-        match (waited > DEADLINE, blocked) {
-            (false, _) => Ok(seat.has_answered()),
+        let deadline = if blocked { PATIENCE } else { DEADLINE };
+        match (waited > deadline, blocked) {
+            (false, _) => Ok(seat.has_answered(self.generation)),
             (true, true) => Err(SyncError::Blocked { tid, signal: self.signal }),
             (true, false) => {
                 Err(SyncError::Timeout { tid, signal: self.signal, waited_ms: DEADLINE.as_millis() as u64 })
@@ -294,9 +296,9 @@ impl Broadcast<'_> {
 }
 
 impl Seat {
-    fn has_answered(&self) -> bool {
-        // Acquire, partner: the Release store in `on_signal`.
-        self.answered.load(Ordering::Acquire)
+    fn has_answered(&self, generation: u32) -> bool {
+        // Acquire, partner: the Release exchange in `on_signal`.
+        self.answer.load(Ordering::Acquire) == u64::from(generation) * 2 + 1
     }
 }
 

@@ -14,7 +14,6 @@ use rustix::io::Errno;
 use rustix::thread::MembarrierCommand;
 
 use crate::arch::serialize_this_core;
-use crate::mapping::MapError;
 use crate::seccomp::{self, Probe, Untried, Verdict};
 
 /// How a core synchronisation reaches the other cores.
@@ -55,9 +54,6 @@ pub enum SetupError {
         #[source]
         source: io::Error,
     },
-    /// There is no memory for the broadcast's table.
-    #[error("no memory for the table of a signal broadcast")]
-    NoTable(#[source] MapError),
     /// The threads of this process cannot be listed, so that no broadcast can reach them.
     #[error("cannot list the process's threads: mount /proc, or allow membarrier")]
     NoThreadList(#[source] io::Error),
@@ -69,9 +65,6 @@ pub enum SyncError {
     /// `membarrier` failed, though it had worked before: a seccomp filter was added.
     #[error("membarrier failed after it had been granted; was a seccomp filter added later?")]
     Membarrier(#[source] io::Error),
-    /// There is no memory for the broadcast's table in this forked child.
-    #[error("no memory for the table of a signal broadcast")]
-    NoTable(#[source] MapError),
     /// The threads could not be listed.
     #[error("cannot list the process's threads; is /proc still mounted?")]
     ThreadList(#[source] io::Error),

@@ -139,14 +139,16 @@ impl RegionLen {
     /// The longest region: its ends reach each other.
     pub(super) const MAX: usize = DIRECT_BRANCH_REACH;
 
+    /// What is tried first.
+    pub(super) const DEFAULT: usize = if Self::MAX < 1 << 30 { Self::MAX } else { 1 << 30 };
+
     /// The lengths to try, longest first, in bytes.
     pub(super) fn candidates(self) -> Result<Vec<usize>, OpenError> {
-        const DEFAULT: usize = if RegionLen::MAX < 1 << 30 { RegionLen::MAX } else { 1 << 30 };
         const LEAST: usize = 8 * PACK;
         match self {
-            Self::AsMuchAsCanBe => {
-                Ok(std::iter::successors(Some(DEFAULT), |len| Some(len / 2)).take_while(|&len| len >= LEAST).collect())
-            }
+            Self::AsMuchAsCanBe => Ok(std::iter::successors(Some(Self::DEFAULT), |len| Some(len / 2))
+                .take_while(|&len| len >= LEAST)
+                .collect()),
             Self::Exactly(len) => match len.checked_next_multiple_of(PACK) {
                 Some(rounded @ PACK..=Self::MAX) => Ok(vec![rounded]),
                 _ => Err(OpenError::RegionLength { len, max: Self::MAX }),

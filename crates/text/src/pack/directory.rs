@@ -14,16 +14,19 @@
 //! | *published* | set | nobody | anybody under a [`ReadGuard`], and whoever knows that it stays published |
 //! | *unlinked* | cleared | nobody | readers whose guard is older than the unlinking |
 //!
-//! An unlinked entry becomes free after [`Readers::are_quiet`] has answered true once. Reader R and reclaimer X:
+//! An unlinked entry becomes free after every reader that was there has left. Readers are counted by two counters; which one a
+//! reader takes is a matter of the *phase*, so that the one which the reclaimer looks at runs dry even if there are always
+//! readers. Reader R and reclaimer X, for either counter:
 //!
 //! ```text
 //!   R: (a) count += 1            X: (c) clear start bit and owner
 //!      fence                        fence
-//!      (b) read bit and owner       (d) read count
+//!      (b) read bit and owner       (d) read count: zero, at some time
 //! ```
 //!
-//! Were (b) to find the program and (d) a count of zero, then (a) would come after (d) and (c) after (b) in the order of the two
-//! SeqCst fences: a cycle. So either R does not find the entry, or X sees R and waits.
+//! Were (b) to find the program while (d) misses R, then (a) would come after (d) and (c) after (b) in the order of the two
+//! SeqCst fences: a cycle. So either R does not find the entry, or X sees R in the counter that R took, and must see both counters
+//! at zero, each once, before it goes on. The phase matters for progress only.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -35,39 +38,57 @@ use crate::primitive::{AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, fence};
 /// Entries in one block.
 const BLOCK: usize = if cfg!(loom) { 2 } else { 128 };
 
+/// How often [`Readers::leave`] looks at a counter.
+const LOOKS: usize = if cfg!(loom) { 1 } else { 256 };
+
 /// Counts the threads that are reading some directory.
-pub(crate) struct Readers(AtomicUsize);
+pub(crate) struct Readers {
+    counts: [AtomicUsize; 2],
+    phase: AtomicUsize,
+}
 
 impl Readers {
     pub(crate) fn new() -> Self {
-        Self(AtomicUsize::new(0))
+        Self { counts: [AtomicUsize::new(0), AtomicUsize::new(0)], phase: AtomicUsize::new(0) }
     }
 
     /// Begins to read. Wait-free and async-signal-safe.
     pub(crate) fn enter(&self) -> ReadGuard<'_> {
+        // Relaxed: either counter will do.
+        let count = &self.counts[self.phase.load(Ordering::Relaxed) % 2];
         // Relaxed: ordered by the fence.
-        self.0.fetch_add(1, Ordering::Relaxed);
-        // SeqCst, partner: `are_quiet`. Forbids the cycle of the module header.
+        count.fetch_add(1, Ordering::Relaxed);
+        // SeqCst, partner: `leave`. Forbids the cycle of the module header.
         fence(Ordering::SeqCst);
-        ReadGuard(self)
+        ReadGuard(count)
     }
 
-    /// Whether nobody can still see what was unlinked before this call.
-    pub(crate) fn are_quiet(&self) -> bool {
+    /// Waits a moment for those who can still see what was unlinked before this call; whether they have all left. Those who come
+    /// meanwhile are not waited for.
+    pub(crate) fn leave(&self) -> bool {
         // SeqCst, partner: `enter`.
         fence(Ordering::SeqCst);
-        // Acquire, partner: the Release of `ReadGuard::drop`. Forbids that a reader's last reads come after the reuse.
-        self.0.load(Ordering::Acquire) == 0
+        (0..2).all(|_| {
+            // Relaxed: who sees it when does not matter. Several threads may do this at once.
+            let count = &self.counts[self.phase.fetch_add(1, Ordering::Relaxed) % 2];
+            (0..LOOKS).any(|look| {
+                if look > 16 {
+                    std::thread::yield_now();
+                }
+                // Acquire, partner: the Release of `ReadGuard::drop`. Forbids that a reader's last reads come after the reuse.
+                count.load(Ordering::Acquire) == 0
+            })
+        })
     }
 }
 
 /// Keeps what the holder has found from being reused.
-pub(crate) struct ReadGuard<'a>(&'a Readers);
+pub(crate) struct ReadGuard<'a>(&'a AtomicUsize);
 
 impl Drop for ReadGuard<'_> {
     fn drop(&mut self) {
-        // Release, partner: `are_quiet`.
-        self.0.0.fetch_sub(1, Ordering::Release);
+        // Release, partner: `leave`.
+        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -150,7 +171,7 @@ impl<T> Directory<T> {
 
     /// Makes the program at `chunk` one that no later reader finds.
     pub(crate) fn unlink(&self, chunk: u32) {
-        // Relaxed: ordered before the check of the readers by the fence in `are_quiet`.
+        // Relaxed: ordered before the check of the readers by the fence in `leave`.
         self.starts[chunk as usize / 64].fetch_and(!(1 << (chunk % 64)), Ordering::Relaxed);
         self.owner[chunk as usize].store(0, Ordering::Relaxed);
     }
@@ -232,9 +253,9 @@ mod tests {
         directory.unlink(64);
         assert_eq!(directory.find(5, &guard), None);
         assert_eq!(directory.find(199, &guard), Some(&63));
-        assert!(!readers.are_quiet());
+        assert!(!readers.leave());
         drop(guard);
-        assert!(readers.are_quiet());
+        assert!(readers.leave());
     }
 
     #[test]

@@ -128,6 +128,10 @@ impl Seat {
     pub(crate) fn pin(&self, epochs: &Epochs) {
         // Relaxed, here and below: `depth` belongs to one thread.
         let depth = self.depth.load(Ordering::Relaxed);
+        if depth == u32::MAX {
+            // Pins were forgotten four thousand million times; wrapping around would unpin a pinned thread.
+            std::process::abort();
+        }
         self.depth.store(depth + 1, Ordering::Relaxed);
         if depth == 0 {
             // Acquire, partner: `advance`.

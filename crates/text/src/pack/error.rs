@@ -46,9 +46,6 @@ pub enum OpenError {
     /// Neither way of core synchronisation works.
     #[error("cores cannot be synchronised")]
     CoreSync(#[from] CoreSyncSetupError),
-    /// Forks cannot be noticed.
-    #[error("no memory to notice forks")]
-    ForkDetector(#[source] MapError),
     /// Forked children cannot be watched.
     #[error("forked children cannot be watched; ForkPolicy::Omit does without")]
     Witness(#[from] WitnessError),
@@ -89,7 +86,7 @@ pub enum StageError {
     },
     /// The region is full.
     #[error(
-        "no room for {len} bytes: all {region} bytes of the region are taken, {retired} of them by retired programs; drop programs and reclaim, or open Packs with a larger PacksBuilder::region_len"
+        "no room for {len} bytes in one piece in a region of {region} bytes, of which {retired} are held by retired programs; drop programs and reclaim, or open Packs with a larger PacksBuilder::region_len"
     )]
     Full {
         /// Length of the program, in bytes.

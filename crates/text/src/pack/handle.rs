@@ -10,7 +10,7 @@ use palimpsest_sys::{CoreSyncSetupError, SyncPath};
 
 use super::backing::{Backing, Refused};
 use super::block::Block;
-use super::builder::PacksBuilder;
+use super::builder::{ForkPolicy, PacksBuilder};
 use super::data::{DataAccess, StagedData};
 use super::error::{FinalizeError, LoadError, OpenError, ReclaimError, StageError};
 use super::found::Found;
@@ -18,7 +18,7 @@ use super::memory::Kind;
 use super::participant::Participant;
 use super::program::{Extras, Program};
 use super::reclaim::Reclaimed;
-use super::root::Root;
+use super::root::{Generation, Root};
 use super::staged::{Described, Staged, publish, synchronize};
 use super::stats::{HugeMapped, Stats};
 use super::store::Store;
@@ -121,7 +121,7 @@ impl Packs {
     /// Lock-free and async-signal-safe: a handler for SIGSEGV may call it with the interrupted instruction's address and go on
     /// at [`Found::landing`].
     pub fn lookup(&self, address: usize) -> Option<Found<'_>> {
-        let mut generations = std::iter::successors(Some(self.root.peek()), |this| this.parent.as_deref());
+        let mut generations = std::iter::successors(Some(self.root.peek()), |this| this.parent());
         generations.find_map(|generation| generation.store.find(address))
     }
 
@@ -147,7 +147,7 @@ impl Packs {
         }
     }
 
-    /// Numbers. Takes each pack's lock in turn.
+    /// Numbers. Takes each pack's lock in turn. A forked child gets packs of its own for it.
     pub fn stats(&self) -> Stats {
         match self.root.current() {
             Ok(generation) => generation.store.stats(),
@@ -162,8 +162,9 @@ impl Packs {
     ///
     /// [`ProcError`] without `/proc`.
     pub fn huge_mapped(&self) -> Result<HugeMapped, ProcError> {
-        let store = &self.root.peek().store;
         let mut huge = HugeMapped { bytes: 0, reserved_bytes: 0 };
+        // A child without packs of its own has none that it could ask about.
+        let Ok(Generation { store, .. }) = self.root.current() else { return Ok(huge) };
         for range in store.code_ranges() {
             huge.reserved_bytes += range.len();
             huge.bytes += smaps::pmd_mapped_bytes(range)?;
@@ -204,10 +205,13 @@ impl Packs {
 
 impl Store {
     fn find(&self, address: usize) -> Option<Found<'_>> {
+        if self.config.fork == ForkPolicy::Omit && !self.fork.is_same_process() {
+            return None;
+        }
         let offset = address.checked_sub(self.region.address())?;
         let slot = self.slots.get(offset / PACK)?;
         let guard = self.readers.enter();
-        // Acquire, partner: the Release stores of `install_pack` and `place_run`.
+        // Acquire, partner: the Release stores in `install_pack` and `place_run`.
         let pack = slot.pack.load(Ordering::Acquire);
         // SAFETY: null, or a pack that is not unmapped before the guard is dropped (`Store::bury`).
         let pack = unsafe { pack.as_ref() }?;

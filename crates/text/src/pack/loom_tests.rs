@@ -131,7 +131,7 @@ fn lookup_against_reclaim(model: Model) {
             })
         };
         directory.unlink(0);
-        if model == Model::WithoutQuiet || readers.are_quiet() {
+        if model == Model::WithoutQuiet || readers.leave() {
             // SAFETY: 1. unlinked and quiet (but for the mutant, which loom stops); 2. taken once.
             let code = unsafe { directory.take(id) };
             code.overwrite();

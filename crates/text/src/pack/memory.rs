@@ -110,10 +110,9 @@ impl PackMemory {
         alias: Mapping,
         downgraded: Option<BackingError>,
     ) -> Result<Self, BackingError> {
-        if plan.backing != Backing::HugetlbMemfd || downgraded.is_some() {
-            // Every page now, so that lack of memory is an error here and not a SIGBUS at the first store.
-            memory.allocate(plan.len)?;
-        }
+        // Every page now, so that lack of memory, or a cgroup's limit on huge pages, is an error here and not a SIGBUS at the first
+        // store.
+        memory.allocate(plan.len)?;
         let source = Source::Shared(memory);
         let view = match plan.profiling {
             Profiling::None => plan.region.place(plan.offset, plan.len, source, plan.protection())?,

@@ -21,8 +21,8 @@
 //!
 //! # Locks
 //!
-//! `reclaim` → `grow` → a slot's `state`, in this order. None is held while code is copied, and none is taken by
-//! [`Packs::lookup`].
+//! `reclaiming` alone; `grow` → `graveyard` → a slot's `state` → the region's list of views, in this order. None is held while code is
+//! copied or an observer is called, and none is taken by [`Packs::lookup`].
 
 mod backing;
 mod block;

@@ -7,8 +7,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::epoch::Seat;
-use super::root::Root;
-use super::store::Store;
+use super::root::{ProcessEpochs, Root};
 
 /// A thread's part in the reclaiming of code ([`Packs::participant`](super::Packs::participant)).
 ///
@@ -16,47 +15,49 @@ use super::store::Store;
 /// while they borrow the [`Program`](super::Program) need not take part.
 pub struct Participant {
     root: Arc<Root>,
-    /// The store of this process and the seat in it. In a forked child both are replaced at the next pin.
+    /// The epochs of this process and the seat in them. In a forked child both are replaced at the next pin.
     ///
     /// # Invariants
     ///
     /// 1. Both live as long as `root`, and the seat was taken by this value.
-    seat: Cell<(*const Store, *const Seat)>,
+    seat: Cell<(*const ProcessEpochs, *const Seat)>,
     /// Seats belong to one thread.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Participant {
     pub(super) fn new(root: Arc<Root>) -> Self {
-        let store: &Store = &root.peek().store;
-        let seat = store.epochs.take_seat();
-        let seat = Cell::new((ptr::from_ref(store), ptr::from_ref(seat)));
+        let own = root.epochs();
+        let seat = Cell::new((ptr::from_ref(own), ptr::from_ref(own.epochs.take_seat())));
         Self { root, seat, _not_send: PhantomData }
     }
 
     /// Says that this thread may run code by address from now on, until the result is dropped. Nests.
     ///
     /// Code whose address is read after this call is not overwritten before the result is dropped, even if it is retired
-    /// meanwhile. A thread that stays pinned keeps every retired program from being reclaimed: in a loop, pin once a round.
+    /// meanwhile. In a forked child a pin that was taken before the fork counts no more, except for the programs that were there by then,
+    /// which the child never overwrites: pin again. Not to be called from signal handlers.
+    ///
+    /// A thread that stays pinned keeps every retired program from being reclaimed: in a loop, pin once a round.
     #[inline]
     pub fn pin(&self) -> Pinned<'_> {
-        let store: &Store = &self.root.peek().store;
+        let own = self.root.epochs();
         let (known, mut seat) = self.seat.get();
-        if !ptr::eq(known, store) {
-            seat = self.move_to(store);
+        if !ptr::eq(known, own) {
+            seat = self.move_to(own);
         }
         // SAFETY: invariant 1.
         let seat = unsafe { &*seat };
-        seat.pin(&store.epochs);
+        seat.pin(&own.epochs);
         Pinned { seat, _participant: PhantomData }
     }
 
-    /// Takes a seat in the store that a forked child has made. The old one is left as it is: code of the parent is never
-    /// overwritten by the child.
+    /// Takes a seat among the threads of a forked child. The old one is left as it is: the child never overwrites code of its
+    /// parent.
     #[cold]
-    fn move_to(&self, store: &Store) -> *const Seat {
-        let seat: *const Seat = store.epochs.take_seat();
-        self.seat.set((store, seat));
+    fn move_to(&self, own: &ProcessEpochs) -> *const Seat {
+        let seat: *const Seat = own.epochs.take_seat();
+        self.seat.set((own, seat));
         seat
     }
 }

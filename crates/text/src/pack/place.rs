@@ -3,6 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use palimpsest_sys::arch::INSTRUCTION_ALIGN;
 use rand::RngExt;
@@ -52,23 +53,59 @@ impl Store {
         if kind == Kind::Code && shard.tally().wants_a_home() {
             self.make_a_home(shard);
         }
-        if let Some(place) = self.find_place(shard, kind, chunks, align) {
-            return Ok(place);
+        self.until_there_is_room(len, |reclaimed| {
+            if let Some(place) = self.find_place(shard, kind, chunks, align) {
+                return Ok(Some(place));
+            }
+            if reclaimed == Reclaimed::NotYet && self.retired_bytes() > 0 {
+                // Cheaper than another pack.
+                return Ok(None);
+            }
+            let _growing = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
+            // Another thread may have grown while this one waited.
+            if let Some(place) = self.find_place(shard, kind, chunks, align) {
+                return Ok(Some(place));
+            }
+            let Some(slot) = self.vacant_slots(1) else { return Ok(None) };
+            let mut pack = NewPack::empty(kind, self.new_memory(slot, PACK, kind)?);
+            // Taken before others see the pack.
+            let taken = pack.take(slot, chunks, align);
+            self.install_pack(slot, shard.tally().home_of_new_packs(shard), pack);
+            Ok(taken)
+        })
+    }
+
+    /// Tries, reclaims and tries again as long as that frees something, unless the policy forbids it.
+    fn until_there_is_room(
+        &self,
+        len: usize,
+        attempt: impl Fn(Reclaimed) -> Result<Option<Place>, StageError>,
+    ) -> Result<Place, StageError> {
+        /// Others may take what is freed again and again.
+        const ROUNDS: usize = 64;
+        /// How long another thread may take to free what it is about to; an observer that loads waits for itself.
+        const PATIENCE: Duration = Duration::from_millis(50);
+        let began = Instant::now();
+        let mut reclaimed = Reclaimed::NotYet;
+        let mut rounds = 0;
+        while rounds < ROUNDS {
+            let freed = self.counters.frees.get();
+            if let Some(place) = attempt(reclaimed)? {
+                return Ok(place);
+            }
+            self.reclaim_for_room();
+            // What another thread has freed meanwhile is as good.
+            let is_stuck = reclaimed == Reclaimed::Already && self.counters.frees.get() == freed;
+            if !is_stuck {
+                rounds += 1;
+            } else if self.is_freeing() && began.elapsed() < PATIENCE {
+                std::thread::yield_now();
+            } else {
+                break;
+            }
+            reclaimed = Reclaimed::Already;
         }
-        self.reclaim_for_room();
-        if let Some(place) = self.find_place(shard, kind, chunks, align) {
-            return Ok(place);
-        }
-        let _growing = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have grown while this one waited.
-        if let Some(place) = self.find_place(shard, kind, chunks, align) {
-            return Ok(place);
-        }
-        let slot = self.vacant_slots(1).ok_or_else(|| self.full(len))?;
-        let memory = self.new_memory(slot, PACK, kind)?;
-        self.install_pack(slot, kind, shard.tally().home_of_new_packs(shard), memory);
-        // Other threads may have filled the new pack already only if they were many and quick.
-        self.find_place(shard, kind, chunks, align).ok_or_else(|| self.full(len))
+        attempt(Reclaimed::Already)?.ok_or_else(|| self.full(len))
     }
 
     /// First fit, over the shard's own packs, then over those of no shard that are not busy, then over all that are not busy, then
@@ -102,35 +139,31 @@ impl Store {
         if let Some(slot) = self.vacant_slots(1)
             && let Ok(memory) = self.new_memory(slot, PACK, Kind::Code)
         {
-            self.install_pack(slot, Kind::Code, shard.home(), memory);
+            self.install_pack(slot, shard.home(), NewPack::empty(Kind::Code, memory));
         }
         shard.tally().settle();
     }
 
     /// Takes a run of whole slots for something longer than a pack.
     fn place_run(&self, kind: Kind, len: usize, chunks: u32) -> Result<Place, StageError> {
-        let count = len.div_ceil(PACK);
-        let _growing = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut found = self.vacant_slots(count);
-        if found.is_none() {
-            self.reclaim_for_room();
-            found = self.vacant_slots(count);
-        }
-        let first = found.ok_or_else(|| self.full(len))?;
-        let memory = self.new_memory(first, count * PACK, kind)?;
-        let directory = Directory::new(1);
-        let mut entries = FreeEntries::default();
-        let entry = directory.reserve(&mut entries);
-        let pack = Box::into_raw(Box::new(Pack { memory, directory, kind }));
-        for slot in &self.slots[first..first + count] {
-            *slot.lock() = State::RunTail;
-            // Release, partner: the Acquire load in `pack_at`. Forbids a reader that sees the pack without its fields.
-            slot.pack.store(pack, Ordering::Release);
-        }
-        *self.slots[first].lock() = State::RunHead { slots: count as u32 };
-        self.note_used(first + count);
-        let pack = NonNull::new(pack).expect("a box is not null");
-        Ok(Place { pack, slot: first as u32, first_chunk: 0, chunks, entry })
+        self.until_there_is_room(len, |_| {
+            let _growing = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = len.div_ceil(PACK);
+            let Some(first) = self.vacant_slots(count) else { return Ok(None) };
+            let memory = self.new_memory(first, count * PACK, kind)?;
+            let directory = Directory::new(1);
+            let entry = directory.reserve(&mut FreeEntries::default());
+            let pack = NonNull::from(Box::leak(Box::new(Pack { memory, directory, kind })));
+            for slot in &self.slots[first..first + count] {
+                *slot.lock() = State::RunTail;
+                // Release, partner: the Acquire loads of `Store::find` and `pack_in`. Forbids a reader that sees the pack
+                // without its fields.
+                slot.pack.store(pack.as_ptr(), Ordering::Release);
+            }
+            *self.slots[first].lock() = State::RunHead { slots: count as u32 };
+            self.note_used(first + count);
+            Ok(Some(Place { pack, slot: first as u32, first_chunk: 0, chunks, entry }))
+        })
     }
 
     /// The first of `count` vacant slots in a row. The caller holds `grow`, so that they stay vacant.
@@ -165,19 +198,17 @@ impl Store {
         Ok(memory)
     }
 
-    /// Makes `memory` the pack of a vacant slot.
-    pub(super) fn install_pack(&self, slot: usize, kind: Kind, home: Home, memory: PackMemory) {
-        let chunks = (memory.len() / CHUNK) as u32;
-        let map = ChunkMap::new(vec![0; (chunks as usize).div_ceil(64)].into_boxed_slice(), chunks);
-        let pack = Box::new(Pack { memory, directory: Directory::new(chunks), kind });
-        let index = slot;
+    /// Puts a pack into a vacant slot.
+    pub(super) fn install_pack(&self, index: usize, home: Home, new: NewPack) {
+        let NewPack { pack, map, entries, kind } = new;
         let slot = &self.slots[index];
         let mut state = slot.lock();
-        *state = State::Pack { map, entries: FreeEntries::default() };
-        // Release, partner: the Acquire load in `pack_at`. Forbids a reader that sees the pack without its fields.
-        slot.pack.store(Box::into_raw(pack), Ordering::Release);
-        slot.set_hint(kind, chunks);
+        slot.set_hint(kind, map.chunks() - map.used());
         slot.set_home(home);
+        *state = State::Pack { map, entries };
+        // Release, partner: the Acquire loads of `Store::find` and `pack_in`. Forbids a reader that sees the pack without its
+        // fields.
+        slot.pack.store(pack.as_ptr(), Ordering::Release);
         drop(state);
         self.note_used(index + 1);
     }
@@ -189,6 +220,38 @@ impl Store {
 
     fn full(&self, len: usize) -> StageError {
         StageError::Full { len, region: self.region.len(), retired: self.retired_bytes() }
+    }
+}
+
+/// Whether an attempt to find room comes after a reclaim.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reclaimed {
+    NotYet,
+    Already,
+}
+
+/// A pack that nobody sees yet.
+pub(super) struct NewPack {
+    pack: NonNull<Pack>,
+    map: ChunkMap<Box<[u64]>>,
+    entries: FreeEntries,
+    kind: Kind,
+}
+
+impl NewPack {
+    pub(super) fn empty(kind: Kind, memory: PackMemory) -> Self {
+        let words = vec![0; (CHUNKS as usize).div_ceil(64)].into_boxed_slice();
+        let pack = Box::new(Pack { memory, directory: Directory::new(CHUNKS), kind });
+        let pack = NonNull::from(Box::leak(pack));
+        Self { pack, map: ChunkMap::new(words, CHUNKS), entries: FreeEntries::default(), kind }
+    }
+
+    /// Takes chunks for whoever makes the pack.
+    fn take(&mut self, slot: usize, chunks: u32, align: u32) -> Option<Place> {
+        let first_chunk = self.map.allocate(chunks, align)?;
+        // SAFETY: leaked in `empty`, and nobody else has it.
+        let entry = unsafe { self.pack.as_ref() }.directory.reserve(&mut self.entries);
+        Some(Place { pack: self.pack, slot: slot as u32, first_chunk, chunks, entry })
     }
 }
 

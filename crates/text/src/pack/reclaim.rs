@@ -75,7 +75,9 @@ pub(super) struct ReclaimState {
     limbo: VecDeque<(u64, Item)>,
     /// No thread and no child needs them, and no later reader finds them.
     unlinked: Vec<Item>,
-    /// No reader sees them either, and observers have been told.
+    /// No reader sees them either.
+    unseen: Vec<Item>,
+    /// Observers have been told as well.
     silent: Vec<Item>,
     /// The witness of this generation; `None` where children cannot share the memory.
     witness: Option<ForkWitness>,
@@ -105,18 +107,19 @@ impl ReclaimState {
             Watch::Forks => (Some(SpareWitness::new()?.watch()?), Some(SpareWitness::new()?)),
             Watch::Nothing => (None, None),
         };
-        let (limbo, unlinked, silent, past) = Default::default();
-        Ok(Self { limbo, unlinked, silent, witness, spare, past })
+        let (limbo, unlinked, unseen, silent, past) = Default::default();
+        Ok(Self { limbo, unlinked, unseen, silent, witness, spare, past })
     }
 
-    /// Every item, in no order.
-    pub(super) fn take_everything(&mut self) -> Vec<Item> {
+    /// Every item: those that observers have not been told of, and those that they have.
+    pub(super) fn take_everything(&mut self) -> (Vec<Item>, Vec<Item>) {
         let limbo = self.limbo.drain(..).map(|(_, item)| item);
-        limbo.chain(self.unlinked.drain(..)).chain(self.silent.drain(..)).collect()
+        let unannounced = limbo.chain(self.unlinked.drain(..)).chain(self.unseen.drain(..)).collect();
+        (unannounced, std::mem::take(&mut self.silent))
     }
 
     fn is_empty(&self) -> bool {
-        self.limbo.is_empty() && self.unlinked.is_empty() && self.silent.is_empty()
+        self.limbo.is_empty() && self.unlinked.is_empty() && self.unseen.is_empty() && self.silent.is_empty()
     }
 
     /// Moves from limbo what was collected before `oldest_pin` and has no heirs.
@@ -183,8 +186,10 @@ impl Store {
             let unlooked = tally.unlooked.fetch_add(bytes, Ordering::Relaxed) + bytes;
             if unlooked >= retired_bytes / LOOKS_PER_RECLAIM {
                 tally.unlooked.store(0, Ordering::Relaxed);
-                if self.retired_bytes() >= self.next_reclaim.load(Ordering::Relaxed) {
-                    self.reclaim_when_due();
+                if self.retired_bytes() >= self.next_reclaim.load(Ordering::Relaxed)
+                    && let Some(state) = try_lock(&self.reclaiming)
+                {
+                    self.reclaim_when_due(state);
                 }
             }
         }
@@ -199,25 +204,24 @@ impl Store {
 
     /// Reclaims what can be, and says what cannot yet.
     pub(super) fn reclaim(&self) -> Result<Reclaimed, ReclaimError> {
-        let state = self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner);
-        self.reclaim_under(state, Thrift::Strict)
+        self.reclaim_under(self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner), Thrift::Strict)
     }
 
-    /// Reclaims before room is made, unless another thread is at it, or the policy forbids it.
+    /// Reclaims before room is made, after whoever is at it, unless the policy forbids it.
     pub(super) fn reclaim_for_room(&self) {
-        if self.config.reclaim != ReclaimPolicy::Manual && self.retired_bytes() > 0 {
-            self.reclaim_when_due();
+        if self.config.reclaim != ReclaimPolicy::Manual {
+            self.reclaim_when_due(self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 
-    fn reclaim_when_due(&self) {
-        let Some(state) = try_lock(&self.reclaiming) else { return };
+    fn reclaim_when_due(&self, state: MutexGuard<'_, ReclaimState>) {
         if let Err(error) = self.reclaim_under(state, Thrift::KeepHomes) {
             tracing::warn!(%error, "retired programs could not be reclaimed");
         }
         if let ReclaimPolicy::Automatic { retired_bytes } = self.config.reclaim {
+            let due = self.retired_bytes().saturating_add(retired_bytes);
             // Relaxed: a threshold. What is left waits for somebody; looking again at every drop would not help.
-            self.next_reclaim.store(self.retired_bytes() + retired_bytes, Ordering::Relaxed);
+            self.next_reclaim.store(due, Ordering::Relaxed);
         }
     }
 
@@ -227,58 +231,48 @@ impl Store {
         thrift: Thrift,
     ) -> Result<Reclaimed, ReclaimError> {
         let mut done = Reclaimed::default();
-        let state = &mut *state;
-        // Steps (g) and (h) of `epoch`.
-        let collected: Vec<Item> = self.tallies.iter().flat_map(|tally| tally.retired.take_all()).collect();
-        if collected.is_empty() && state.is_empty() {
-            self.bury();
-            return Ok(done);
-        }
-        self.counters.reclaims.add(1);
-        let tag = self.epochs.advance();
-        state.limbo.extend(collected.into_iter().map(|item| (tag, item)));
-        // The heavy barrier between (h) and (i).
-        self.sync.sync()?;
-        state.leave_limbo(self, self.epochs.oldest_pin(), &mut done)?;
-        if state.unlinked.is_empty() && state.silent.is_empty() {
-            return Ok(done);
-        }
-        if self.readers_leave() {
-            for item in state.unlinked.drain(..) {
-                // SAFETY: unlinked, and not taken yet.
-                let meta = unsafe { item.as_ref() };
-                self.observe(|observer| observer.unloaded(meta.address(), meta.len as usize));
-                state.silent.push(item);
-            }
-        }
-        done.waiting_for_lookups = state.unlinked.len();
-        for item in &state.silent {
-            // SAFETY: as above.
-            self.fill_with_traps(unsafe { item.as_ref() })?;
-        }
-        // No core may have instructions of the old programs when the memory is free for new ones.
-        self.sync.sync()?;
-        let mut vacated: Vec<Vacated> = state.silent.drain(..).map(|item| self.end(item)).collect();
-        vacated.sort_unstable_by_key(|place| Reverse((place.slot, place.first_chunk)));
-        self.give_back(&vacated);
-        done.programs = vacated.len();
-        done.bytes = vacated.iter().map(|place| place.chunks as usize * CHUNK).sum();
-        self.counters.reclaimed_bytes.add(done.bytes as u64);
-        self.counters.frees.add(done.programs as u64);
+        self.collect(&mut state, &mut done)?;
+        let mut ending = Ending::new(self, &mut state);
+        // Observers are told without any lock, so that they may use the packs themselves.
+        drop(state);
+        ending.run(&mut done)?;
         done.packs = self.release_empty_packs(thrift);
         Ok(done)
     }
 
-    /// Waits for readers that are there at this moment, not for ever: a handler may have been left by `longjmp`.
-    fn readers_leave(&self) -> bool {
-        const LOOKS: usize = 64;
-        (0..LOOKS).any(|_| {
-            let quiet = self.readers.are_quiet();
-            if !quiet {
-                std::thread::yield_now();
-            }
-            quiet
-        })
+    /// Collects what was retired, and moves what nobody needs any more to `unseen`.
+    fn collect(&self, state: &mut ReclaimState, done: &mut Reclaimed) -> Result<(), ReclaimError> {
+        // Steps (g) and (h) of `epoch`.
+        let collected: Vec<Item> = self.tallies.iter().flat_map(|tally| tally.retired.take_all()).collect();
+        if collected.is_empty() && state.is_empty() {
+            return Ok(());
+        }
+        self.counters.reclaims.add(1);
+        let epochs = &self.epochs.epochs;
+        let tag = epochs.advance();
+        state.limbo.extend(collected.into_iter().map(|item| (tag, item)));
+        // The heavy barrier between (h) and (i).
+        self.sync.sync()?;
+        state.leave_limbo(self, epochs.oldest_pin(), done)?;
+        if !state.unlinked.is_empty() && self.readers.leave() {
+            let unlinked = std::mem::take(&mut state.unlinked);
+            state.unseen.extend(unlinked);
+        }
+        done.waiting_for_lookups = state.unlinked.len();
+        Ok(())
+    }
+
+    /// Whether some thread is about to free what it has collected.
+    pub(super) fn is_freeing(&self) -> bool {
+        // Relaxed: whoever asks asks again.
+        self.freeing.load(Ordering::Relaxed) > 0
+    }
+
+    /// Tells observers that a program is gone.
+    pub(super) fn announce(&self, meta: &Meta) {
+        if meta.pack().kind == Kind::Code {
+            self.observe(|observer| observer.unloaded(meta.address(), meta.len as usize));
+        }
     }
 
     fn fill_with_traps(&self, meta: &Meta) -> Result<(), ReclaimError> {
@@ -294,17 +288,68 @@ impl Store {
         self.counters.refills.add(1);
         Ok(())
     }
+}
 
-    /// Ends a silent program; its place is to be given back.
-    fn end(&self, item: Item) -> Vacated {
-        // SAFETY: unlinked, and not taken yet.
-        let meta = unsafe { item.as_ref() };
-        let vacated =
-            Vacated { slot: meta.slot, first_chunk: meta.first_chunk, chunks: meta.chunks, entry: meta.entry };
-        // SAFETY: 1. unlinked, and the readers have left since; 2. it is drained from `silent`, where it was once.
-        drop(unsafe { meta.pack().directory.take(vacated.entry) });
-        vacated
+/// Items on their last way. Those that do not get to its end, for an error or a panic of an observer, go back to the state.
+struct Ending<'a> {
+    store: &'a Store,
+    unseen: Vec<Item>,
+    silent: Vec<Item>,
+}
+
+impl<'a> Ending<'a> {
+    fn new(store: &'a Store, state: &mut ReclaimState) -> Self {
+        store.freeing.fetch_add(1, Ordering::Relaxed);
+        Self { store, unseen: std::mem::take(&mut state.unseen), silent: std::mem::take(&mut state.silent) }
     }
+
+    fn run(&mut self, done: &mut Reclaimed) -> Result<(), ReclaimError> {
+        while let Some(item) = self.unseen.pop() {
+            // Before the call, so that nobody is told twice.
+            self.silent.push(item);
+            // SAFETY: unlinked, and not taken yet.
+            self.store.announce(unsafe { item.as_ref() });
+        }
+        if self.silent.is_empty() {
+            return Ok(());
+        }
+        for item in &self.silent {
+            // SAFETY: as above.
+            self.store.fill_with_traps(unsafe { item.as_ref() })?;
+        }
+        // No core may have instructions of the old programs when the memory is free for new ones.
+        self.store.sync.sync()?;
+        let mut vacated: Vec<Vacated> = self.silent.drain(..).map(end).collect();
+        // Neighbours together, so that a pack's lock is taken once for many.
+        vacated.sort_unstable_by_key(|place| Reverse((place.slot, place.first_chunk)));
+        self.store.give_back(&vacated);
+        done.programs = vacated.len();
+        done.bytes = vacated.iter().map(|place| place.chunks as usize * CHUNK).sum();
+        self.store.counters.reclaimed_bytes.add(done.bytes as u64);
+        self.store.counters.frees.add(done.programs as u64);
+        Ok(())
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        if !self.unseen.is_empty() || !self.silent.is_empty() {
+            let mut state = self.store.reclaiming.lock().unwrap_or_else(PoisonError::into_inner);
+            state.unseen.append(&mut self.unseen);
+            state.silent.append(&mut self.silent);
+        }
+        self.store.freeing.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Ends a silent program; its place is to be given back.
+fn end(item: Item) -> Vacated {
+    // SAFETY: unlinked, and not taken yet.
+    let meta = unsafe { item.as_ref() };
+    let vacated = Vacated { slot: meta.slot, first_chunk: meta.first_chunk, chunks: meta.chunks, entry: meta.entry };
+    // SAFETY: 1. unlinked, and the readers have left since; 2. it is drained from `silent`, where it was once.
+    drop(unsafe { meta.pack().directory.take(vacated.entry) });
+    vacated
 }
 
 fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {

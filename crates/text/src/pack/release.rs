@@ -1,6 +1,6 @@
 //! How places and packs are given back.
 
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -21,6 +21,15 @@ pub(super) enum Thrift {
     /// All but one of each kind.
     Strict,
 }
+
+/// A pack that is out of use and still mapped, since a reader may see it.
+pub(super) struct LaidOut {
+    first: usize,
+    pack: NonNull<Pack>,
+}
+
+// SAFETY: the pack is `Send`, and whoever has this value is the one to free it.
+unsafe impl Send for LaidOut {}
 
 /// A place to be given back.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +70,7 @@ impl Store {
         };
         drop(state);
         if let Some(pack) = out_of_use {
-            self.lay_out(index, pack);
+            self.lay_out(pack);
             self.bury();
         }
     }
@@ -85,7 +94,7 @@ impl Store {
             }
             let pack = self.take_out(index, &mut state);
             drop(state);
-            self.lay_out(index, pack);
+            self.lay_out(pack);
             released += 1;
         }
         self.bury();
@@ -94,7 +103,7 @@ impl Store {
 
     /// Takes an empty pack, or a run, out of its slots. The slots stay taken until it is buried. The caller holds the first
     /// slot's lock.
-    fn take_out(&self, first: usize, state: &mut State) -> Box<Pack> {
+    fn take_out(&self, first: usize, state: &mut State) -> LaidOut {
         let count = match *state {
             State::RunHead { slots } => slots as usize,
             _ => 1,
@@ -104,26 +113,27 @@ impl Store {
         let mut pack = ptr::null_mut();
         for slot in &self.slots[first..first + count] {
             // AcqRel: Acquire, partner: the Release stores that put it there. What readers still see of it is settled by
-            // `Readers::are_quiet`.
+            // `Readers::leave`.
             pack = slot.pack.swap(ptr::null_mut(), Ordering::AcqRel);
         }
-        assert!(!pack.is_null(), "slot {first} has no pack to take out");
-        // SAFETY: made by `Box::into_raw`, and taken out of all its slots here, once.
-        unsafe { Box::from_raw(pack) }
+        let pack = NonNull::new(pack).unwrap_or_else(|| unreachable!("slot {first} has no pack to take out"));
+        LaidOut { first, pack }
     }
 
     /// Lets a pack wait for its burial.
-    fn lay_out(&self, first: usize, pack: Box<Pack>) {
-        self.graveyard.lock().unwrap_or_else(PoisonError::into_inner).push((first, pack));
+    fn lay_out(&self, pack: LaidOut) {
+        self.graveyard.lock().unwrap_or_else(PoisonError::into_inner).push(pack);
     }
 
     /// Unmaps packs that are out of use, if no reader can see them any more.
     pub(super) fn bury(&self) {
         let mut graveyard = self.graveyard.lock().unwrap_or_else(PoisonError::into_inner);
-        if graveyard.is_empty() || !self.readers.are_quiet() {
+        if graveyard.is_empty() || !self.readers.leave() {
             return;
         }
-        for (first, pack) in graveyard.drain(..) {
+        for LaidOut { first, pack } in graveyard.drain(..) {
+            // SAFETY: leaked when it was installed, taken out of its slots once, and no reader sees it any more.
+            let pack = unsafe { Box::from_raw(pack.as_ptr()) };
             let count = pack.memory.len() / PACK;
             drop(pack);
             for slot in &self.slots[first..first + count] {
@@ -135,21 +145,26 @@ impl Store {
     /// Ends everything that is still there, when nobody holds anything of the store any more.
     pub(super) fn forget_everything(&mut self) {
         let state = self.reclaiming.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let mut left: Vec<_> = state.take_everything();
-        left.extend(self.tallies.iter().flat_map(|tally| tally.retired.take_all()));
-        for meta in left {
-            // SAFETY: published and not yet taken, and nobody else is left to refer to it.
-            let meta = unsafe { meta.as_ref() };
-            self.observe(|observer| observer.unloaded(meta.address(), meta.len as usize));
-            // SAFETY: 1. no reader is left; 2. `take_everything` and `take_all` give each entry once.
+        let (mut unannounced, announced) = state.take_everything();
+        unannounced.extend(self.tallies.iter().flat_map(|tally| tally.retired.take_all()));
+        for item in &unannounced {
+            // SAFETY: published and not yet taken.
+            self.announce(unsafe { item.as_ref() });
+        }
+        for item in unannounced.into_iter().chain(announced) {
+            // SAFETY: as above, and nobody else is left to refer to it.
+            let meta = unsafe { item.as_ref() };
+            // SAFETY: 1. no reader is left; 2. each entry comes once.
             drop(unsafe { meta.pack().directory.take(meta.entry) });
         }
         for index in 0..self.slots.len() {
             let mut state = self.slots[index].lock();
             if matches!(*state, State::Pack { .. } | State::RunHead { .. }) {
-                drop(self.take_out(index, &mut state));
+                let pack = self.take_out(index, &mut state);
+                drop(state);
+                self.lay_out(pack);
             }
         }
-        self.graveyard.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+        self.bury();
     }
 }

@@ -1,15 +1,20 @@
-//! One store per process: what makes packs survive a fork.
+//! What belongs to one process: its store, and its epochs. A forked child gets new ones.
 
-use std::ptr;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use palimpsest_sys::ForkDetector;
+
 use super::builder::Config;
+use super::epoch::Epochs;
 use super::error::OpenError;
 use super::shard::{Shard, own_number};
 use super::store::Store;
 
-/// The store of this process, and behind it those of the processes that it was forked from.
+/// The store and the epochs of this process, and behind them those of the processes that it was forked from.
 pub(super) struct Root {
     config: Arc<Config>,
     /// # Invariants
@@ -18,34 +23,94 @@ pub(super) struct Root {
     ///
     /// A process changes it once at most: the first of its threads to need a store of its own.
     current: AtomicPtr<Generation>,
+    /// # Invariants
+    ///
+    /// 1. It comes from `Arc::into_raw`; so does whatever it was before, and lives as long.
+    epochs: AtomicPtr<ProcessEpochs>,
 }
 
 /// A process's store, and the shards through which its threads use it.
 pub(super) struct Generation {
-    pub(super) store: Arc<Store>,
+    pub(super) store: Arc<KeptStore>,
     shards: Box<[Arc<Shard>]>,
-    /// The generation of the process that this one was forked from.
-    pub(super) parent: Option<Box<Generation>>,
+    /// The generation of the process that this one was forked from. Behind a pointer, since others refer to it all along.
+    ///
+    /// # Invariants
+    ///
+    /// 1. It comes from `Box::into_raw` and is this value's to free.
+    parent: Option<NonNull<Generation>>,
+}
+
+/// A store that only its own process drops.
+///
+/// A child does not have all of its parent's mappings, and a thread that it does not have may hold a lock for ever, or may have been
+/// about to change a list.
+pub(super) struct KeptStore(ManuallyDrop<Store>);
+
+/// Epochs of the threads of one process.
+pub(super) struct ProcessEpochs {
+    process: ForkDetector,
+    pub(super) epochs: Epochs,
+    _parent: Option<Arc<ProcessEpochs>>,
 }
 
 impl Generation {
-    fn open(config: &Arc<Config>, parent: Option<&Store>) -> Result<Box<Self>, OpenError> {
-        let store = Arc::new(Store::open(Arc::clone(config), parent)?);
+    fn open(config: &Arc<Config>, epochs: Arc<ProcessEpochs>, parent: Option<&Self>) -> Result<Box<Self>, OpenError> {
+        let parent_store = parent.map(|parent| &**parent.store);
+        let store = Store::open(Arc::clone(config), epochs, parent_store)?;
+        let store = Arc::new(KeptStore(ManuallyDrop::new(store)));
         let shards = (0..store.tallies.len()).map(|number| Arc::new(Shard::new(Arc::clone(&store), number))).collect();
-        Ok(Box::new(Self { store, shards, parent: None }))
+        Ok(Box::new(Self { store, shards, parent: parent.map(NonNull::from) }))
     }
 
     /// The shard of the calling thread.
     pub(super) fn shard(&self) -> &Arc<Shard> {
         &self.shards[own_number() % self.shards.len()]
     }
+
+    /// The generation of the process that this one was forked from.
+    pub(super) fn parent(&self) -> Option<&Self> {
+        // SAFETY: invariant 1.
+        self.parent.map(|parent| unsafe { parent.as_ref() })
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        if let Some(parent) = self.parent {
+            // SAFETY: invariant 1; generations are dropped with their root, when nobody refers to them.
+            drop(unsafe { Box::from_raw(parent.as_ptr()) });
+        }
+    }
+}
+
+impl Deref for KeptStore {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.0
+    }
+}
+
+impl Drop for KeptStore {
+    fn drop(&mut self) {
+        if self.0.fork.is_same_process() {
+            // SAFETY: dropped here and nowhere else.
+            unsafe { ManuallyDrop::drop(&mut self.0) };
+        }
+    }
 }
 
 impl Root {
     pub(super) fn open(config: Config) -> Result<Self, OpenError> {
         let config = Arc::new(config);
-        let first = Generation::open(&config, None)?;
-        Ok(Self { config, current: AtomicPtr::new(Box::into_raw(first)) })
+        let epochs = Arc::new(ProcessEpochs::new(None));
+        let first = Generation::open(&config, Arc::clone(&epochs), None)?;
+        Ok(Self {
+            config,
+            current: AtomicPtr::new(Box::into_raw(first)),
+            epochs: AtomicPtr::new(Arc::into_raw(epochs).cast_mut()),
+        })
     }
 
     /// The youngest generation that there is, which in a child that has not loaded anything yet is still its parent's.
@@ -71,25 +136,74 @@ impl Root {
     /// Makes a child's generation. No lock of the parent is touched: a thread that is no more may hold it.
     #[cold]
     fn succeed(&self, parent: &Generation) -> Result<&Generation, OpenError> {
-        let mut own = Generation::open(&self.config, Some(&parent.store))?;
-        let parent = ptr::from_ref(parent).cast_mut();
-        // SAFETY: invariant 1: it comes from a box. Two threads may do this at once; the loser takes it back below.
-        own.parent = Some(unsafe { Box::from_raw(parent) });
-        let own = Box::into_raw(own);
+        let epochs = share(self.epochs());
+        let own = match Generation::open(&self.config, epochs, Some(parent)) {
+            Ok(own) => Box::into_raw(own),
+            // Another thread may have been luckier.
+            Err(error) => return if ptr::eq(self.peek(), parent) { Err(error) } else { Ok(self.peek()) },
+        };
+        let known = ptr::from_ref(parent).cast_mut();
         // Release, partner: the Acquire load in `peek`. Relaxed on failure: the loser looks again by `peek`.
-        if self.current.compare_exchange(parent, own, Ordering::Release, Ordering::Relaxed).is_err() {
+        if self.current.compare_exchange(known, own, Ordering::Release, Ordering::Relaxed).is_err() {
             // SAFETY: made above, and nobody has seen it.
             let mut own = unsafe { Box::from_raw(own) };
-            // The winner owns the parent.
-            std::mem::forget(own.parent.take());
+            // The parent is the winner's.
+            own.parent = None;
         }
         Ok(self.peek())
     }
+
+    /// The epochs of this process, made now if the process was forked.
+    #[inline]
+    pub(super) fn epochs(&self) -> &ProcessEpochs {
+        // Acquire, partner: the Release exchange in `renew_epochs`.
+        let known = self.epochs.load(Ordering::Acquire);
+        // SAFETY: invariant 1.
+        let known = unsafe { &*known };
+        if known.process.is_same_process() { known } else { self.renew_epochs(known) }
+    }
+
+    #[cold]
+    fn renew_epochs(&self, known: &ProcessEpochs) -> &ProcessEpochs {
+        let own = Arc::into_raw(Arc::new(ProcessEpochs::new(Some(share(known))))).cast_mut();
+        let old = ptr::from_ref(known).cast_mut();
+        // Release, partner: the Acquire load in `epochs`. Acquire on failure: the winner's are read.
+        let current = match self.epochs.compare_exchange(old, own, Ordering::Release, Ordering::Acquire) {
+            Ok(_) => {
+                // SAFETY: the reference that this pointer stood for; the new epochs hold another.
+                unsafe { Arc::decrement_strong_count(old) };
+                own
+            }
+            Err(winner) => {
+                // SAFETY: made above, and nobody has seen it.
+                unsafe { Arc::decrement_strong_count(own) };
+                winner
+            }
+        };
+        // SAFETY: invariant 1.
+        unsafe { &*current }
+    }
+}
+
+impl ProcessEpochs {
+    fn new(parent: Option<Arc<Self>>) -> Self {
+        Self { process: ForkDetector::new(), epochs: Epochs::new(), _parent: parent }
+    }
+}
+
+/// Another reference to epochs, which always come from `Arc::into_raw`.
+fn share(epochs: &ProcessEpochs) -> Arc<ProcessEpochs> {
+    // SAFETY: invariant 1 of `Root::epochs`, the only place that lends them.
+    unsafe { Arc::increment_strong_count(epochs) };
+    // SAFETY: the reference that was just added.
+    unsafe { Arc::from_raw(epochs) }
 }
 
 impl Drop for Root {
     fn drop(&mut self) {
         // SAFETY: invariant 1, and nobody can peek any more.
         drop(unsafe { Box::from_raw(*self.current.get_mut()) });
+        // SAFETY: invariant 1, and nobody can ask any more.
+        unsafe { Arc::decrement_strong_count(*self.epochs.get_mut()) };
     }
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::program::Meta;
 use super::retired::RetiredStack;
+use super::root::KeptStore;
 use super::slot::Home;
 use super::stats::Counter;
 use super::store::Store;
@@ -26,12 +27,12 @@ const BEARABLE: usize = 256;
 /// What programs hold. Aligned to a pair of cache lines, which x86-64 CPUs fetch together.
 #[repr(align(128))]
 pub(super) struct Shard {
-    store: Arc<Store>,
+    store: Arc<KeptStore>,
     number: usize,
 }
 
 impl Shard {
-    pub(super) fn new(store: Arc<Store>, number: usize) -> Self {
+    pub(super) fn new(store: Arc<KeptStore>, number: usize) -> Self {
         Self { store, number }
     }
 

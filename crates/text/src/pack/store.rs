@@ -1,6 +1,5 @@
 //! The packs of one process: a region of addresses in slots of 2 MiB, and what belongs to it.
 
-use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -10,10 +9,12 @@ use super::PACK;
 use super::backing::{Backing, Refused};
 use super::builder::{Config, ForkPolicy, ReclaimPolicy, RegionLen};
 use super::directory::Readers;
-use super::epoch::Epochs;
 use super::error::OpenError;
 use super::memory::{Kind, OnRefusal, PackMemory, Plan};
+use super::place::NewPack;
 use super::reclaim::{ReclaimState, Watch};
+use super::release::LaidOut;
+use super::root::ProcessEpochs;
 use super::shard::Tally;
 use super::slot::{Home, Pack, Slot};
 use super::stats::Counters;
@@ -25,9 +26,8 @@ pub(super) struct Store {
     pub(super) config: Arc<Config>,
     pub(super) backing: Backing,
     pub(super) refused: Vec<Refused>,
-    /// Kept from dropping in a forked child, where another thread of the parent may have held a lock for ever.
-    pub(super) region: ManuallyDrop<Arc<Reservation>>,
-    pub(super) slots: ManuallyDrop<Box<[Slot]>>,
+    pub(super) region: Arc<Reservation>,
+    pub(super) slots: Box<[Slot]>,
     /// Slots from here on have never been used.
     pub(super) used_slots: AtomicUsize,
     pub(super) proc_mem: Option<Arc<ProcMem>>,
@@ -36,28 +36,36 @@ pub(super) struct Store {
     /// Counts the fork witnesses; see `reclaim`.
     pub(super) generation: AtomicU64,
     pub(super) readers: Readers,
-    pub(super) epochs: Epochs,
+    pub(super) epochs: Arc<ProcessEpochs>,
     /// One per shard.
     pub(super) tallies: Box<[Tally]>,
     pub(super) reclaiming: Mutex<ReclaimState>,
+    /// How many threads are about to free what they have collected.
+    pub(super) freeing: AtomicUsize,
     /// Bytes of retired chunks at which the next automatic reclaim is due.
     pub(super) next_reclaim: AtomicUsize,
     /// Held while a pack is made.
     pub(super) grow: Mutex<()>,
     /// Packs that are out of use, with their first slots; unmapped when no reader can see them any more.
-    pub(super) graveyard: Mutex<Vec<(usize, Box<Pack>)>>,
+    pub(super) graveyard: Mutex<Vec<LaidOut>>,
     pub(super) counters: Counters,
 }
 
 impl Store {
     /// Opens a store, with the first pack for code in it.
-    pub(super) fn open(config: Arc<Config>, parent: Option<&Store>) -> Result<Self, OpenError> {
-        let fork = ForkDetector::new().map_err(OpenError::ForkDetector)?;
+    pub(super) fn open(
+        config: Arc<Config>,
+        epochs: Arc<ProcessEpochs>,
+        parent: Option<&Store>,
+    ) -> Result<Self, OpenError> {
         let sync = CoreSync::new()?;
         if let Some(refused) = sync.refused() {
             tracing::warn!(%refused, "core synchronisation falls back to signals");
         }
         let region = Arc::new(reserve(&config, parent)?);
+        if config.region == RegionLen::AsMuchAsCanBe && region.len() < RegionLen::DEFAULT {
+            tracing::warn!(bytes = region.len(), "the region for packs is smaller than usual: address space is short");
+        }
         let (first, backing, refused, proc_mem) = first_pack(&config, &region)?;
         for Refused { backing, error } in &refused {
             tracing::warn!(%backing, %error, "a better backing for packs is not available");
@@ -71,26 +79,27 @@ impl Store {
             ReclaimPolicy::Manual => usize::MAX,
         };
         let store = Self {
-            slots: ManuallyDrop::new((0..region.len() / PACK).map(|_| Slot::new()).collect()),
-            region: ManuallyDrop::new(region),
+            slots: (0..region.len() / PACK).map(|_| Slot::new()).collect(),
+            region,
             config,
             backing,
             refused,
             used_slots: AtomicUsize::new(0),
             proc_mem,
             sync,
-            fork,
+            fork: ForkDetector::new(),
             generation: AtomicU64::new(0),
             readers: Readers::new(),
-            epochs: Epochs::new(),
+            epochs,
             tallies: Tally::for_this_machine(),
             reclaiming: Mutex::new(ReclaimState::new(watch)?),
+            freeing: AtomicUsize::new(0),
             next_reclaim: AtomicUsize::new(due),
             grow: Mutex::new(()),
             graveyard: Mutex::default(),
             counters: Counters::default(),
         };
-        store.install_pack(0, Kind::Code, Home::OfNobody, first);
+        store.install_pack(0, Home::OfNobody, NewPack::empty(Kind::Code, first));
         Ok(store)
     }
 
@@ -185,13 +194,6 @@ fn first_pack(config: &Config, region: &Arc<Reservation>) -> Result<FirstPack, O
 
 impl Drop for Store {
     fn drop(&mut self) {
-        if !self.fork.is_same_process() {
-            return;
-        }
         self.forget_everything();
-        // SAFETY: dropped here and nowhere else; nothing below refers to it.
-        unsafe { ManuallyDrop::drop(&mut self.slots) };
-        // SAFETY: as above.
-        unsafe { ManuallyDrop::drop(&mut self.region) };
     }
 }

@@ -2,3 +2,4 @@
 
 pub(super) mod icache;
 pub(super) mod instructions;
+pub(super) mod trap_frame;

@@ -1,0 +1,27 @@
+//! What a signal handler sees of the thread that ran into a trap.
+
+/// `si_code` of the SIGTRAP that the kernel sends for [`TRAP`](super::instructions::TRAP): `TRAP_BRKPT`, by `brk_handler` in
+/// `arch/arm64/kernel/debug-monitors.c`.
+pub const TRAP_CODE: i32 = 1;
+
+/// The saved registers of an interrupted thread.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct TrapFrame(libc::ucontext_t);
+
+impl TrapFrame {
+    /// The address of the trap that was executed: `brk` leaves the program counter at itself.
+    pub fn trap_address(&self) -> usize {
+        self.0.uc_mcontext.pc as usize
+    }
+
+    /// Where the thread goes on when the handler returns.
+    pub fn resume_at(&mut self, address: usize) {
+        self.0.uc_mcontext.pc = address as u64;
+    }
+
+    /// The condition flags (`PSTATE`).
+    pub fn flags(&self) -> u64 {
+        self.0.uc_mcontext.pstate
+    }
+}
