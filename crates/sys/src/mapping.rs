@@ -1,6 +1,7 @@
 //! Mappings that end with their owner, and the rights that they can have.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, Range};
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
@@ -268,10 +269,17 @@ impl Mapping {
     ///
     /// See [`MapError`].
     pub fn new(source: Source<'_>, len: usize, protection: Protection, align: usize) -> Result<Self, MapError> {
-        let mapping = Self(reserve_aligned(len, align)?);
+        let mapping = ManuallyDrop::new(Self(reserve_aligned(len, align)?));
         // SAFETY: the range is ours alone, just reserved, and nobody has a reference into it.
-        unsafe { map_over(mapping.address(), len, source, protection) }?;
-        Ok(mapping)
+        match unsafe { map_over(mapping.address(), len, source, protection) } {
+            Ok(()) => Ok(ManuallyDrop::into_inner(mapping)),
+            Err(error) => {
+                if recover(&mapping) == Recovered::Ours {
+                    drop(ManuallyDrop::into_inner(mapping));
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Maps `source` for reading and writing in such a way that no forked child ever sees it, not even one that is
@@ -342,7 +350,34 @@ fn trim(start: *mut u8, len: usize) {
     }
 }
 
-/// Replaces what is mapped at `address..address + len` in one step.
+/// Whose a range is after [`map_over`] has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recovered {
+    /// Inaccessible address space of the caller again.
+    Ours,
+    /// Perhaps still what the caller had there, perhaps by now somebody else's: never to be touched again.
+    Unknown,
+}
+
+/// Takes a range back after [`map_over`] has failed.
+///
+/// The kernel may have unmapped the old mapping before it found that it could not make the new one (`mmap(2)`, `MAP_FIXED`; so it does where
+/// the pool of huge pages is empty), and another thread's mapping may lie there by now.
+pub(crate) fn recover(area: &Area) -> Recovered {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: MAP_FIXED_NOREPLACE replaces nothing; kernels before 4.17 take it for a hint, checked below.
+    match unsafe { rustix::mm::mmap_anonymous(area.as_ptr().cast(), area.len(), ProtFlags::empty(), flags) } {
+        Ok(at) if at.addr() == area.address() => Recovered::Ours,
+        Ok(elsewhere) => {
+            // SAFETY: made this instant, and nobody else's.
+            let _ = unsafe { rustix::mm::munmap(elsewhere, area.len()) };
+            Recovered::Unknown
+        }
+        Err(_) => Recovered::Unknown,
+    }
+}
+
+/// Replaces what is mapped at `address..address + len` in one step. If that fails, [`recover`] must be asked whose the range is.
 ///
 /// # Safety
 ///
@@ -405,9 +440,48 @@ mod tests {
         }
     }
 
+    /// An empty pool of huge pages makes the kernel unmap first and fail then.
+    #[test]
+    fn a_mapping_that_fails_takes_nobody_elses_memory() {
+        let huge = crate::HUGE_PAGE;
+        let free = sysctl::free_huge_pages_2_mib().unwrap_or(0) as usize;
+        let Ok(memory) = SharedMemory::create("test", (free + 1) * huge, Pages::Hugetlb) else {
+            eprintln!("SKIPPED: no hugetlbfs here");
+            return;
+        };
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let mapping = Mapping::new(Source::Anonymous, huge, Protection::ReadWrite, huge).unwrap();
+                    for page in (0..huge).step_by(4096) {
+                        // SAFETY: in bounds of a writable mapping that nobody else has.
+                        unsafe { mapping.as_ptr().wrapping_add(page).write(1) };
+                    }
+                }
+            });
+            for _ in 0..2000 {
+                Mapping::new(Source::Shared(&memory), memory.len(), Protection::ReadWrite, huge).unwrap_err();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+
     #[test]
     fn more_than_the_address_space_is_an_error() {
         let error = Mapping::new(Source::Anonymous, 1 << 60, Protection::None, 4096).unwrap_err();
         assert!(error.to_string().contains(&(1_usize << 60).to_string()), "{error}");
+    }
+
+    #[test]
+    fn alignment_costs_no_address_space() {
+        const ALIGN: usize = 1 << 30;
+        let in_use = || Maps::read().unwrap().iter().map(|entry| entry.range().len()).sum::<usize>();
+        let page = rustix::param::page_size();
+        let before = in_use();
+        let aligned = || Mapping::new(Source::Anonymous, page, Protection::None, ALIGN).unwrap();
+        let _kept: Vec<_> = (0..64).map(|_| aligned()).collect();
+        // Other tests of this process map megabytes meanwhile, not gigabytes.
+        assert!(in_use().saturating_sub(before) < 8 * ALIGN);
     }
 }

@@ -4,21 +4,38 @@ use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, Range};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
 use crate::huge::HUGE_PAGE;
-use crate::mapping::{Area, MapError, Mapping, Protection, Source, map_over, reserve_aligned};
+use crate::mapping::{Area, MapError, Mapping, Protection, Recovered, Source, map_over, recover, reserve_aligned};
 use crate::proc::maps::Maps;
 
 /// Reserved address space. Nothing can be accessed in it but through the [`View`]s that are placed there.
 #[derive(Debug)]
 pub struct Reservation {
     area: Area,
-    /// Length by offset of every live view: what keeps two views apart.
-    placed: Mutex<BTreeMap<usize, usize>>,
+    places: Mutex<Places>,
+}
+
+/// Which parts of a reservation are not simply reserved. Lengths by offset, in bytes.
+#[derive(Debug, Default)]
+struct Places {
+    /// Where views live: what keeps two of them apart.
+    taken: BTreeMap<usize, usize>,
+    /// What may be anybody's, since the kernel failed in the middle of replacing it.
+    lost: BTreeMap<usize, usize>,
+}
+
+impl Places {
+    fn is_free(&self, offset: usize, len: usize) -> bool {
+        [&self.taken, &self.lost].into_iter().all(|places| {
+            let before = places.range(..offset + len).next_back();
+            before.is_none_or(|(&start, &length)| start + length <= offset)
+        })
+    }
 }
 
 impl Reservation {
@@ -67,7 +84,7 @@ impl Reservation {
     }
 
     fn over(area: Area) -> Self {
-        Self { area, placed: Mutex::default() }
+        Self { area, places: Mutex::default() }
     }
 
     /// Maps `len` bytes of `source` at `offset` bytes from the base.
@@ -123,25 +140,40 @@ impl Reservation {
         {
             return Err(refused);
         }
-        let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = placed.range(..offset + len).next_back();
-        if before.is_some_and(|(&start, &length)| start + length > offset) {
+        let mut places = self.lock();
+        if !places.is_free(offset, len) {
             return Err(refused);
         }
-        let base = self.area.as_ptr().wrapping_add(offset);
-        let moved = announcement == Announcement::Anonymous && {
-            // SAFETY: 1. the range lies in this reservation and, by `placed`, in no other view of it.
-            unsafe { move_over_anonymous(base, len, source, protection) }.is_ok()
-        };
-        if !moved {
-            // SAFETY: 1. as above.
-            unsafe { map_over(base.expose_provenance(), len, source, protection) }?;
-        }
-        let base = NonNull::new(base).ok_or(refused)?;
-        placed.insert(offset, len);
-        // SAFETY: 1. mapped above, page multiples; `View::drop` is what ends it.
+        let base = NonNull::new(self.area.as_ptr().wrapping_add(offset)).ok_or(refused)?;
+        // SAFETY: 1. page multiples; mapped now, inaccessibly, and `View::drop` is what ends it.
         let area = unsafe { Area::new(base, len) };
+        let is_unnamed = announcement == Announcement::Anonymous && may_execute_anonymous_memory();
+        let mapped = if is_unnamed {
+            // SAFETY: 1. the range lies in this reservation and, by `places`, in no other view of it.
+            unsafe { move_over_anonymous(&area, source, protection) }
+        } else {
+            // SAFETY: 1. as above.
+            unsafe { map_over(area.address(), len, source, protection) }
+        };
+        if let Err(error) = mapped {
+            if recover(&area) == Recovered::Unknown {
+                places.lost.insert(offset, len);
+            }
+            return Err(error);
+        }
+        places.taken.insert(offset, len);
         Ok(View { area, offset, reservation: Arc::clone(self) })
+    }
+}
+
+impl Reservation {
+    /// Whether `len` bytes at `offset` bytes from the base can take a view.
+    pub fn is_free(&self, offset: usize, len: usize) -> bool {
+        self.lock().is_free(offset, len)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -155,9 +187,18 @@ impl Deref for Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: the range is this value's own, and no view is left: each holds an `Arc` of the reservation.
-        // Were it refused (ENOMEM at vm.max_map_count), the range would leak.
-        let _ = unsafe { rustix::mm::munmap(self.area.as_ptr().cast(), self.area.len()) };
+        let places = self.places.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let end = (self.area.len(), 0);
+        let mut start = 0;
+        for (offset, len) in places.lost.iter().map(|(&offset, &len)| (offset, len)).chain([end]) {
+            if offset > start {
+                let first = self.area.as_ptr().wrapping_add(start);
+                // SAFETY: part of the range that is this value's own, without what is lost, and no view is left: each holds an
+                // `Arc` of the reservation. Were it refused (ENOMEM at vm.max_map_count), the range would leak.
+                let _ = unsafe { rustix::mm::munmap(first.cast(), offset - start) };
+            }
+            start = offset + len;
+        }
     }
 }
 
@@ -182,11 +223,15 @@ impl Drop for View {
         if !self.area.is_mapped_here() {
             return;
         }
-        let mut placed = self.reservation.placed.lock().unwrap_or_else(PoisonError::into_inner);
-        // What cannot be cleared (a limit on mappings or on locked memory) stays mapped until the next view replaces it.
+        let mut places = self.reservation.lock();
+        let len = self.area.len();
         // SAFETY: 1. the range is this view's own and the view is gone after this.
-        let _ = unsafe { map_over(self.area.address(), self.area.len(), Source::Anonymous, Protection::None) };
-        placed.remove(&self.offset);
+        let cleared = unsafe { map_over(self.area.address(), len, Source::Anonymous, Protection::None) };
+        places.taken.remove(&self.offset);
+        // At a limit on mappings or on locked memory the view may still be there; it stays, and its place with it.
+        if cleared.is_err() && recover(&self.area) == Recovered::Unknown {
+            places.lost.insert(self.offset, len);
+        }
     }
 }
 
@@ -197,23 +242,20 @@ enum Announcement {
     Anonymous,
 }
 
-/// Maps anonymous memory at `base`, then moves a mapping of `source` over it.
+/// Maps anonymous memory over `area`, then moves a mapping of `source` over it. If that fails, [`recover`] must be asked whose the
+/// range is.
 ///
 /// # Safety
 ///
 /// 1. The range belongs to the caller, and no reference into it is live.
-unsafe fn move_over_anonymous(
-    base: *mut u8,
-    len: usize,
-    source: Source<'_>,
-    protection: Protection,
-) -> Result<(), MapError> {
+unsafe fn move_over_anonymous(area: &Area, source: Source<'_>, protection: Protection) -> Result<(), MapError> {
+    let len = area.len();
     let elsewhere = ManuallyDrop::new(Mapping::new(source, len, protection, HUGE_PAGE)?);
     // SAFETY: the caller's contract.
-    let moved = unsafe { map_over(base.expose_provenance(), len, Source::Anonymous, protection) }.and_then(|()| {
-        let flags = MremapFlags::MAYMOVE;
+    let moved = unsafe { map_over(area.address(), len, Source::Anonymous, protection) }.and_then(|()| {
+        let (from, to) = (elsewhere.as_ptr().cast(), area.as_ptr().cast());
         // SAFETY: both ranges are the caller's own, of equal length, and unreferenced; the old one is given up by this.
-        unsafe { rustix::mm::mremap_fixed(elsewhere.as_ptr().cast(), len, len, flags, base.cast()) }
+        unsafe { rustix::mm::mremap_fixed(from, len, len, MremapFlags::MAYMOVE, to) }
             .map(drop)
             .map_err(|errno| MapError::diagnose("mremap", len, errno))
     });
@@ -221,6 +263,12 @@ unsafe fn move_over_anonymous(
         drop(ManuallyDrop::into_inner(elsewhere));
     }
     moved
+}
+
+/// Whether this process may have anonymous executable memory at all.
+fn may_execute_anonymous_memory() -> bool {
+    let page = rustix::param::page_size();
+    Mapping::new(Source::Anonymous, page, Protection::ReadExecute, page).is_ok()
 }
 
 /// The unmapped ranges between this process's mappings.

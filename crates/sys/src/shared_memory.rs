@@ -246,4 +246,13 @@ mod tests {
             assert!(error.to_string().contains(&format!("of {len} bytes")), "{error}");
         }
     }
+
+    #[test]
+    fn the_flag_that_allows_execution_is_asked_for_first() {
+        let memory = SharedMemory::create("test", rustix::param::page_size(), Pages::Base).unwrap();
+        let granted = [ExecRung::Exec, ExecRung::NoexecSeal, ExecRung::Legacy].into_iter().find(|rung| {
+            rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::from_bits_retain(rung.flags())).is_ok()
+        });
+        assert_eq!(Some(memory.exec()), granted);
+    }
 }

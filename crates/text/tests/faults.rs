@@ -35,7 +35,11 @@ fn a_faulting_load_goes_on_at_its_landing() {
     let (code, offset, landing) = common::faulting_load();
     let mut staged = packs.stage(code.len(), 16).unwrap();
     staged.image().copy_from_slice(&code);
-    staged.set_faults(vec![Fault { offset: offset + 64, landing: 0 }, Fault { offset, landing }]);
+    let error = staged.set_faults(vec![Fault { offset: 4096, landing }]).unwrap_err();
+    assert!(error.to_string().contains("offset 4096"), "{error}");
+    let error = staged.set_faults(vec![Fault { offset, landing }, Fault { offset, landing: 0 }]).unwrap_err();
+    assert!(error.to_string().contains("two landings"), "{error}");
+    staged.set_faults(vec![Fault { offset: landing, landing: 0 }, Fault { offset, landing }]).unwrap();
     let program = staged.finalize().unwrap();
     // SAFETY: the code is a function of that type, and `program` outlives the calls.
     let load = unsafe { program.function::<extern "C" fn(*const u8) -> i64>() };

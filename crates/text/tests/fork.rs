@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{call, exit_code, fork, fork_and_wait, identity, killed_by, one_at_a_time, wait};
-use palimpsest_text::{Backing, ForkPolicy, Packs, PacksBuilder, ReclaimPolicy};
+use palimpsest_text::{Backing, DataAccess, FinalizeError, ForkPolicy, Packs, PacksBuilder, ReclaimPolicy};
 
 fn manual() -> PacksBuilder {
     Packs::builder().reclaim(ReclaimPolicy::Manual)
@@ -126,22 +126,6 @@ fn a_child_that_executes_another_program_holds_nothing() {
     assert_eq!((done.programs, done.waiting()), (1, 0));
     child.kill().unwrap();
     child.wait().unwrap();
-}
-
-#[test]
-fn children_get_nothing_under_the_omit_policy() {
-    let _one = one_at_a_time();
-    let packs = manual().fork(ForkPolicy::Omit).open().unwrap();
-    let program = packs.load(&identity(1, 64), 16).unwrap();
-    let mut gate = Gate::new();
-    let child = fork(|| {
-        gate.wait();
-        i32::try_from(call(&program)).unwrap()
-    });
-    drop(program);
-    assert_eq!(packs.reclaim().unwrap().programs, 1, "no child can hold it");
-    gate.0 = None;
-    assert_eq!(killed_by(wait(child)), Some(libc::SIGSEGV));
 }
 
 #[test]
@@ -281,4 +265,120 @@ fn a_pin_protects_a_childs_programs() {
         i32::from((held, answer, packs.reclaim().unwrap().programs) != (1, 7, 1))
     });
     assert_eq!(exit_code(status), Some(0));
+}
+
+/// Packs of every backing that works here.
+fn on_every_backing(options: impl Fn() -> PacksBuilder) -> impl Iterator<Item = Packs> {
+    Backing::ALL.into_iter().filter_map(move |backing| {
+        let packs = options().backing(backing).open();
+        if packs.is_err() {
+            eprintln!("SKIPPED backing {backing}: not to be had here");
+        }
+        packs.ok()
+    })
+}
+
+#[test]
+fn children_get_nothing_under_the_omit_policy() {
+    let _one = one_at_a_time();
+    for packs in on_every_backing(|| manual().fork(ForkPolicy::Omit)) {
+        let program = packs.load(&identity(1, 64), 16).unwrap();
+        let mut gate = Gate::new();
+        let child = fork(|| {
+            gate.wait();
+            i32::try_from(call(&program)).unwrap()
+        });
+        drop(program);
+        assert_eq!(packs.reclaim().unwrap().programs, 1, "no child can hold it");
+        gate.0 = None;
+        assert_eq!(killed_by(wait(child)), Some(libc::SIGSEGV), "{}", packs.backing());
+    }
+}
+
+#[test]
+fn a_child_cannot_finalize_what_its_parent_has_staged() {
+    let _one = one_at_a_time();
+    for packs in on_every_backing(manual) {
+        let mut first = Some(packs.stage(64, 16).unwrap());
+        let mut second = Some(packs.stage(64, 16).unwrap());
+        let mut data = Some(packs.stage_data(DataAccess::ReadOnly, 64, 16).unwrap());
+        let address = first.as_ref().unwrap().address();
+        let status = fork_and_wait(|| {
+            let error = first.take().unwrap().finalize().unwrap_err();
+            assert!(error.to_string().contains(&address.to_string()), "{error}");
+            let error = packs.finalize_all(vec![second.take().unwrap()]).unwrap_err();
+            assert!(matches!(error, FinalizeError::Forked { .. }), "{error}");
+            let error = data.take().unwrap().finalize().unwrap_err();
+            assert!(matches!(error, FinalizeError::Forked { .. }), "{error}");
+            0
+        });
+        assert_eq!(exit_code(status), Some(0), "{}: {status:#x}", packs.backing());
+        // The parent's copies are as good as before.
+        let code = identity(5, 64);
+        for mut staged in [first.take().unwrap(), second.take().unwrap()] {
+            staged.image().copy_from_slice(&code);
+            assert_eq!(call(&staged.finalize().unwrap()), 5);
+        }
+        data.take().unwrap().finalize().unwrap();
+    }
+}
+
+#[test]
+fn a_child_that_drops_what_it_inherits_frees_nothing_of_its_parents() {
+    let _one = one_at_a_time();
+    for policy in [ForkPolicy::Inherit, ForkPolicy::Omit] {
+        // Every drop makes a reclaim due.
+        let options = || Packs::builder().fork(policy).reclaim(ReclaimPolicy::Automatic { retired_bytes: 1 });
+        for packs in on_every_backing(options) {
+            let mut inherited = Some(packs.load(&identity(1, 64), 16).unwrap());
+            let before = packs.stats();
+            let status = fork_and_wait(|| {
+                drop(inherited.take());
+                i32::from(packs.reclaim().unwrap().programs != 0)
+            });
+            assert_eq!(exit_code(status), Some(0), "{}, {policy:?}: {status:#x}", packs.backing());
+            assert_eq!(call(inherited.as_ref().unwrap()), 1, "{}, {policy:?}", packs.backing());
+            assert_eq!(packs.stats(), before);
+        }
+    }
+}
+
+#[test]
+fn an_inherited_participant_counts_in_the_childs_own_packs() {
+    let _one = one_at_a_time();
+    let packs = manual().open().unwrap();
+    let participant = packs.participant();
+    drop(participant.pin());
+    let status = fork_and_wait(|| {
+        let own = packs.load(&identity(1, 64), 16).unwrap();
+        let pinned = participant.pin();
+        drop(own);
+        let done = packs.reclaim().unwrap();
+        assert_eq!((done.programs, done.waiting_for_threads), (0, 1));
+        drop(pinned);
+        assert_eq!(packs.reclaim().unwrap().programs, 1);
+        0
+    });
+    assert_eq!(exit_code(status), Some(0), "{status:#x}");
+}
+
+#[test]
+fn a_failed_opening_leaves_no_address_space_behind() {
+    let _one = one_at_a_time();
+    let mapped =
+        || palimpsest_sys::proc::maps::Maps::read().unwrap().iter().map(|entry| entry.range().len()).sum::<usize>();
+    let status = fork_and_wait(|| {
+        let before = mapped();
+        // SAFETY: lowers a limit of this child alone.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: 4, rlim_max: 4096 }) };
+        for _ in 0..3 {
+            if Packs::new().is_ok() {
+                return 2;
+            }
+        }
+        // SAFETY: as above; /proc can be read again.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: 64, rlim_max: 4096 }) };
+        i32::from(mapped() > before + (64 << 20))
+    });
+    assert_eq!(exit_code(status), Some(0), "{status:#x}");
 }

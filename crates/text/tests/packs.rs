@@ -139,6 +139,26 @@ fn a_pinned_thread_keeps_what_it_may_run() {
 }
 
 #[test]
+fn reclaim_within_waits_for_threads_that_leave() {
+    let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
+    let program = packs.load(&identity(9, 64), 16).unwrap();
+    let (pinned, wait) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let participant = packs.participant();
+            let pin = participant.pin();
+            pinned.send(()).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            drop(pin);
+        });
+        wait.recv().unwrap();
+        drop(program);
+        let done = packs.reclaim_within(std::time::Duration::from_secs(60)).unwrap();
+        assert_eq!((done.programs, done.waiting()), (1, 0));
+    });
+}
+
+#[test]
 fn a_lookup_keeps_what_it_has_found() {
     let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
     let program = packs.load_named("found", &identity(5, 64), 16).unwrap();
@@ -192,7 +212,11 @@ fn a_program_longer_than_a_pack_has_a_run_of_its_own() {
 #[test]
 fn empty_packs_are_given_back() {
     let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
-    let mappings = || palimpsest_sys::proc::maps::Maps::read().unwrap().overlapping(packs.region()).count();
+    let executable = palimpsest_sys::proc::maps::Permissions::EXECUTE;
+    let mappings = || {
+        let maps = palimpsest_sys::proc::maps::Maps::read().unwrap();
+        maps.overlapping(packs.region()).filter(|entry| entry.permissions.contains(executable)).count()
+    };
     let before = (packs.stats(), mappings());
     let programs: Vec<_> = (0..200).map(|id| packs.load(&identity(id, 40_000), 16).unwrap()).collect();
     assert!(packs.stats().packs >= 4);
@@ -346,21 +370,85 @@ fn a_threshold_without_bound_is_one_that_is_never_reached() {
 }
 
 #[test]
-fn a_failed_opening_leaves_no_address_space_behind() {
-    let mapped =
-        || palimpsest_sys::proc::maps::Maps::read().unwrap().iter().map(|entry| entry.range().len()).sum::<usize>();
-    let status = common::fork_and_wait(|| {
-        let before = mapped();
-        // SAFETY: lowers a limit of this child alone.
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: 4, rlim_max: 4096 }) };
-        for _ in 0..3 {
-            if Packs::new().is_ok() {
-                return 2;
+fn every_alignment_is_kept() {
+    for packs in backings() {
+        let mut kept = Vec::new();
+        for align in (0..=12).map(|shift| 1 << shift) {
+            for len in [1, 64, 100, 5000] {
+                let staged = packs.stage(len, align).unwrap();
+                assert!(staged.address().get().is_multiple_of(align), "{staged:?} at a multiple of {align}");
+                let data = packs.stage_data(DataAccess::ReadOnly, len, align).unwrap();
+                assert!(data.address().is_multiple_of(align), "{data:?} at a multiple of {align}");
+                kept.push((staged, data));
             }
         }
-        // SAFETY: as above; /proc can be read again.
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: 64, rlim_max: 4096 }) };
-        i32::from(mapped() > before + (64 << 20))
-    });
-    assert!(matches!(common::exit_code(status), Some(0)), "{status:#x}");
+    }
+}
+
+#[test]
+fn retired_programs_are_reclaimed_once_there_are_enough() {
+    let policy = ReclaimPolicy::Automatic { retired_bytes: 640 };
+    let packs = Packs::builder().reclaim(policy).open().unwrap();
+    let load_and_drop = |count| (0..count).for_each(|id| drop(packs.load(&identity(id, 64), 16).unwrap()));
+    load_and_drop(9);
+    assert_eq!((packs.stats().reclaims, packs.stats().frees), (0, 0));
+    load_and_drop(1);
+    assert_eq!((packs.stats().reclaims, packs.stats().frees, packs.stats().retired_bytes), (1, 10, 0));
+    // What has to wait is looked at again only after another 640 bytes.
+    let participant = packs.participant();
+    let pinned = participant.pin();
+    load_and_drop(100);
+    let stats = packs.stats();
+    assert_eq!((stats.reclaims, stats.frees, stats.retired_bytes), (11, 10, 6400));
+    drop(pinned);
+    load_and_drop(10);
+    assert_eq!((packs.stats().frees, packs.stats().retired_bytes), (120, 0));
+}
+
+#[test]
+fn a_pack_stays_mapped_while_somebody_looks_up() {
+    let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
+    let program = packs.load(&identity(1, 64), 16).unwrap();
+    let long = packs.stage(3 * HUGE_PAGE, 16).unwrap();
+    let address = long.address().get();
+    let is_mapped = || {
+        let maps = palimpsest_sys::proc::maps::Maps::read().unwrap();
+        maps.at(address).unwrap().permissions.to_string().starts_with("r-x")
+    };
+    let found = packs.lookup(program.address().get()).unwrap();
+    drop(long);
+    assert!(is_mapped(), "unmapped under the eyes of a reader");
+    drop(found);
+    packs.reclaim().unwrap();
+    assert!(!is_mapped());
+}
+
+#[test]
+fn the_numbers_are_right() {
+    for packs in backings() {
+        let empty = packs.stats();
+        assert_eq!((empty.packs, empty.reserved_bytes, empty.largest_free_run), (1, HUGE_PAGE, HUGE_PAGE));
+        let views = match packs.backing() {
+            Backing::ProcMem => 1,
+            _ => 2,
+        };
+        assert_eq!(empty.mappings, views);
+        let participants = [packs.participant(), packs.participant()];
+        let pinned = participants[0].pin();
+        let programs = [100, 64, 1].map(|len| packs.load(&identity(7, 100)[..len], 16).unwrap());
+        let long = packs.load(&identity(1, 2 * HUGE_PAGE), 16).unwrap();
+        let stats = packs.stats();
+        assert_eq!((stats.packs, stats.mappings, stats.reserved_bytes), (3, 2 * views, 3 * HUGE_PAGE));
+        assert_eq!((stats.programs, stats.loads, stats.pinned_threads), (4, 4, 1));
+        assert_eq!(stats.used_bytes, 4 * 64 + 2 * HUGE_PAGE);
+        assert_eq!(stats.largest_free_run, HUGE_PAGE - 4 * 64);
+        drop((pinned, programs, long));
+        assert_eq!(packs.stats().retired_bytes, 4 * 64 + 2 * HUGE_PAGE);
+        packs.reclaim().unwrap();
+        let stats = packs.stats();
+        // The run is unmapped; there is nothing to be filled.
+        assert_eq!((stats.frees, stats.refills, stats.reclaims), (4, 3, 1));
+        assert_eq!((stats.programs, stats.retired_bytes, stats.pinned_threads), (0, 0, 0));
+        assert_eq!((stats.packs, stats.mappings, stats.largest_free_run), (1, views, HUGE_PAGE));
+    }
 }

@@ -201,4 +201,19 @@ mod tests {
         first.leave();
         assert!(ptr::eq(first, epochs.take_seat()));
     }
+
+    #[test]
+    fn the_oldest_of_several_pins_counts() {
+        let epochs = Epochs::new();
+        let (old, young) = (epochs.take_seat(), epochs.take_seat());
+        old.pin(&epochs);
+        let tag = epochs.advance();
+        young.pin(&epochs);
+        assert!(epochs.oldest_pin() <= tag);
+        assert_eq!(epochs.pinned(), 2);
+        old.unpin();
+        assert!(epochs.oldest_pin() > tag);
+        young.unpin();
+        assert_eq!((epochs.oldest_pin(), epochs.pinned()), (u64::MAX, 0));
+    }
 }

@@ -3,6 +3,7 @@
 use palimpsest_sys::{CoreSyncSetupError, MapError, ProcMemError, SyncError, WitnessError};
 
 use super::backing::{Backing, BackingError};
+use super::program::Fault;
 use super::{MAX_ALIGN, PACK};
 use crate::address::CodeAddress;
 
@@ -108,6 +109,27 @@ pub enum StageError {
     /// This process was forked from the one that opened the packs, and cannot open its own.
     #[error("a forked child could not open packs of its own")]
     Child(#[source] Box<OpenError>),
+}
+
+/// Why a fault table was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FaultError {
+    /// An offset or a landing that is not in the program.
+    #[error("fault at offset {} with landing {} is outside the program, which has {len} bytes", fault.offset, fault.landing)]
+    Outside {
+        /// The entry.
+        fault: Fault,
+        /// Length of the program, in bytes.
+        len: usize,
+    },
+    /// Two landings for one instruction.
+    #[error("the fault at offset {offset} has two landings, {} and {}; give each instruction one", landings[0], landings[1])]
+    Twice {
+        /// The instruction.
+        offset: u32,
+        /// Where to go on.
+        landings: [u32; 2],
+    },
 }
 
 /// Why a staged program was not put in place. Its memory is filled with traps and free again.

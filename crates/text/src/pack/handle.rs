@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use palimpsest_sys::proc::{ProcError, smaps};
 use palimpsest_sys::{CoreSyncSetupError, SyncPath};
@@ -145,6 +146,29 @@ impl Packs {
             // A child without packs of its own has retired nothing.
             Err(_) => Ok(Reclaimed::default()),
         }
+    }
+
+    /// Reclaims as often as it takes until nothing waits any more, or `patience` is over; what the rounds have done together, and in
+    /// the `waiting_` fields what still waits.
+    ///
+    /// A thread that calls it while it is pinned waits for itself.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReclaimError`]; what was not reclaimed stays retired.
+    pub fn reclaim_within(&self, patience: Duration) -> Result<Reclaimed, ReclaimError> {
+        const PAUSE: Duration = Duration::from_micros(200);
+        let began = Instant::now();
+        let mut done = self.reclaim()?;
+        while done.waiting() > 0 && began.elapsed() < patience {
+            std::thread::sleep(PAUSE.min(patience));
+            let Reclaimed { programs, bytes, packs, .. } = done;
+            done = self.reclaim()?;
+            done.programs += programs;
+            done.bytes += bytes;
+            done.packs += packs;
+        }
+        Ok(done)
     }
 
     /// Numbers. Takes each pack's lock in turn. A forked child gets packs of its own for it.

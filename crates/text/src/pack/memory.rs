@@ -163,6 +163,14 @@ impl PackMemory {
         self.view.len()
     }
 
+    /// Where the byte at `offset` is written, if that is another view of shared memory.
+    pub(super) fn alias(&self, offset: usize) -> Option<*mut u8> {
+        match &self.writer {
+            Writer::Alias(alias) => Some(alias.as_ptr().wrapping_add(offset)),
+            Writer::ProcMem(_) | Writer::View => None,
+        }
+    }
+
     /// How many mappings of the process it takes.
     pub(super) fn mappings(&self) -> usize {
         match self.writer {

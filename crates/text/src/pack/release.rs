@@ -136,8 +136,10 @@ impl Store {
             let pack = unsafe { Box::from_raw(pack.as_ptr()) };
             let count = pack.memory.len() / PACK;
             drop(pack);
-            for slot in &self.slots[first..first + count] {
-                *slot.lock() = State::Vacant;
+            for (index, slot) in self.slots.iter().enumerate().skip(first).take(count) {
+                // A place that the kernel did not give back is never used again.
+                let is_free = self.region.is_free(index * PACK, PACK);
+                *slot.lock() = if is_free { State::Vacant } else { State::Leaving };
             }
         }
     }

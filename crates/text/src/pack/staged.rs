@@ -5,7 +5,7 @@ use std::fmt;
 use palimpsest_sys::arch::{self, Coherence};
 
 use super::block::Block;
-use super::error::FinalizeError;
+use super::error::{FaultError, FinalizeError};
 use super::program::{Extras, Fault, Program};
 use super::store::Store;
 use crate::address::CodeAddress;
@@ -54,11 +54,23 @@ impl Staged {
         self.extras.name = name.into();
     }
 
-    /// Says where to go on after faults, for the signal handler that calls
-    /// [`Found::landing`](super::Found::landing). The order does not matter.
-    pub fn set_faults(&mut self, mut faults: Vec<Fault>) {
+    /// Says where to go on after faults, for the signal handler that calls [`Found::landing`](super::Found::landing). The order does not
+    /// matter.
+    ///
+    /// # Errors
+    ///
+    /// [`FaultError`] for an offset outside the program, or one with two landings; nothing is changed then.
+    pub fn set_faults(&mut self, mut faults: Vec<Fault>) -> Result<(), FaultError> {
+        let len = self.len();
         faults.sort_unstable();
+        if let Some(&fault) = faults.iter().find(|fault| fault.offset.max(fault.landing) as usize >= len) {
+            return Err(FaultError::Outside { fault, len });
+        }
+        if let Some(pair) = faults.windows(2).find(|pair| pair[0].offset == pair[1].offset) {
+            return Err(FaultError::Twice { offset: pair[0].offset, landings: [pair[0].landing, pair[1].landing] });
+        }
         self.extras.faults = faults.into();
+        Ok(())
     }
 
     /// Gives the program unwind tables: bytes of an `.eh_frame` section (CIEs and FDEs with absolute pointers to the final

@@ -14,6 +14,15 @@ pub(crate) fn set(resource: libc::__rlimit_resource_t, value: u64) {
     assert_eq!(done, 0, "{}", io::Error::last_os_error());
 }
 
+/// Opens files until there is no descriptor left, under a limit that is just above those in use.
+pub(crate) fn use_all_descriptors() {
+    let open = std::fs::read_dir("/proc/self/fd").expect("/proc is mounted");
+    let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u64>().ok());
+    set(libc::RLIMIT_NOFILE, numbers.max().expect("it is open itself") + 1);
+    // SAFETY: takes a number; the new descriptors stay open, as they are meant to.
+    while unsafe { libc::dup(0) } >= 0 {}
+}
+
 /// Address space in use, in bytes.
 pub(crate) fn address_space_in_use() -> u64 {
     let maps = maps::Maps::read().expect("/proc is mounted");

@@ -429,3 +429,38 @@ fn forks_while_loading_without_membarrier() {
         fork::forks_while_loading(&Packs::new().expect("signals work"));
     });
 }
+
+#[test]
+fn reclaiming_takes_no_further_descriptor() {
+    play("reclaiming_takes_no_further_descriptor", World::Same, || {
+        let packs = works_with(Backing::CollapsedMemfd);
+        limits::use_all_descriptors();
+        for number in 0..10 {
+            drop(exercise::load(&packs, number));
+            let reclaimed = packs.reclaim().unwrap_or_else(|error| panic!("round {number}: {}", chain(&error)));
+            assert_eq!(reclaimed.programs, 1);
+        }
+    });
+}
+
+#[test]
+fn a_place_that_cannot_be_filled_with_traps_is_not_used_again() {
+    play("a_place_that_cannot_be_filled_with_traps_is_not_used_again", World::Same, || {
+        let packs =
+            Packs::builder().backing(Backing::ProcMem).open().unwrap_or_else(|error| panic!("{}", chain(&error)));
+        let program = exercise::load(&packs, 1);
+        seccomp::forbid(libc::SYS_pwrite64, Answer::Errno(libc::EPERM));
+        let used = packs.stats().used_bytes;
+        let staged = packs.stage(64, 64).expect("there is room");
+        let address = staged.address();
+        let error = staged.finalize().expect_err("nothing can be written");
+        assert_tells(&chain(&error), &["could not be written", "not permitted"]);
+        assert_ne!(packs.stage(64, 64).expect("there is room").address(), address);
+        assert_eq!(packs.stats().used_bytes, used + 64, "one chunk is lost");
+        assert_eq!(exercise::run(&program), 1);
+        // Reclaiming does not give away what it cannot fill either.
+        drop(program);
+        assert_tells(&chain(&packs.reclaim().expect_err("nothing can be written")), &["traps"]);
+        assert_eq!(packs.stats().programs, 1);
+    });
+}
