@@ -8,30 +8,39 @@
 //! | [`collapse`] | huge pages by request |
 //! | [`CoreSync`] | makes every core of this process drop what it has fetched ahead |
 //! | [`arch`] | traps, instruction-cache maintenance, serialising instructions |
-//! | [`ProcMem`] | writing without the right to write |
+//! | [`ProcMem`], [`TextWriter`] | writing without the right to write |
+//! | [`trap`] | SIGTRAP, shared with whoever else handles it |
 //! | [`ForkDetector`], [`ForkWitness`] | who was forked from whom |
+//! | [`objects_with_note`], [`keep_loaded`], [`Caller`] | loaded objects, and who is calling |
 //! | [`proc`], [`seccomp`], [`capabilities`] | what this machine, kernel, container and user allow |
 
 #![cfg(target_os = "linux")]
 
 pub mod arch;
+mod caller;
 pub mod capabilities;
 mod core_sync;
 mod fork;
 mod huge;
 mod mapping;
+mod objects;
 pub mod proc;
 mod proc_mem;
 mod reservation;
 pub mod seccomp;
 mod shared_memory;
 mod symbols;
+mod text_writer;
+pub mod trap;
 
+pub use caller::Caller;
 pub use core_sync::{CoreSync, SetupError as CoreSyncSetupError, SyncError, SyncPath};
 pub use fork::{ForkDetector, ForkWitness, Heirs, RetiredWitness, SpareWitness, WitnessError};
 pub use huge::{CollapseError, HUGE_PAGE, collapse};
 pub use mapping::{Area, MapError, Mapping, OnFork, Protection, Source};
+pub use objects::{NotLoaded, NotedObject, in_program, in_secure_execution, keep_loaded, objects_with_note};
 pub use proc_mem::{ProcMem, ProcMemError};
 pub use reservation::{Reservation, View};
 pub use shared_memory::{CreateError, ExecRung, Pages, SharedMemory};
 pub use symbols::global_symbol;
+pub use text_writer::TextWriter;

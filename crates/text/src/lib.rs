@@ -21,7 +21,7 @@
 //! # fn main() {}
 //! ```
 //!
-//! Without the feature `std` only the `no_std` cores are left, for kernels and hypervisors: [`ChunkMap`].
+//! Without the feature `std` only the `no_std` cores are left, for kernels and hypervisors: [`ChunkMap`], and the protocol of [`poke`].
 
 #![cfg_attr(not(feature = "std"), no_std)]
 
@@ -33,6 +33,7 @@ mod address;
 pub mod observe;
 #[cfg(feature = "std")]
 mod pack;
+pub mod poke;
 #[cfg(feature = "std")]
 mod primitive;
 
@@ -41,6 +42,6 @@ pub use chunks::ChunkMap;
 #[cfg(feature = "std")]
 pub use address::CodeAddress;
 #[cfg(feature = "std")]
-pub use observe::{Loaded, ObserveError, Observer};
+pub use observe::{Loaded, ObserveError, Observer, Patch, Patched};
 #[cfg(feature = "std")]
 pub use pack::*;

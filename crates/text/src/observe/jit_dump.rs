@@ -25,7 +25,7 @@ use rustix::{
 
 use self::record::{CodeLoad, Header};
 use super::{
-    Loaded, ObserveError, Observer,
+    Loaded, ObserveError, Observer, Patched,
     arch::ELF_MACHINE,
     output_file::{AppendError, Existing, OpenFileError, OutputFile},
     per_process::PerProcess,
@@ -88,6 +88,13 @@ impl Observer for JitDump {
 
     fn unloaded(&self, _address: CodeAddress, _len: usize) -> Result<(), ObserveError> {
         Ok(())
+    }
+
+    /// Records the program once more, as it is now: from this time on it is the one at its address. Its unwinding information, of which
+    /// nothing is kept, is not repeated.
+    fn patched(&self, patched: &Patched<'_>) -> Result<(), ObserveError> {
+        let &Patched { name, address, code, .. } = patched;
+        self.loaded(&Loaded { name, address, code, eh_frame: None })
     }
 }
 

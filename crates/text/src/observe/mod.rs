@@ -43,6 +43,7 @@ pub use self::{
 };
 
 use crate::address::CodeAddress;
+use crate::poke::Code;
 
 /// Something that follows programs as they come and go.
 ///
@@ -62,6 +63,39 @@ pub trait Observer: Send + Sync {
     /// # Errors
     /// Whatever kept the observer from forgetting the program.
     fn unloaded(&self, address: CodeAddress, len: usize) -> Result<(), ObserveError>;
+
+    /// Called after a batch has changed sites of a program, before the batch returns, once per program. An observer that keeps no code
+    /// need not do anything.
+    ///
+    /// # Errors
+    /// Whatever kept the observer from recording the change. The program is changed all the same.
+    fn patched(&self, _patched: &Patched<'_>) -> Result<(), ObserveError> {
+        Ok(())
+    }
+}
+
+/// A program that has just been changed in place.
+#[derive(Clone, Copy, Debug)]
+pub struct Patched<'a> {
+    /// The program's name.
+    pub name: &'a str,
+    /// Where the program runs.
+    pub address: CodeAddress,
+    /// All bytes of the program as they are now.
+    pub code: &'a [u8],
+    /// What has changed, by address.
+    pub patches: &'a [Patch],
+}
+
+/// One change of a [`Patched`] program.
+#[derive(Clone, Copy, Debug)]
+pub struct Patch {
+    /// Where the first changed byte runs.
+    pub address: usize,
+    /// What was there.
+    pub old: Code,
+    /// What is there now.
+    pub new: Code,
 }
 
 /// A program that has just been placed.

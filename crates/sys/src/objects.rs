@@ -1,0 +1,326 @@
+//! The objects (program and libraries) that the dynamic linker has loaded, found by a note that they carry.
+//!
+//! An object is described by what its program headers say, never by what a constructor has registered: what was
+//! unloaded is not in the list, and no copy of this library needs to know of the others.
+
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::ptr::{self, NonNull};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+/// A loaded object with a note of the kind that was searched for. It stays loaded while this lives.
+#[derive(Debug)]
+pub struct NotedObject {
+    found: Found,
+    #[expect(dead_code, reason = "its drop is its purpose")]
+    pin: Pin,
+}
+
+impl NotedObject {
+    /// The file, as the dynamic linker names it; empty for the program itself.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(OsStr::from_bytes(self.found.name.to_bytes()))
+    }
+
+    /// Where the note's description is mapped for reading. It is 4-byte aligned.
+    pub fn description(&self) -> Range<usize> {
+        self.found.description.clone()
+    }
+}
+
+/// The objects that carry a note of `owner` (without its final zero byte) and `kind`, in the order of loading.
+///
+/// Each is kept from being unloaded while its [`NotedObject`] lives. An object that is being unloaded at the same time
+/// is left out, and so are those in other namespaces (`dlmopen`).
+///
+/// Dropping the last hold of a library that was closed meanwhile runs that library's destructors. Must not be called
+/// while holding a lock that a constructor or destructor of a library could want: both run under the loader's lock.
+pub fn objects_with_note(owner: &str, kind: u32) -> Vec<NotedObject> {
+    let first = walk(owner, kind);
+    let pinned: Vec<(Found, Pin)> = first.into_iter().filter_map(|found| pin(&found).map(|pin| (found, pin))).collect();
+    // Between the walk and the hold, the object may have gone; what is still at the same place now is what we hold.
+    let second = walk(owner, kind);
+    pinned
+        .into_iter()
+        .filter(|(found, _)| second.contains(found))
+        .map(|(found, pin)| NotedObject { found, pin })
+        .collect()
+}
+
+/// Keeps the object that holds `address` loaded until the process ends. Does nothing for the program itself.
+///
+/// For code that others may enter at any time, as signal handlers. The same care is due as for [`objects_with_note`].
+///
+/// # Errors
+///
+/// [`NotLoaded`] if no object that can be held has code or data at `address`.
+pub fn keep_loaded(address: usize) -> Result<(), NotLoaded> {
+    let mut holder = None;
+    visit(&mut |object| {
+        if object
+            .segments
+            .iter()
+            .any(|segment| segment.kind == libc::PT_LOAD && object.range(segment).contains(&address))
+        {
+            holder = Some((object.is_program, object.name.to_owned()));
+        }
+    });
+    match holder {
+        Some((true, _)) => Ok(()),
+        Some((false, name)) => {
+            // SAFETY: the name is a C string; with RTLD_NOLOAD nothing is loaded and no constructor runs.
+            let handle =
+                unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NODELETE | libc::RTLD_LAZY) };
+            if handle.is_null() { Err(NotLoaded { address }) } else { Ok(()) }
+        }
+        None => Err(NotLoaded { address }),
+    }
+}
+
+/// Whether `address` is in the program itself, and not in a library.
+pub fn in_program(address: usize) -> bool {
+    let mut is_inside = false;
+    visit(&mut |object| {
+        let mut loads = object.segments.iter().filter(|segment| segment.kind == libc::PT_LOAD);
+        is_inside |= object.is_program && loads.any(|segment| object.range(segment).contains(&address));
+    });
+    is_inside
+}
+
+/// No object that can be held is loaded at an address.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the object at {address:#x} cannot be kept loaded: the dynamic linker does not know it by name in this namespace"
+)]
+pub struct NotLoaded {
+    /// The address.
+    pub address: usize,
+}
+
+/// Whether the process has more rights than its caller (`AT_SECURE`), so that the environment must not steer it.
+pub fn in_secure_execution() -> bool {
+    // SAFETY: reads the vector that the kernel gave the process at its start.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Found {
+    name: CString,
+    is_program: bool,
+    base: usize,
+    description: Range<usize>,
+}
+
+/// A hold on an object.
+#[derive(Debug)]
+enum Pin {
+    /// The program itself is never unloaded.
+    Program,
+    Library(#[expect(dead_code, reason = "its drop is its purpose")] Handle),
+}
+
+#[derive(Debug)]
+struct Handle(NonNull<c_void>);
+
+// SAFETY: a handle of the dynamic linker may be used by any thread.
+unsafe impl Send for Handle {}
+// SAFETY: nothing is done through a shared reference.
+unsafe impl Sync for Handle {}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from `dlopen` and is closed once.
+        unsafe { libc::dlclose(self.0.as_ptr()) };
+    }
+}
+
+/// The head of `struct link_map` (`link.h`), which is all that the ABI promises.
+#[repr(C)]
+struct LinkMap {
+    base: usize,
+}
+
+fn pin(found: &Found) -> Option<Pin> {
+    if found.is_program {
+        return Some(Pin::Program);
+    }
+    // SAFETY: the name is a C string; with RTLD_NOLOAD nothing is loaded and no constructor runs.
+    let handle = unsafe { libc::dlopen(found.name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
+    let handle = Handle(NonNull::new(handle)?);
+    let mut map: *const LinkMap = ptr::null();
+    // SAFETY: the handle is open, and the request stores one pointer (dlinfo(3)).
+    let answer = unsafe { libc::dlinfo(handle.0.as_ptr(), libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) };
+    if answer != 0 || map.is_null() {
+        return None;
+    }
+    // SAFETY: the dynamic linker's record of an open handle, whose head never changes once it is loaded.
+    let base = unsafe { (*map).base };
+    (base == found.base).then_some(Pin::Library(handle))
+}
+
+fn walk(owner: &str, kind: u32) -> Vec<Found> {
+    let mut all = Vec::new();
+    visit(&mut |object| {
+        for segment in object.segments.iter().filter(|segment| segment.kind == libc::PT_NOTE) {
+            let range = object.range(segment);
+            let is_loaded = object.segments.iter().any(|load| {
+                let inside = object.range(load);
+                load.kind == libc::PT_LOAD && load.readable && inside.start <= range.start && range.end <= inside.end
+            });
+            if !is_loaded {
+                continue;
+            }
+            // SAFETY: a loaded, readable segment that its object never writes to, of an object that the dynamic
+            // linker keeps loaded during `visit`.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(range.start), range.len()) };
+            if let Some(place) = find_note(bytes, owner.as_bytes(), kind) {
+                all.push(Found {
+                    name: object.name.to_owned(),
+                    is_program: object.is_program,
+                    base: object.base,
+                    description: range.start + place.start..range.start + place.end,
+                });
+            }
+        }
+    });
+    all
+}
+
+/// Where in `notes` the description of the first note of `owner` and `kind` is (elf(5), "Notes").
+fn find_note(notes: &[u8], owner: &[u8], kind: u32) -> Option<Range<usize>> {
+    const HEADER: usize = 12;
+    let mut at = 0_usize;
+    loop {
+        let word = |index: usize| {
+            let start = at.checked_add(4 * index)?;
+            Some(u32::from_ne_bytes(notes.get(start..start.checked_add(4)?)?.try_into().ok()?))
+        };
+        let (name_len, description_len, found_kind) = (word(0)? as usize, word(1)? as usize, word(2)?);
+        let name = at + HEADER;
+        let description = name.checked_add(name_len.checked_next_multiple_of(4)?)?;
+        let end = description.checked_add(description_len)?;
+        let found = notes.get(name..name.checked_add(name_len)?)?;
+        if found_kind == kind && found.strip_suffix(&[0]) == Some(owner) {
+            return (end <= notes.len()).then_some(description..end);
+        }
+        at = end.checked_next_multiple_of(4)?;
+    }
+}
+
+struct Visited<'a> {
+    name: &'a CStr,
+    is_program: bool,
+    base: usize,
+    segments: Vec<Segment>,
+}
+
+struct Segment {
+    kind: u32,
+    readable: bool,
+    start: usize,
+    len: usize,
+}
+
+impl Visited<'_> {
+    fn range(&self, segment: &Segment) -> Range<usize> {
+        let start = self.base.wrapping_add(segment.start);
+        start..start.saturating_add(segment.len)
+    }
+}
+
+/// Calls `f` for each object, with the list of objects held still by the dynamic linker.
+fn visit(f: &mut dyn FnMut(&Visited<'_>)) {
+    struct State<'a> {
+        index: usize,
+        f: &'a mut dyn FnMut(&Visited<'_>),
+    }
+    unsafe extern "C" fn step(info: *mut libc::dl_phdr_info, _len: usize, state: *mut c_void) -> c_int {
+        // SAFETY: `visit` passes its own state, which nobody else uses meanwhile.
+        let state = unsafe { &mut *state.cast::<State<'_>>() };
+        // SAFETY: the dynamic linker passes a record that is valid during the call.
+        let info = unsafe { &*info };
+        let name = if info.dlpi_name.is_null() {
+            c""
+        } else {
+            // SAFETY: the object's name is a C string that lives as long as the object.
+            unsafe { CStr::from_ptr(info.dlpi_name) }
+        };
+        let headers = if info.dlpi_phdr.is_null() {
+            &[]
+        } else {
+            // SAFETY: the object's program headers, mapped as long as the object.
+            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) }
+        };
+        let segments = headers
+            .iter()
+            .map(|header| Segment {
+                kind: header.p_type,
+                readable: header.p_flags & libc::PF_R != 0,
+                start: header.p_vaddr as usize,
+                len: header.p_memsz as usize,
+            })
+            .collect();
+        // The program comes first (dl_iterate_phdr(3)).
+        (state.f)(&Visited { name, is_program: state.index == 0, base: info.dlpi_addr as usize, segments });
+        state.index += 1;
+        0
+    }
+    let mut state = State { index: 0, f };
+    // SAFETY: `step` fits the type, does not unwind but for lack of memory (which aborts), and gets the state that it expects.
+    unsafe { libc::dl_iterate_phdr(Some(step), (&raw mut state).cast()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(owner: &[u8], kind: u32, description: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for word in [owner.len() as u32 + 1, description.len() as u32, kind] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        bytes.extend(owner);
+        bytes.push(0);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes.extend(description);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn notes_are_found_behind_others() {
+        let notes = [note(b"GNU", 3, b"build id"), note(b"Mine", 7, b"12345678"), note(b"Mine", 8, b"abcd")].concat();
+        assert_eq!(&notes[find_note(&notes, b"Mine", 7).unwrap()], b"12345678");
+        assert_eq!(&notes[find_note(&notes, b"Mine", 8).unwrap()], b"abcd");
+        assert_eq!(find_note(&notes, b"Mine", 9), None);
+        assert_eq!(find_note(&notes, b"Min", 7), None);
+    }
+
+    #[test]
+    fn cut_notes_are_not_read_past_their_end() {
+        let notes = note(b"Mine", 7, b"12345678");
+        for len in 0..notes.len() {
+            assert_eq!(find_note(&notes[..len], b"Mine", 7), None, "{len}");
+        }
+        assert_eq!(find_note(&[0xFF; 64], b"Mine", 7), None);
+    }
+
+    #[test]
+    fn the_c_library_is_pinned_by_its_build_id() {
+        const NT_GNU_BUILD_ID: u32 = 3;
+        let objects = objects_with_note("GNU", NT_GNU_BUILD_ID);
+        let libc = objects.iter().find(|object| object.path().to_string_lossy().contains("libc.so"));
+        assert!(libc.is_some_and(|libc| !libc.description().is_empty()), "{objects:?}");
+    }
+
+    #[test]
+    fn the_program_and_libraries_can_be_kept() {
+        keep_loaded(keep_loaded as *const () as usize).unwrap();
+        keep_loaded(libc::getpid as *const () as usize).unwrap();
+        assert_eq!(keep_loaded(8).unwrap_err().address, 8);
+        assert!(in_program(keep_loaded as *const () as usize));
+        assert!(!in_program(libc::getpid as *const () as usize));
+    }
+}

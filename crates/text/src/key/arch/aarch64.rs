@@ -1,0 +1,96 @@
+//! AArch64: a site is `NOP` or `B`, both of which may be replaced by one another while they run (Arm ARM, B2.2.5,
+//! "Concurrent modification and execution of instructions").
+//!
+//! **Alignment.** Instructions are 4-byte aligned, so that no site crosses a cache line.
+
+/// Bytes of a site.
+pub(in super::super) const LEN: usize = 4;
+
+const NOP: u32 = 0xD503_201F;
+const B: u32 = 0x1400_0000;
+const IMMEDIATE: u32 = 0x03FF_FFFF;
+
+/// What stands at a site that falls through.
+pub(in super::super) const fn nop() -> [u8; LEN] {
+    NOP.to_le_bytes()
+}
+
+/// A jump from `site` to `target`; `None` if that is farther than 128 MiB.
+pub(in super::super) fn jump(site: usize, target: usize) -> Option<[u8; LEN]> {
+    const REACH: isize = 128 << 20;
+    let distance = target.wrapping_sub(site).cast_signed();
+    ((-REACH..REACH).contains(&distance) && distance % 4 == 0)
+        .then(|| (B | (distance >> 2) as u32 & IMMEDIATE).to_le_bytes())
+}
+
+/// One site of a branch on `$key`, whose arm `$inline` follows it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __palimpsest_site {
+    ($key:path, $inline:literal) => {
+        'site: {
+            // SAFETY: falls through or jumps to the label, and touches neither memory, registers, flags nor stack. The
+            // entry that it adds to the section of sites describes it: see `palimpsest_text::key`, "The sections".
+            unsafe {
+                ::core::arch::asm!(
+                    "2:",
+                    ".if {falls}",
+                    "nop",
+                    ".else",
+                    "b {target}",
+                    ".endif",
+                    $crate::__palimpsest_site_entry!(),
+                    target = label { break 'site !$inline },
+                    key = sym $key,
+                    falls = const (<$key>::ON == $inline) as u32,
+                    flags = const $inline as u32,
+                    options(nomem, nostack, preserves_flags)
+                );
+            }
+            $inline
+        }
+    };
+}
+
+/// The entry of the static call `$call`: a jump, first to `$first`. Evaluates to the function pointer.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __palimpsest_call_entry {
+    ($call:path, $first:path, $type:ty) => {{
+        // Its own signature is of no account: it passes on what it gets, whatever the convention.
+        #[unsafe(naked)]
+        extern "C" fn entry() {
+            ::core::arch::naked_asm!(
+                "2:",
+                "b {target}",
+                $crate::__palimpsest_site_entry!(),
+                target = sym $first,
+                key = sym $call,
+                flags = const $crate::key::hidden::CALL,
+            )
+        }
+        // SAFETY: one function pointer is made of another. The code at `entry` is a jump to a function of the type
+        // `$type`: `$first`, checked by `static_call!`, or one that `StaticCall::set` took.
+        unsafe { ::core::mem::transmute::<extern "C" fn(), $type>(entry as extern "C" fn()) }
+    }};
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jumps_are_relative_to_themselves() {
+        assert_eq!(jump(0x1000, 0x1004), Some(0x1400_0001_u32.to_le_bytes()));
+        assert_eq!(jump(0x1000, 0x0FFC), Some(0x17FF_FFFF_u32.to_le_bytes()));
+        assert_eq!(jump(0x1000, 0x0800_0FFC), Some(0x15FF_FFFF_u32.to_le_bytes()));
+        assert_eq!(jump(0x0800_0000, 0), Some(0x1600_0000_u32.to_le_bytes()));
+    }
+
+    #[test]
+    fn jumps_past_the_reach_are_refused() {
+        assert_eq!(jump(0x1000, 0x0800_1000), None);
+        assert_eq!(jump(0x0800_1000, 0x0FFC), None);
+        assert_eq!(jump(0x1000, 0x1006), None);
+    }
+}

@@ -1,0 +1,20 @@
+//! What differs between instruction sets: one file each with the same items, and one for machines without patching.
+//!
+//! Each has [`LEN`], [`nop`] and [`jump`], and the macros that `branch!`, `static_call!` and `call!` expand to.
+
+#[cfg(all(target_arch = "x86_64", not(any(miri, feature = "atomic-keys"))))]
+#[path = "x86_64.rs"]
+mod isa;
+
+#[cfg(all(target_arch = "aarch64", not(any(miri, feature = "atomic-keys"))))]
+#[path = "aarch64.rs"]
+mod isa;
+
+#[cfg(any(miri, feature = "atomic-keys", not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+#[path = "fallback.rs"]
+mod isa;
+
+pub(super) use isa::{LEN, jump, nop};
+
+/// The bytes of one site.
+pub(super) type Code = [u8; LEN];

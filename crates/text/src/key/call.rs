@@ -1,0 +1,81 @@
+//! Static calls.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::{fmt, mem, ptr};
+
+use palimpsest_sys::Caller;
+
+use super::arch;
+use super::change::{call_sites, stay_loaded};
+use super::error::CallError;
+use super::lock::Held;
+use crate::poke::Batch;
+
+/// A function that can be exchanged while it is called. Made by [`static_call!`](crate::static_call), and called through
+/// [`call!`](crate::call).
+///
+/// `F` is a function pointer type.
+pub struct StaticCall<F> {
+    target: AtomicPtr<()>,
+    lock: AtomicU64,
+    function: PhantomData<F>,
+}
+
+impl<F: Copy> StaticCall<F> {
+    pub(super) const fn new(first: *const ()) -> Self {
+        const { assert!(size_of::<F>() == size_of::<*const ()>(), "a function pointer") };
+        Self { target: AtomicPtr::new(first.cast_mut()), lock: AtomicU64::new(0), function: PhantomData }
+    }
+
+    /// The function that it leads to now.
+    #[inline]
+    pub fn target(&self) -> F {
+        // Acquire, partner: the Release in `set`. Whatever was made ready for the function is seen with it.
+        let target = self.target.load(Ordering::Acquire);
+        // SAFETY: of the same size, and a function of that type: `static_call!` and `set` store no other.
+        unsafe { mem::transmute_copy::<*mut (), F>(&target) }
+    }
+
+    /// Makes it lead to `function`. When this returns, every call that begins later, in any thread, goes there; calls that
+    /// began before may still be in the former function.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`]; after one it leads where it did before.
+    pub fn set(&self, function: F) -> Result<(), CallError> {
+        // SAFETY: of the same size, by the assertion in `new`; any value is a raw pointer.
+        let address = unsafe { mem::transmute_copy::<F, *mut ()>(&function) };
+        stay_loaded()?;
+        let held = Held::take(&self.lock, Caller::current()).map_err(|_reentered| CallError::Reentered)?;
+        let mut batch = Batch::new();
+        if held.inherited == super::lock::Inherited::Yes {
+            // As for keys: ends what a parent had begun.
+            batch.apply()?;
+        }
+        let target = address.expose_provenance();
+        for site in call_sites(ptr::from_ref(self).addr()) {
+            let too_far = CallError::TooFar { site: site.address, target };
+            let after = arch::jump(site.address, target).ok_or(too_far)?;
+            // What is there, and not a jump to `self.target`: linkers may put a step in between.
+            // SAFETY: 1. this very object.
+            let before = unsafe { site.present() };
+            // SAFETY: 1. `static_call!` made the site in the text of this object, which stays loaded; 2. it is one jump,
+            // and so is what replaces it; 3. either function is right for every caller, as their type is the same; 4.
+            // nothing makes references to text.
+            unsafe { batch.add_text(site.address, &before, &after) }?;
+        }
+        if !batch.is_empty() {
+            batch.apply()?;
+        }
+        // Release, partner: the Acquire in `target`.
+        self.target.store(address, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl<F> fmt::Debug for StaticCall<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StaticCall").field("target", &self.target).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,219 @@
+//! Switching: from what keys are asked to be to a batch of sites.
+
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use palimpsest_sys::{Caller, keep_loaded};
+
+use super::error::SwitchError;
+use super::key::{Key, Wish};
+use super::lock::{Held, Inherited};
+use super::section::{Note, OWN_NOTE, Object, Site};
+use super::state::State;
+use crate::poke::{Batch, PokeError};
+
+/// What a key is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Request {
+    Enable,
+    Disable,
+    Switch(State),
+}
+
+/// What switching has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switched {
+    /// Keys that have changed; the others were what they should be before.
+    pub keys: usize,
+    /// Branches that were rewritten.
+    pub sites: usize,
+    /// Core synchronisations, at most three.
+    pub syncs: u64,
+}
+
+/// A key that is being switched.
+struct Plan<'k> {
+    key: &'k Key,
+    inherited: Inherited,
+    before: State,
+    wish: Wish,
+}
+
+impl Plan<'_> {
+    fn ask(&mut self, request: Request) -> Result<(), SwitchError> {
+        let name = || self.key.name().to_owned();
+        match request {
+            Request::Switch(state) => self.wish.switch = state,
+            Request::Enable => {
+                let more = self.wish.enabled.checked_add(1);
+                self.wish.enabled = more.ok_or_else(|| SwitchError::EnabledTooOften { name: name() })?;
+            }
+            Request::Disable => {
+                let fewer = self.wish.enabled.checked_sub(1);
+                self.wish.enabled = fewer.ok_or_else(|| SwitchError::NotEnabled { name: name() })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn changes(&self) -> bool {
+        self.before != self.wish.state()
+    }
+}
+
+/// Does what is asked for, in one batch. All of it or, after an error, nothing. A key may occur more than once.
+pub(super) fn apply(requests: &[(&Key, Request)]) -> Result<Switched, SwitchError> {
+    stay_loaded()?;
+    let mut keys: Vec<&Key> = requests.iter().map(|(key, _)| *key).collect();
+    keys.sort_unstable_by_key(|key| ptr::from_ref(*key));
+    keys.dedup_by_key(|key| ptr::from_ref(*key));
+    let caller = Caller::current();
+    let mut held = Vec::with_capacity(keys.len());
+    let mut plans = Vec::with_capacity(keys.len());
+    for key in keys {
+        let lock = Held::take(&key.lock, caller)
+            .map_err(|_reentered| SwitchError::Reentered { name: key.name().to_owned() })?;
+        plans.push(Plan { key, inherited: lock.inherited, before: key.state(), wish: key.wish() });
+        held.push(lock);
+    }
+    for (key, request) in requests {
+        let found = plans.binary_search_by_key(&ptr::from_ref(*key), |plan| ptr::from_ref(plan.key));
+        let index = found.unwrap_or_else(|_| unreachable!("every key has a plan"));
+        plans[index].ask(*request)?;
+    }
+    let keys = plans.iter().filter(|plan| plan.changes()).count();
+    let batch = batch(&plans, keys)?;
+    let applied = match batch.is_empty() {
+        true => Ok(Switched { keys, ..Switched::default() }),
+        false => match batch.apply() {
+            Ok(applied) => Ok(Switched { keys, sites: applied.sites, syncs: applied.syncs }),
+            Err(source) => Err(SwitchError::Poke { keys, sites: batch.len(), source }),
+        },
+    };
+    // In both of these cases the sites behave as the new code says.
+    let is_done = matches!(
+        applied,
+        Ok(_) | Err(SwitchError::Poke { source: PokeError::Unsynced(_) | PokeError::Stuck(Some(_)), .. })
+    );
+    if is_done {
+        for plan in &plans {
+            plan.key.store(plan.wish);
+        }
+    }
+    drop(held);
+    applied
+}
+
+/// The sites that change. The caller holds the keys.
+fn batch(plans: &[Plan<'_>], changing: usize) -> Result<Batch<'static>, SwitchError> {
+    let mut batch = Batch::new();
+    if plans.iter().any(|plan| plan.inherited == Inherited::Yes) {
+        // A batch of the parent's was under way when this process was forked. The next batch, even an empty one, ends
+        // it; what the sites are then is in the sites.
+        let finished = batch.apply();
+        finished.map_err(|source| SwitchError::Poke { keys: changing, sites: 0, source })?;
+    }
+    let mut objects = Objects::default();
+    for plan in plans {
+        let is_inherited = plan.inherited == Inherited::Yes;
+        if !plan.changes() && !is_inherited {
+            continue;
+        }
+        for site in objects.sites_of(plan.key) {
+            let (Some(before), Some(after)) = (site.code(plan.before), site.code(plan.wish.state())) else { continue };
+            let before = match is_inherited {
+                // SAFETY: 1. the caller has a reference to the key, which is in the same object.
+                true => unsafe { site.present() },
+                false => before,
+            };
+            // SAFETY: 1. `branch!` made the site in the text of the key's object, of which the caller has a reference: it stays
+            // loaded; 2. the site is one instruction, whose label is in front of it; 3. both ways through a branch
+            // are compiled by the rules of the language; 4. nothing makes references to text.
+            let added = unsafe { batch.add_text(site.address, &before, &after) };
+            added.map_err(|source| SwitchError::Site { name: plan.key.name().to_owned(), source })?;
+        }
+    }
+    Ok(batch)
+}
+
+/// The sites of one key.
+pub(super) fn sites_of(key: &Key) -> Vec<Site> {
+    Objects::default().sites_of(key).to_vec()
+}
+
+/// The sites of objects other than this copy's own, for as long as a batch is collected.
+#[derive(Default)]
+struct Objects(Vec<(NonNull<Note>, Vec<Site>)>);
+
+impl Objects {
+    fn sites_of(&mut self, key: &Key) -> &[Site] {
+        let address = ptr::from_ref(key).addr();
+        let note = key.note();
+        if ptr::eq(note.as_ptr(), OWN_NOTE) {
+            return belonging_to(address, own_sites());
+        }
+        let known = self.0.iter().position(|(known, _)| *known == note);
+        let index = known.unwrap_or_else(|| {
+            // SAFETY: 1. a key points to the note of its own object, which stays loaded while the key is borrowed.
+            let object = unsafe { Object::new(note) };
+            self.0.push((note, sorted(object)));
+            self.0.len() - 1
+        });
+        belonging_to(address, &self.0[index].1)
+    }
+}
+
+/// The sites of the key or static call at `address`.
+fn belonging_to(address: usize, sorted: &[Site]) -> &[Site] {
+    let start = sorted.partition_point(|site| site.key < address);
+    let len = sorted[start..].partition_point(|site| site.key == address);
+    &sorted[start..start + len]
+}
+
+/// By owner, then by address.
+fn sorted(object: Object) -> Vec<Site> {
+    let mut sites: Vec<Site> = object.sites().collect();
+    sites.sort_unstable();
+    sites
+}
+
+/// The sites of the object that this copy of the library is in, sorted.
+fn own_sites() -> &'static [Site] {
+    // Not a `OnceLock`: a child that is forked in the middle of the first use would wait for it for ever.
+    static SITES: AtomicPtr<Vec<Site>> = AtomicPtr::new(ptr::null_mut());
+    // Acquire, partner: the Release below. Forbids that the sites are seen before they are written.
+    let mut sites = SITES.load(Ordering::Acquire);
+    if sites.is_null() {
+        let own = NonNull::new(OWN_NOTE.cast_mut()).unwrap_or_else(|| unreachable!("the address of a static"));
+        // SAFETY: 1. the code that runs here is in that object.
+        let made = Box::into_raw(Box::new(sorted(unsafe { Object::new(own) })));
+        // Release, partner: the Acquire above and this one.
+        match SITES.compare_exchange(ptr::null_mut(), made, Ordering::Release, Ordering::Acquire) {
+            Ok(_) => sites = made,
+            Err(theirs) => {
+                // SAFETY: made above, and nobody has seen it.
+                drop(unsafe { Box::from_raw(made) });
+                sites = theirs;
+            }
+        }
+    }
+    // SAFETY: not null by now, and never freed or changed.
+    unsafe { &*sites }
+}
+
+/// The site of the static call at `address`, in this copy's own object; `None` if nobody calls it.
+pub(super) fn call_sites(address: usize) -> &'static [Site] {
+    belonging_to(address, own_sites())
+}
+
+/// Keeps this copy of the library loaded: the handler for traps that its first batch installs is code of its own.
+pub(super) fn stay_loaded() -> Result<(), palimpsest_sys::NotLoaded> {
+    use std::sync::atomic::AtomicBool;
+    static STAYS: AtomicBool = AtomicBool::new(false);
+    // Relaxed, both: doing it twice does no harm.
+    if !cfg!(any(miri, feature = "atomic-keys")) && !STAYS.load(Ordering::Relaxed) {
+        keep_loaded(OWN_NOTE.addr())?;
+        STAYS.store(true, Ordering::Relaxed);
+    }
+    Ok(())
+}

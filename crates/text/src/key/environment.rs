@@ -1,0 +1,91 @@
+//! `PALIMPSEST_KEYS`: switching keys when the program starts, or when a library with keys of its own is loaded.
+
+use std::io::Write as _;
+use std::sync::OnceLock;
+use std::{env, error::Error, io};
+
+use palimpsest_sys::{in_program, in_secure_execution};
+
+use super::change::{self, Request, Switched};
+use super::directive::{self, Directive};
+use super::error::EnvironmentError;
+use super::keys::{KeyRef, Keys};
+use super::section::OWN_NOTE;
+
+/// The variable's name.
+const VARIABLE: &str = "PALIMPSEST_KEYS";
+
+/// What the environment variable has done.
+#[derive(Debug, Default)]
+pub struct EnvironmentReport {
+    /// What was switched.
+    pub switched: Switched,
+    /// What did not work. Each was written to standard error too.
+    pub errors: Vec<EnvironmentError>,
+}
+
+static REPORT: OnceLock<EnvironmentReport> = OnceLock::new();
+
+pub(super) fn report() -> Option<&'static EnvironmentReport> {
+    REPORT.get()
+}
+
+#[cfg(not(miri))]
+#[used]
+// SAFETY: the section holds functions of this type, which the C library calls when the object is loaded.
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+/// Runs before `main`, or in `dlopen` with the loader's lock held: only this copy's own object is switched, and no list of
+/// objects is needed for that.
+#[cfg_attr(miri, expect(dead_code, reason = "there are no sections"))]
+extern "C" fn at_load() {
+    // Whoever starts a program that has more rights than they must not steer it.
+    let Some(text) = env::var_os(VARIABLE).filter(|_| !in_secure_execution()) else { return };
+    let report = match text.to_str() {
+        Some(text) => follow(text, &Keys::own()),
+        None => {
+            let text = text.to_string_lossy().into_owned();
+            EnvironmentReport { errors: vec![EnvironmentError::NotText { text }], ..EnvironmentReport::default() }
+        }
+    };
+    for error in &report.errors {
+        let mut line = format!("palimpsest: {VARIABLE}: {error}");
+        let mut source = error.source();
+        while let Some(cause) = source {
+            line = format!("{line}: {cause}");
+            source = cause.source();
+        }
+        // There is nobody else to tell, and a program without standard error is none the worse for it.
+        let _ = writeln!(io::stderr(), "{line}");
+    }
+    let _ = REPORT.set(report);
+}
+
+fn follow(text: &str, keys: &[KeyRef]) -> EnvironmentReport {
+    let mut report = EnvironmentReport::default();
+    let mut requests = Vec::new();
+    for directive in directive::parse(text) {
+        let Directive { pattern, state } = match directive {
+            Ok(directive) => directive,
+            Err(error) => {
+                report.errors.push(error.into());
+                continue;
+            }
+        };
+        let before = requests.len();
+        let matching = keys.iter().filter(|key| pattern.matches(key.name()));
+        requests.extend(matching.map(|key| (&**key, Request::Switch(state))));
+        // A library need not have what was meant for the program.
+        if requests.len() == before && in_program(OWN_NOTE.addr()) {
+            report.errors.push(EnvironmentError::NoKey { pattern: pattern.to_string() });
+        }
+    }
+    if !requests.is_empty() {
+        match change::apply(&requests) {
+            Ok(switched) => report.switched = switched,
+            Err(error) => report.errors.push(error.into()),
+        }
+    }
+    report
+}

@@ -1,0 +1,205 @@
+//! One key.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::{fmt, slice, str};
+
+use super::change::{self, Request, Switched};
+use super::error::SwitchError;
+use super::section::{Note, OWN_NOTE};
+use super::state::State;
+
+/// A condition that is compiled into the branches on it, see [`branch!`](crate::branch). Made by
+/// [`static_key!`](crate::static_key).
+///
+/// A key is on if its *switch* is on, or if it is *enabled* at least once:
+///
+/// * the switch is what operators turn, by name or by [`set`](Self::set). It starts as the key was defined;
+/// * [`enable`](Self::enable) and [`disable`](Self::disable) count, so that several users can each have the
+///   key on for as long as they need it, whatever the switch says.
+///
+/// When a call that switches returns, every pass through a branch that begins later, in any thread, sees the new
+/// state. Passes that run at the same time see the old one or the new one. Nothing else is ordered: a key is no lock.
+//
+// The layout is shared by copies of this library: `section::NOTE_VERSION` stands for it.
+#[repr(C, align(64))]
+pub struct Key {
+    name: *const u8,
+    name_len: usize,
+    /// The note of the object that the key is in.
+    note: *const Note,
+    /// See the module `lock`. Who holds it may change what follows, and the sites.
+    pub(super) lock: AtomicU64,
+    enabled: AtomicU32,
+    switch: AtomicU32,
+    on: AtomicU32,
+    starts_on: u32,
+}
+
+// SAFETY: the pointers are to what never changes while the key's object is loaded.
+unsafe impl Send for Key {}
+// SAFETY: as above; all else is atomic.
+unsafe impl Sync for Key {}
+
+/// What a key is asked to be. On if the switch is, or the count is not zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    pub(super) switch: State,
+    pub(super) enabled: u32,
+}
+
+impl Wish {
+    pub(super) fn state(self) -> State {
+        State::from_on(self.switch.is_on() || self.enabled > 0)
+    }
+}
+
+impl Key {
+    pub(super) const fn new(name: &'static str, is_on: bool) -> Self {
+        assert!(is_name(name), "a key's name consists of letters, digits and . _ - : /");
+        let on = is_on as u32;
+        Self {
+            name: name.as_ptr(),
+            name_len: name.len(),
+            note: OWN_NOTE,
+            lock: AtomicU64::new(0),
+            enabled: AtomicU32::new(0),
+            switch: AtomicU32::new(on),
+            on: AtomicU32::new(on),
+            starts_on: on,
+        }
+    }
+
+    /// The name by which operators switch it.
+    pub fn name(&self) -> &str {
+        // SAFETY: the constructor took both from a string, which lives as long as the key's object.
+        let bytes = unsafe { slice::from_raw_parts(self.name, self.name_len) };
+        // SAFETY: the bytes of a string.
+        unsafe { str::from_utf8_unchecked(bytes) }
+    }
+
+    /// Whether it is on.
+    ///
+    /// A load: where speed counts, use [`branch!`](crate::branch).
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        // Relaxed: a key orders nothing.
+        self.on.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether it is on, as a [`State`].
+    pub fn state(&self) -> State {
+        State::from_on(self.is_on())
+    }
+
+    /// The state that it was defined with.
+    pub fn first_state(&self) -> State {
+        State::from_on(self.starts_on != 0)
+    }
+
+    /// How often it is enabled and not yet disabled.
+    pub fn enabled(&self) -> u32 {
+        // Relaxed: for information; whoever changes it holds the lock.
+        self.enabled.load(Ordering::Relaxed)
+    }
+
+    /// How many branches there are on it: instructions, after inlining. Zero on machines without patching.
+    pub fn sites(&self) -> usize {
+        change::sites_of(self).len()
+    }
+
+    /// Asks for the key to be on, until [`disable`](Self::disable) is called as often.
+    ///
+    /// # Errors
+    ///
+    /// See [`SwitchError`]; after one the key is as before.
+    pub fn enable(&self) -> Result<Switched, SwitchError> {
+        change::apply(&[(self, Request::Enable)])
+    }
+
+    /// Takes one [`enable`](Self::enable) back.
+    ///
+    /// # Errors
+    ///
+    /// [`SwitchError::NotEnabled`] if there is none; see [`SwitchError`] for others.
+    pub fn disable(&self) -> Result<Switched, SwitchError> {
+        change::apply(&[(self, Request::Disable)])
+    }
+
+    /// Turns the switch. Off takes effect when the key is not enabled any more.
+    ///
+    /// # Errors
+    ///
+    /// See [`SwitchError`]; after one the key is as before.
+    pub fn set(&self, state: State) -> Result<Switched, SwitchError> {
+        change::apply(&[(self, Request::Switch(state))])
+    }
+
+    /// An entry of zeros, which is no key.
+    pub(super) fn is_filler(&self) -> bool {
+        self.name.is_null()
+    }
+
+    pub(super) fn note(&self) -> NonNull<Note> {
+        NonNull::new(self.note.cast_mut()).unwrap_or_else(|| unreachable!("only fillers have no note"))
+    }
+
+    /// What it is asked to be. The caller holds the lock.
+    pub(super) fn wish(&self) -> Wish {
+        // Relaxed: the lock orders.
+        let switch = State::from_on(self.switch.load(Ordering::Relaxed) != 0);
+        Wish { switch, enabled: self.enabled() }
+    }
+
+    /// Notes what it is asked to be, and is. The caller holds the lock.
+    pub(super) fn store(&self, wish: Wish) {
+        // Relaxed: the lock orders.
+        self.switch.store(wish.switch.is_on().into(), Ordering::Relaxed);
+        self.enabled.store(wish.enabled, Ordering::Relaxed);
+        self.on.store(wish.state().is_on().into(), Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key")
+            .field("name", &self.name())
+            .field("state", &self.state())
+            .field("enabled", &self.enabled())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether operators can name it: nothing in it means something in a pattern or a directive.
+const fn is_name(name: &str) -> bool {
+    let mut rest = name.as_bytes();
+    while let [byte, tail @ ..] = rest {
+        if !(byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b':' | b'/')) {
+            return false;
+        }
+        rest = tail;
+    }
+    !name.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_mean_nothing_else() {
+        assert!(is_name("net.trace") && is_name("a::b-c/d_9"));
+        for name in ["", "a*", "a?", "a=b", "a,b", "a b", "ä"] {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_on_by_either() {
+        for (switch, enabled, state) in
+            [(State::Off, 0, State::Off), (State::Off, 2, State::On), (State::On, 0, State::On)]
+        {
+            assert_eq!(Wish { switch, enabled }.state(), state);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The sections of an object: its keys, its sites, and the note by which both are found. See "The sections" in the
+//! module above.
+
+use std::mem;
+use std::ptr::{self, NonNull};
+
+use super::arch::{self, Code};
+use super::key::Key;
+use super::state::State;
+
+/// The note's owner.
+pub(super) const NOTE_OWNER: &str = "Palimpsest";
+/// The note's type: the version of everything in `palimpsest_keys` and `palimpsest_sites`. Copies of this library with
+/// another version leave the object alone.
+pub(super) const NOTE_VERSION: u32 = 1;
+
+/// In a site's flags: the state in which a branch falls through.
+const FLAG_FALLS_WHEN_ON: u32 = 1;
+/// In a site's flags: the entry of a static call.
+pub const FLAG_CALL: u32 = 2;
+
+/// The description in an object's note: distances from each field itself.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Note {
+    sites_start: i32,
+    sites_end: i32,
+    keys_start: i32,
+    keys_end: i32,
+}
+
+/// An entry in `palimpsest_sites`: distances from each field itself. An entry of zeros stands for nothing.
+#[repr(C)]
+struct Entry {
+    site: i32,
+    target: i32,
+    key: i32,
+    flags: u32,
+}
+
+const _: () = assert!(size_of::<Entry>() == 16 && size_of::<Key>() == 64, "as in the assembly below");
+
+// The first entry of each section holds nothing; it makes the linker define the bounds of sections that would be empty.
+#[cfg(not(miri))]
+std::arch::global_asm!(
+    ".pushsection .note.palimpsest,\"a\",@note",
+    ".balign 4",
+    ".long 2f - 1f, 4f - 3f, {version}",
+    "1:",
+    ".asciz \"Palimpsest\"",
+    "2:",
+    ".balign 4",
+    ".hidden __start_palimpsest_sites",
+    ".hidden __stop_palimpsest_sites",
+    ".hidden __start_palimpsest_keys",
+    ".hidden __stop_palimpsest_keys",
+    ".hidden palimpsest_key_note",
+    ".globl palimpsest_key_note",
+    "palimpsest_key_note:",
+    "3:",
+    ".long __start_palimpsest_sites - .",
+    ".long __stop_palimpsest_sites - .",
+    ".long __start_palimpsest_keys - .",
+    ".long __stop_palimpsest_keys - .",
+    "4:",
+    ".popsection",
+    ".pushsection palimpsest_sites,\"aR\",@progbits",
+    ".balign 4",
+    ".zero 16",
+    ".popsection",
+    ".pushsection palimpsest_keys,\"awR\",@progbits",
+    ".balign 64",
+    ".zero 64",
+    ".popsection",
+    version = const NOTE_VERSION,
+);
+
+#[cfg(not(miri))]
+unsafe extern "C" {
+    /// The note of the object that this copy of the library is in.
+    static palimpsest_key_note: Note;
+}
+
+/// Without sections: a note of nothing.
+#[cfg(miri)]
+#[expect(non_upper_case_globals, reason = "as in the assembly")]
+static palimpsest_key_note: Note = Note { sites_start: 0, sites_end: -4, keys_start: 0, keys_end: -4 };
+
+/// The note of the object that this copy of the library is in.
+pub(super) const OWN_NOTE: *const Note = &raw const palimpsest_key_note;
+
+/// The assembly that describes the site `2:` with the operands `target`, `key` and `flags`.
+///
+/// `o` ties the entry to the section of the site's function, so that the linker keeps or drops them together; there is
+/// no name for that section, but a symbol in it is enough. The assembler tells sections of one name apart by a number,
+/// which is counted here over the whole of its input: how often a function is inlined or instantiated is not known before.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __palimpsest_site_entry {
+    () => {
+        ::core::concat!(
+            ".ifndef .Lpalimpsest_sites\n",
+            ".set .Lpalimpsest_sites, 0\n",
+            ".endif\n",
+            ".set .Lpalimpsest_sites, .Lpalimpsest_sites + 1\n",
+            ".set .Lpalimpsest_here, 2b\n",
+            ".pushsection palimpsest_sites,\"ao\",@progbits,.Lpalimpsest_here,unique,.Lpalimpsest_sites\n",
+            ".balign 4\n",
+            ".long 2b - .\n",
+            ".long {target} - .\n",
+            ".long {key} - .\n",
+            ".long {flags}\n",
+            ".popsection",
+        )
+    };
+}
+
+/// An instruction that is rewritten when its key is switched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Site {
+    /// The address of the key or static call that it belongs to.
+    pub(super) key: usize,
+    pub(super) address: usize,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Branch { falls_when: State, target: usize },
+    Call,
+}
+
+impl Site {
+    /// What stands at the site of a branch while its key is in `state`; `None` for a static call, or for a target out
+    /// of reach, which no linker can have made.
+    pub(super) fn code(&self, state: State) -> Option<Code> {
+        match self.kind {
+            Kind::Branch { falls_when, .. } if falls_when == state => Some(arch::nop()),
+            Kind::Branch { target, .. } => arch::jump(self.address, target),
+            Kind::Call => None,
+        }
+    }
+
+    /// What stands there now.
+    ///
+    /// # Safety
+    ///
+    /// 1. The site's object is loaded.
+    pub(super) unsafe fn present(&self) -> Code {
+        let mut code = Code::default();
+        for (offset, byte) in code.iter_mut().enumerate() {
+            let place = ptr::with_exposed_provenance::<u8>(self.address + offset);
+            // SAFETY: 1. it is a byte of a loaded object's text. Volatile: other threads may be rewriting it through
+            // the kernel; whoever needs one state holds the key.
+            *byte = unsafe { place.read_volatile() };
+        }
+        code
+    }
+}
+
+/// The keys and sites of one loaded object.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Object(NonNull<Note>);
+
+impl Object {
+    /// The object with the note at `note`.
+    ///
+    /// # Safety
+    ///
+    /// 1. It is a note of ours, of [`NOTE_VERSION`], in an object that stays loaded as long as the result is used.
+    pub(super) unsafe fn new(note: NonNull<Note>) -> Self {
+        Self(note)
+    }
+
+    /// The address of a field, and what it points to.
+    fn follow(field: *const i32) -> usize {
+        // SAFETY: callers pass a field of a note or entry, in an object that is loaded (see `Object::new`).
+        let distance = unsafe { field.read() };
+        field.expose_provenance().wrapping_add_signed(distance as isize)
+    }
+
+    /// Every key, in the order of the section.
+    pub(super) fn keys(self) -> impl Iterator<Item = NonNull<Key>> {
+        let note = self.0.as_ptr();
+        // SAFETY: 1. of `new`: the note is there; only the field's address is computed.
+        let (start, end) = unsafe { (&raw const (*note).keys_start, &raw const (*note).keys_end) };
+        (Self::follow(start)..Self::follow(end)).step_by(size_of::<Key>()).filter_map(|address| {
+            let key = NonNull::new(ptr::with_exposed_provenance_mut::<Key>(address))?;
+            // The first holds zeros, which is a key without a name and nothing else.
+            // SAFETY: the section holds keys, all of whose fields may hold any value.
+            let is_filler = unsafe { key.as_ref() }.is_filler();
+            (!is_filler).then_some(key)
+        })
+    }
+
+    /// Every site, in the order of the section.
+    pub(super) fn sites(self) -> impl Iterator<Item = Site> {
+        let note = self.0.as_ptr();
+        // SAFETY: 1. of `new`: the note is there; only the field's address is computed.
+        let (start, end) = unsafe { (&raw const (*note).sites_start, &raw const (*note).sites_end) };
+        (Self::follow(start)..Self::follow(end)).step_by(size_of::<Entry>()).filter_map(|address| {
+            // SAFETY: the section holds entries of this size, which nobody writes to.
+            let flags = unsafe { ptr::with_exposed_provenance::<u32>(address + mem::offset_of!(Entry, flags)).read() };
+            let field = |offset: usize| Self::follow(ptr::with_exposed_provenance::<i32>(address + offset));
+            let site = field(mem::offset_of!(Entry, site));
+            // A filler points to itself.
+            (site != address).then(|| Site {
+                key: field(mem::offset_of!(Entry, key)),
+                address: site,
+                kind: if flags & FLAG_CALL != 0 {
+                    Kind::Call
+                } else {
+                    let falls_when = State::from_on(flags & FLAG_FALLS_WHEN_ON != 0);
+                    Kind::Branch { falls_when, target: field(mem::offset_of!(Entry, target)) }
+                },
+            })
+        })
+    }
+}

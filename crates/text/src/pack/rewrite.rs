@@ -1,0 +1,34 @@
+//! What changing a program in place needs of it.
+
+use super::program::Program;
+use crate::observe::{Patch, Patched};
+use crate::poke::Site;
+
+impl Program {
+    /// Whether this process has loaded it, and not the one that this was forked from.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.0.store().fork.is_same_process()
+    }
+
+    /// Where the byte at `offset` is written, if the program is in shared memory with a view for that.
+    pub(crate) fn alias(&self, offset: usize) -> Option<*mut u8> {
+        debug_assert!(offset < self.len());
+        let meta = self.0.meta();
+        meta.pack().memory.alias(meta.start as usize + offset)
+    }
+
+    /// Tells the observers that sites of this program have changed.
+    pub(crate) fn tell_patched(&self, sites: &[Site]) {
+        let store = self.0.store();
+        if store.config.observers.is_empty() {
+            return;
+        }
+        // SAFETY: the program's bytes, readable as long as `self` lives; and not written, since batches of the process take turns and
+        // the caller's is under way.
+        let code = unsafe { std::slice::from_raw_parts(self.entry(), self.len()) };
+        let patch = |site: &Site| Patch { address: site.address, old: site.old, new: site.new };
+        let patches: Vec<_> = sites.iter().map(patch).collect();
+        let patched = Patched { name: self.name(), address: self.address(), code, patches: &patches };
+        store.observe(|observer| observer.patched(&patched));
+    }
+}

@@ -1,0 +1,91 @@
+//! AArch64: an instruction is changed by one aligned store, and only one that the architecture allows that for.
+
+use super::Refusal;
+use crate::poke::site::Action;
+
+/// `brk #0`. Sites never trap here: a store changes them as a whole.
+pub(in crate::poke) const TRAP: &[u8] = &0xD420_0000_u32.to_le_bytes();
+
+/// Arm ARM (DDI 0487), B2.2.5 "Concurrent modification and execution of instructions": between these, and only these, a core executes
+/// the old or the new instruction without further ado. Mask and value of each.
+const PATCHABLE: [(u32, u32); 8] = [
+    (0xFC00_0000, 0x1400_0000), // B
+    (0xFC00_0000, 0x9400_0000), // BL
+    (0xFFFF_FFFF, 0xD503_201F), // NOP
+    (0xFFE0_001F, 0xD420_0000), // BRK
+    (0xFFE0_001F, 0xD400_0001), // SVC
+    (0xFFE0_001F, 0xD400_0002), // HVC
+    (0xFFE0_001F, 0xD400_0003), // SMC
+    (0xFFFF_F0FF, 0xD503_30DF), // ISB
+];
+
+/// Whether the change is one of the architecture's. There is no action, since there is no trap.
+pub(in crate::poke) fn check(address: usize, old: &[u8], new: &[u8]) -> Result<Option<Action>, Refusal> {
+    if !address.is_multiple_of(4) {
+        return Err(Refusal::Misaligned);
+    }
+    match is_patchable(old) && is_patchable(new) {
+        true => Ok(None),
+        false => Err(Refusal::NotPatchable),
+    }
+}
+
+fn is_patchable(code: &[u8]) -> bool {
+    let Ok(bytes) = <[u8; 4]>::try_from(code) else { return false };
+    let instruction = u32::from_le_bytes(bytes);
+    PATCHABLE.iter().any(|&(mask, value)| instruction & mask == value)
+}
+
+/// Whether a site is one aligned instruction.
+pub(in crate::poke) fn fits_single_store(address: usize, len: usize) -> bool {
+    address.is_multiple_of(4) && len == 4
+}
+
+/// No condition is ever asked for, since there is no action.
+pub(in crate::poke) fn holds(_condition: u8, _flags: u64) -> bool {
+    true
+}
+
+/// Stores a site, which is one aligned instruction, by one store.
+///
+/// # Safety
+///
+/// 1. 4 bytes are writable at `alias`, which is aligned to them.
+pub(in crate::poke) unsafe fn store_whole(alias: *mut u8, bytes: &[u8]) {
+    let Ok(bytes) = bytes.try_into() else { return };
+    #[expect(clippy::cast_ptr_alignment, reason = "aligned, by 1")]
+    let word = alias.cast::<u32>();
+    // Volatile: one store, whose reader is the instruction fetch of other cores.
+    // SAFETY: writable and aligned (1).
+    unsafe { word.write_volatile(u32::from_le_bytes(bytes)) };
+}
+
+/// Whether there are traps to change sites by.
+pub(in crate::poke) const TRAPS: bool = false;
+
+/// Whether a single store through `/proc/self/mem` is one: the kernel copies an aligned word of 4 bytes by one store.
+pub(in crate::poke) const TEXT_BY_SINGLE_STORE: bool = true;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_architectures_list_is_patchable() {
+        let one = |instruction: u32| is_patchable(&instruction.to_le_bytes());
+        let listed =
+            [0x1400_0001, 0x97FF_FFFF, 0xD503_201F, 0xD420_0020, 0xD400_0001, 0xD400_0002, 0xD400_0003, 0xD503_3FDF];
+        assert!(listed.into_iter().all(one));
+        // b.eq, add, yield, ret, blr, cbz, dsb ish
+        let others = [0x5400_0000, 0x8B00_0000, 0xD503_203F, 0xD65F_03C0, 0xD63F_0000, 0xB400_0000, 0xD503_3B9F];
+        assert!(!others.into_iter().any(one));
+        assert!(!is_patchable(&[0; 8]) && !is_patchable(&[0x1F, 0x20]));
+    }
+
+    #[test]
+    fn an_odd_address_is_refused() {
+        let nop = 0xD503_201F_u32.to_le_bytes();
+        assert_eq!(check(2, &nop, &nop), Err(Refusal::Misaligned));
+        assert_eq!(check(4, &nop, &nop), Ok(None));
+    }
+}

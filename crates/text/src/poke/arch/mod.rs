@@ -1,0 +1,16 @@
+//! What differs between instruction sets: which instructions can be poked, and what they do. The same names for each.
+
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+mod isa;
+
+pub(super) use isa::{TEXT_BY_SINGLE_STORE, TRAP, TRAPS, check, fits_single_store, holds, store_whole};
+
+/// Why an instruction cannot be poked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The address is not where an instruction can start.
+    Misaligned,
+    /// The old or new instruction is not one that the architecture lets be changed while it may run.
+    NotPatchable,
+}

@@ -1,0 +1,345 @@
+//! Batches: sites that change together.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Instant;
+
+use palimpsest_sys::trap;
+
+use super::arch::{self, Refusal};
+use super::domain::{Domain, MAX_SITES, State};
+use super::error::{AddError, PokeError};
+use super::handler::{claim, traps_hit};
+use super::log::{self, PatchRecord};
+use super::machine::{Target, UserMachine};
+use super::protocol::{Failed, apply_by_single_stores, apply_by_traps};
+use super::site::{Code, Site};
+use super::threads::who_blocks_traps;
+use crate::pack::{OutsideProgram, Program};
+
+/// How the sites of a batch were changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// By traps, in three rounds.
+    Trap,
+    /// By one store each, in one round.
+    SingleStore,
+}
+
+/// How the sites of a batch are to be changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ModeChoice {
+    /// By traps where the ISA has them and every thread and site can bear them, else by single stores.
+    #[default]
+    Automatic,
+    /// One way or not at all.
+    Only(Mode),
+}
+
+/// What [`Batch::apply`] has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Applied {
+    /// How.
+    pub mode: Mode,
+    /// Sites that have changed; the others were what they should be before.
+    pub sites: usize,
+    /// Core synchronisations.
+    pub syncs: u64,
+    /// Stores to programs, and system calls that store to text.
+    pub writes: u64,
+    /// Traps that threads of this process have run into during the batch.
+    pub traps_hit: u64,
+}
+
+/// Sites that change together, in at most three core synchronisations.
+///
+/// The borrow keeps each program from being freed:
+///
+/// ```compile_fail
+/// # use palimpsest_text::{Packs, poke::Batch};
+/// let program = Packs::new().unwrap().load(&[0x90, 0xC3], 16).unwrap();
+/// let mut batch = Batch::new();
+/// // SAFETY: nobody runs it.
+/// unsafe { batch.add(&program, 0, &[0x90], &[0xC3]) }.unwrap();
+/// drop(program);
+/// batch.apply();
+/// ```
+#[derive(Clone, Default)]
+pub struct Batch<'p> {
+    sites: Vec<Site>,
+    targets: Vec<Target<'p>>,
+}
+
+impl<'p> Batch<'p> {
+    /// A batch without sites.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many sites there are.
+    pub fn len(&self) -> usize {
+        self.sites.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.sites.is_empty()
+    }
+
+    /// Adds the site at `offset` bytes of a program.
+    ///
+    /// # Safety
+    ///
+    /// 1. `old` is one instruction, or a jump and bytes that are never run; and so is `new`. No jump leads between their bytes.
+    /// 2. Whoever runs the program can bear either version, at any time from now until the batch is gone.
+    ///
+    /// # Errors
+    ///
+    /// See [`AddError`].
+    pub unsafe fn add(
+        &mut self,
+        program: &'p Program,
+        offset: usize,
+        old: &[u8],
+        new: &[u8],
+    ) -> Result<&mut Self, AddError> {
+        let outside = || OutsideProgram { offset, len: program.len(), address: program.address() };
+        offset.checked_add(old.len()).filter(|&end| end <= program.len()).ok_or_else(outside)?;
+        self.push(program.address().get() + offset, old, new, Target::Program(program))
+    }
+
+    /// Adds a site in the text of the running program or of a library.
+    ///
+    /// # Safety
+    ///
+    /// 1. `address` is in mapped, readable code, not in a [`Program`], and `old.len()` bytes of it are. The object stays loaded until the
+    ///    batch is gone.
+    /// 2. `old` is one instruction, or a jump and bytes that are never run; and so is `new`. No jump leads between their bytes.
+    /// 3. Whoever runs the code can bear either version, at any time from now until the batch is gone.
+    /// 4. No reference to the bytes is live, nor to what is between sites in one page.
+    ///
+    /// # Errors
+    ///
+    /// See [`AddError`].
+    pub unsafe fn add_text(&mut self, address: usize, old: &[u8], new: &[u8]) -> Result<&mut Self, AddError> {
+        self.push(address, old, new, Target::Text)
+    }
+
+    fn push(&mut self, address: usize, old: &[u8], new: &[u8], target: Target<'p>) -> Result<&mut Self, AddError> {
+        if old.len() != new.len() {
+            return Err(AddError::Lengths { old: old.len(), new: new.len() });
+        }
+        let both = Code::new(old).zip(Code::new(new));
+        let (old_code, new_code) = both.ok_or(AddError::Length { len: old.len() })?;
+        let refused = |refusal: Refusal| AddError::Refused { address, old: old_code, new: new_code, refusal };
+        let action = arch::check(address, old, new).map_err(refused)?;
+        self.sites.push(Site { address, old: old_code, new: new_code, action });
+        self.targets.push(target);
+        Ok(self)
+    }
+
+    /// Changes all sites. Returns when every core runs the new code.
+    ///
+    /// Batches of one process take turns. Not to be called from a signal handler.
+    ///
+    /// # Errors
+    ///
+    /// See [`PokeError`].
+    pub fn apply(&self) -> Result<Applied, PokeError> {
+        self.apply_in(ModeChoice::Automatic)
+    }
+
+    /// As [`apply`](Self::apply), in a way of the caller's choice.
+    ///
+    /// # Errors
+    ///
+    /// See [`PokeError`].
+    pub fn apply_in(&self, choice: ModeChoice) -> Result<Applied, PokeError> {
+        let sorted = self.sorted()?;
+        let domain = Domain::own()?;
+        let mut state = domain.lock();
+        if state.stuck {
+            return Err(PokeError::Stuck(None));
+        }
+        finish_inherited(domain, &mut state)?;
+        verify(&sorted.0, &sorted.1)?;
+        let (sites, targets) = without_changeless(sorted);
+        if sites.len() > MAX_SITES {
+            return Err(PokeError::TooMany { sites: sites.len(), max: MAX_SITES });
+        }
+        let mode = choose(choice, &sites, &targets)?;
+        let applied = match sites.is_empty() {
+            true => Applied { mode, sites: 0, syncs: 0, writes: 0, traps_hit: 0 },
+            false => run(domain, &mut state, &sites, &targets, mode)?,
+        };
+        tell(&sites, &targets);
+        Ok(applied)
+    }
+
+    /// The sites by address, which do not overlap.
+    fn sorted(&self) -> Result<Sorted<'_, 'p>, PokeError> {
+        let (mut sites, mut targets) = (Cow::Borrowed(&self.sites[..]), Cow::Borrowed(&self.targets[..]));
+        if !self.sites.is_sorted_by_key(|site| site.address) {
+            let mut order: Vec<usize> = (0..self.sites.len()).collect();
+            order.sort_unstable_by_key(|&index| self.sites[index].address);
+            sites = order.iter().map(|&index| self.sites[index]).collect();
+            targets = order.iter().map(|&index| self.targets[index]).collect();
+        }
+        match sites.windows(2).find(|pair| pair[0].end() > pair[1].address) {
+            Some(pair) => Err(PokeError::Overlap { first: pair[0].address, second: pair[1].address }),
+            None => Ok((sites, targets)),
+        }
+    }
+}
+
+/// Whether every site holds what it should, and may be changed by this process.
+fn verify(sites: &[Site], targets: &[Target<'_>]) -> Result<(), PokeError> {
+    for (site, target) in sites.iter().zip(targets) {
+        if let Target::Program(program) = target
+            && !program.is_of_this_process()
+        {
+            return Err(PokeError::Inherited { address: program.address() });
+        }
+        // SAFETY: a site lies in its program, which the batch borrows, or in readable text (the contract of `add_text`, 1).
+        let found = unsafe { read_code(site.address, site.size()) };
+        if found != site.old {
+            return Err(PokeError::Mismatch { address: site.address, expected: site.old, found });
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// 1. The bytes are readable, and at most [`MAX_SITE`](super::site::MAX_SITE) and not none.
+unsafe fn read_code(address: usize, len: usize) -> Code {
+    let mut bytes = [0; super::site::MAX_SITE];
+    let source = std::ptr::with_exposed_provenance::<u8>(address);
+    for (offset, byte) in bytes[..len].iter_mut().enumerate() {
+        // SAFETY: in bounds (1).
+        let at = unsafe { source.add(offset) };
+        // Volatile: code is changed behind the compiler's back.
+        // SAFETY: readable (1).
+        *byte = unsafe { at.read_volatile() };
+    }
+    Code::new(&bytes[..len]).unwrap_or_else(|| unreachable!("a site of 1 to 15 bytes"))
+}
+
+/// Sites by address, and the target of each.
+type Sorted<'b, 'p> = (Cow<'b, [Site]>, Cow<'b, [Target<'p>]>);
+
+/// Leaves out sites that are to become what they are.
+fn without_changeless<'b, 'p>((sites, targets): Sorted<'b, 'p>) -> Sorted<'b, 'p> {
+    if sites.iter().all(|site| site.old != site.new) {
+        return (sites, targets);
+    }
+    let both = sites.iter().zip(targets.iter()).filter(|(site, _)| site.old != site.new);
+    let (sites, targets): (Vec<_>, Vec<_>) = both.map(|(site, target)| (*site, *target)).unzip();
+    (Cow::Owned(sites), Cow::Owned(targets))
+}
+
+/// Decides how to change the sites.
+fn choose(choice: ModeChoice, sites: &[Site], targets: &[Target<'_>]) -> Result<Mode, PokeError> {
+    let fits = |(site, target): &(&Site, &Target<'_>)| {
+        arch::fits_single_store(site.address, site.size()) && (arch::TEXT_BY_SINGLE_STORE || target.is_shared())
+    };
+    let misfit = sites.iter().zip(targets).find(|both| !fits(both));
+    let not_emulated = sites.iter().find(|site| site.action.is_none());
+    let single_store = || match misfit {
+        None => Ok(Mode::SingleStore),
+        Some((site, _)) => Err(PokeError::NotSingleStore { address: site.address, len: site.size() }),
+    };
+    match choice {
+        ModeChoice::Only(Mode::SingleStore) => return single_store(),
+        ModeChoice::Only(Mode::Trap) if !arch::TRAPS => return Err(PokeError::NoTraps),
+        ModeChoice::Automatic if !arch::TRAPS || sites.is_empty() => return single_store(),
+        ModeChoice::Only(Mode::Trap) | ModeChoice::Automatic => {}
+    }
+    let alone = choice == ModeChoice::Only(Mode::Trap);
+    match (not_emulated, misfit) {
+        (Some(_), None) if !alone => return Ok(Mode::SingleStore),
+        (Some(site), _) => return Err(PokeError::NotEmulated { address: site.address, new: site.new }),
+        (None, _) => {}
+    }
+    match (who_blocks_traps().map_err(PokeError::Threads)?, misfit) {
+        (None, _) => Ok(Mode::Trap),
+        (Some(_), None) if !alone => Ok(Mode::SingleStore),
+        (Some(tid), _) => Err(PokeError::Blocked { tid }),
+    }
+}
+
+fn run(
+    domain: &Domain,
+    state: &mut State,
+    sites: &[Site],
+    targets: &[Target<'_>],
+    mode: Mode,
+) -> Result<Applied, PokeError> {
+    let hit = traps_hit();
+    if mode == Mode::Trap {
+        trap::install(claim)?;
+        let shared = targets.iter().filter(|target| target.is_shared()).count();
+        domain.reserve_shared(state, shared)?;
+    }
+    let (writes, syncs, result) = {
+        // SAFETY: 1. sorted together, checked by `add` or claimed by its caller, and verified; 2. claimed by the caller of `add`.
+        let machine = unsafe { UserMachine::new(domain, state, targets) };
+        let result = match mode {
+            Mode::Trap => {
+                let in_flight = sites.to_vec();
+                domain.set_in_flight(Some(&in_flight));
+                let result = apply_by_traps(&machine, sites);
+                match result {
+                    // The table stays published, and so do the sites.
+                    Err(Failed::Stuck(_)) => std::mem::forget(in_flight),
+                    _ => domain.set_in_flight(None),
+                }
+                result
+            }
+            Mode::SingleStore => apply_by_single_stores(&machine, sites),
+        };
+        (machine.writes.get(), machine.syncs.get(), result)
+    };
+    match result {
+        Ok(()) => Ok(Applied { mode, sites: sites.len(), syncs, writes, traps_hit: traps_hit().wrapping_sub(hit) }),
+        Err(Failed::Undone(error)) => Err(error),
+        Err(Failed::Unsynced(error)) => Err(PokeError::Unsynced(Box::new(error))),
+        Err(Failed::Stuck(error)) => {
+            state.stuck = true;
+            Err(PokeError::Stuck(Some(Box::new(error))))
+        }
+    }
+}
+
+/// Finishes what was under way in the parent when this process was forked.
+fn finish_inherited(domain: &Domain, state: &mut State) -> Result<(), PokeError> {
+    let Some(sites) = domain.inherited().filter(|sites| !sites.is_empty()) else { return Ok(()) };
+    let targets = vec![Target::Text; sites.len()];
+    // What the parent had done to a site of these is unknown; doing all of it again is right for each state.
+    run(domain, state, &sites, &targets, Mode::Trap)?;
+    domain.forget_inherited();
+    Ok(())
+}
+
+/// Tells the log and the observers of the programs.
+fn tell(sites: &[Site], targets: &[Target<'_>]) {
+    if let Some(log) = log::current() {
+        let time = Instant::now();
+        let record = |site: &Site| PatchRecord { address: site.address, old: site.old, new: site.new, time };
+        log(&sites.iter().map(record).collect::<Vec<_>>());
+    }
+    let mut rest = (sites, targets);
+    while let (Some(first), [Target::Program(program), ..]) = (rest.0.first(), rest.1) {
+        let end = program.address().get() + program.len();
+        debug_assert!(first.address < end);
+        let count = rest.0.iter().take_while(|site| site.address < end).count();
+        program.tell_patched(&rest.0[..count]);
+        rest = (&rest.0[count..], &rest.1[count..]);
+    }
+}
+
+impl fmt::Debug for Batch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("sites", &self.sites).finish_non_exhaustive()
+    }
+}

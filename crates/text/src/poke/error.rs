@@ -1,0 +1,166 @@
+//! What can go wrong.
+
+use palimpsest_sys::arch::INSTRUCTION_ALIGN;
+use palimpsest_sys::trap::TrapError;
+use palimpsest_sys::{CoreSyncSetupError, CreateError, MapError, ProcMemError, SyncError};
+
+use super::arch::Refusal;
+use super::site::{Code, MAX_SITE};
+use crate::address::CodeAddress;
+use crate::pack::OutsideProgram;
+
+/// Why a site cannot be part of a batch. The batch is as before.
+#[derive(Debug, thiserror::Error)]
+pub enum AddError {
+    /// Not the same number of bytes.
+    #[error("a site of {old} bytes cannot become {new} bytes; fill the rest with a NOP")]
+    Lengths {
+        /// Length of the old code, in bytes.
+        old: usize,
+        /// Length of the new code, in bytes.
+        new: usize,
+    },
+    /// No bytes, or more than an instruction has.
+    #[error("a site of {len} bytes: one instruction has 1 to {MAX_SITE}")]
+    Length {
+        /// Length of the site, in bytes.
+        len: usize,
+    },
+    /// Not in the program.
+    #[error(transparent)]
+    Outside(#[from] OutsideProgram),
+    /// The architecture does not let the instruction be changed.
+    #[error("{old} at {address:#x} cannot become {new} while other cores may run it ({refusal:?})")]
+    Refused {
+        /// Where the site is.
+        address: usize,
+        /// What is to be there before.
+        old: Code,
+        /// What is to be there afterwards.
+        new: Code,
+        /// Why not.
+        refusal: Refusal,
+    },
+}
+
+/// Why a batch was not applied. Unless the variant says otherwise nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum PokeError {
+    /// Two sites of the batch overlap.
+    #[error("the sites at {first:#x} and {second:#x} overlap; apply one after the other, in two batches")]
+    Overlap {
+        /// The lower site.
+        first: usize,
+        /// The higher site.
+        second: usize,
+    },
+    /// The code is not what it should be.
+    #[error("{address:#x} holds {found} and not {expected}; was it poked before, or is there a breakpoint?")]
+    Mismatch {
+        /// Where the site is.
+        address: usize,
+        /// What should be there.
+        expected: Code,
+        /// What is.
+        found: Code,
+    },
+    /// The program belongs to the process that this one was forked from.
+    #[error("the program at {address} is shared with the process that this one was forked from; load it again here")]
+    Inherited {
+        /// Where the program is.
+        address: CodeAddress,
+    },
+    /// The new code is nothing that can be emulated, and the site fits no single store.
+    #[error(
+        "{new} at {address:#x} can be put in place by a trap only if it is a NOP, JMP or Jcc; or align it such that it lies in one word, in a program"
+    )]
+    NotEmulated {
+        /// Where the site is.
+        address: usize,
+        /// What should be there.
+        new: Code,
+    },
+    /// Single stores were asked for, and the site does not fit one.
+    #[error(
+        "the {len} bytes at {address:#x} do not lie in one aligned word of a program; apply the batch by traps, or align the site"
+    )]
+    NotSingleStore {
+        /// Where the site is.
+        address: usize,
+        /// Length of the site, in bytes.
+        len: usize,
+    },
+    /// Traps were asked for, and code is not changed by traps on this architecture.
+    #[error("code is not changed by traps on this architecture; leave the choice to Palimpsest")]
+    NoTraps,
+    /// A thread would die of a trap.
+    #[error(
+        "thread {tid} blocks SIGTRAP and would die of a trap; unblock it there, or align the sites such that each lies in one word"
+    )]
+    Blocked {
+        /// The thread's id.
+        tid: u32,
+    },
+    /// The threads' signal masks cannot be read.
+    #[error("cannot find out whether a thread blocks SIGTRAP; is /proc mounted?")]
+    Threads(#[source] std::io::Error),
+    /// Too many sites.
+    #[error("a batch of {sites} sites; the most is {max}, apply several")]
+    TooMany {
+        /// Sites in the batch.
+        sites: usize,
+        /// The most that is possible.
+        max: usize,
+    },
+    /// No core synchronisation.
+    #[error("cores cannot be synchronised")]
+    CoreSync(#[from] CoreSyncSetupError),
+    /// No memory for what handlers read.
+    #[error("no memory for the table of sites")]
+    Table(#[from] MapError),
+    /// No memory for what handlers of forked children read.
+    #[error("no memory for the shared table of sites")]
+    SharedTable(#[from] CreateError),
+    /// No handler for SIGTRAP.
+    #[error(transparent)]
+    Trap(#[from] TrapError),
+    /// Code could not be written.
+    #[error("code could not be written")]
+    Write(#[from] ProcMemError),
+    /// Cores could not be synchronised; nothing has changed.
+    #[error("cores could not be synchronised")]
+    Sync(#[from] SyncError),
+    /// All sites are new, but some core may still run an old one for a while.
+    #[error("the code is changed, but other cores may run the old code for a while")]
+    Unsynced(#[source] Box<PokeError>),
+    /// A batch failed half-way. Its sites behave as the new code says, by way of traps, and no further batch is possible.
+    #[error("a batch of this process has failed half-way; its sites work by traps from now on, and none can be poked")]
+    Stuck(#[source] Option<Box<PokeError>>),
+}
+
+/// Why code that nobody runs was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// Not in the program.
+    #[error(transparent)]
+    Outside(#[from] OutsideProgram),
+    /// Not whole instructions.
+    #[error("{len} bytes at {address:#x} are not whole instructions, which start at multiples of {INSTRUCTION_ALIGN}")]
+    Misaligned {
+        /// The first address.
+        address: usize,
+        /// How many bytes.
+        len: usize,
+    },
+    /// The instruction does not fit a whole number of times.
+    #[error("{len} bytes cannot be filled with an instruction of {instruction}; fill a multiple of its length")]
+    Pattern {
+        /// Bytes to fill.
+        len: usize,
+        /// Length of the instruction, in bytes.
+        instruction: usize,
+    },
+    /// The code could not be written, or cores could not be synchronised afterwards.
+    #[error(transparent)]
+    Poke(#[from] PokeError),
+}

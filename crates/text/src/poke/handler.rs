@@ -1,0 +1,53 @@
+//! What SIGTRAP asks: whether a trap is of a batch, and what to do.
+//!
+//! Async-signal-safe: lock-free atomics and plain loads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use palimpsest_sys::trap::{Claimed, TrapFrame};
+
+use super::arch;
+use super::domain::Domain;
+use super::table::{Verdict, judge};
+
+/// Traps that were claimed.
+static HIT: AtomicU64 = AtomicU64::new(0);
+
+/// How many traps of batches threads of this process have run into since it began, those of its parent before the fork included.
+pub fn traps_hit() -> u64 {
+    // Relaxed: a statistic.
+    HIT.load(Ordering::Relaxed)
+}
+
+/// See [`Claim`](palimpsest_sys::trap::Claim).
+pub(super) fn claim(frame: &mut TrapFrame) -> Claimed {
+    let address = frame.trap_address();
+    match judge(address, Domain::all_tables(), is_trap) {
+        Verdict::Act(action) => {
+            let next = match arch::holds(action.condition, frame.flags()) {
+                true => action.target,
+                false => action.otherwise,
+            };
+            frame.resume_at(next);
+        }
+        Verdict::Retry => frame.resume_at(address),
+        Verdict::Foreign => return Claimed::Foreign,
+    }
+    // Relaxed: a statistic.
+    HIT.fetch_add(1, Ordering::Relaxed);
+    Claimed::Ours
+}
+
+/// Whether the code at `address`, which has just been run, is the trap now.
+fn is_trap(address: usize) -> bool {
+    let code = std::ptr::with_exposed_provenance::<u8>(address);
+    (0..arch::TRAP.len()).all(|offset| {
+        // SAFETY: within the instruction.
+        let byte = unsafe { code.add(offset) };
+        // Volatile: another core may be changing it.
+        // SAFETY: the thread has just executed the instruction there, so that it is mapped, and readable if it is a site: its old bytes
+        // have been read. Code that may be executed and not read can hold foreign traps only, and nobody makes such code on x86-64.
+        let byte = unsafe { byte.read_volatile() };
+        byte == arch::TRAP[offset]
+    })
+}

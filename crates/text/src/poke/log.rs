@@ -1,0 +1,40 @@
+//! Who is told of changed code.
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::Instant;
+
+use super::site::Code;
+
+/// One site that has been changed.
+#[derive(Clone, Copy, Debug)]
+pub struct PatchRecord {
+    /// Where the first byte runs.
+    pub address: usize,
+    /// What was there.
+    pub old: Code,
+    /// What is there now.
+    pub new: Code,
+    /// When the batch was complete.
+    pub time: Instant,
+}
+
+type Log = dyn Fn(&[PatchRecord]) + Send + Sync;
+
+/// Null, or a box that is never freed.
+static LOG: AtomicPtr<Box<Log>> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Sets what is called after each batch of this process, with its sites in the order of their addresses, before
+/// [`Batch::apply`](super::Batch::apply) returns. It must not poke. An earlier one is called no more, but stays in memory, since a batch may be calling it.
+pub fn set_log(log: impl Fn(&[PatchRecord]) + Send + Sync + 'static) {
+    let log: Box<Log> = Box::new(log);
+    // Release, partner: the Acquire load in `current`.
+    LOG.store(Box::leak(Box::new(log)), Ordering::Release);
+}
+
+/// What to call.
+pub(super) fn current() -> Option<&'static Log> {
+    // Acquire, partner: the Release store in `set_log`.
+    let log = LOG.load(Ordering::Acquire);
+    // SAFETY: null, or leaked above.
+    unsafe { log.as_ref() }.map(|log| &**log)
+}

@@ -1,0 +1,243 @@
+//! Every interleaving of two batches with a core that fetches at its own times, and with the core's trap handler.
+//!
+//! The batches' steps are what [`apply_by_traps`] really does, recorded; mutants are the same with one step dropped or moved. The core may
+//! fetch each byte of the site as it is or as it was at any time since the last sync, each byte for itself: no real core is so careless.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use super::protocol::{Machine, apply_by_traps};
+use super::site::{Action, Code, Part, Site};
+
+/// What a batch does to the one site that there is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Publish,
+    First(u8),
+    Tail(u8),
+    Sync,
+    Withdraw,
+    /// The call has returned; the site's bytes are these.
+    Done(u8, u8),
+}
+
+const TRAP: u8 = 2;
+
+struct Recorder(RefCell<Vec<Step>>);
+
+impl Machine for Recorder {
+    type Error = ();
+    const TRAP: &'static [u8] = &[TRAP];
+
+    fn write(&self, sites: &[Site], part: Part) -> Result<(), ()> {
+        let Some((address, bytes)) = sites[0].part(part) else { return Ok(()) };
+        let step = if address == sites[0].address { Step::First(bytes[0]) } else { Step::Tail(bytes[0]) };
+        self.0.borrow_mut().push(step);
+        Ok(())
+    }
+
+    fn sync_cores(&self) -> Result<(), ()> {
+        self.0.borrow_mut().push(Step::Sync);
+        Ok(())
+    }
+
+    fn publish(&self, _sites: &[Site]) {
+        self.0.borrow_mut().push(Step::Publish);
+    }
+
+    fn withdraw(&self) {
+        self.0.borrow_mut().push(Step::Withdraw);
+    }
+}
+
+/// The steps of a batch that turns the site's bytes from one version, 0 or 1, into another.
+fn batch(from: [u8; 2], to: [u8; 2]) -> Vec<Step> {
+    let code = |bytes: [u8; 2]| Code::new(&bytes).unwrap();
+    let action = Some(Action { target: 0, otherwise: 0, condition: 0 });
+    let recorder = Recorder(RefCell::default());
+    apply_by_traps(&recorder, &[Site { address: 8, old: code(from), new: code(to), action }]).unwrap();
+    let mut steps = recorder.0.into_inner();
+    steps.push(Step::Done(to[0], to[1]));
+    steps
+}
+
+/// What the other core is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Core {
+    Fetching,
+    /// In the handler, before each of its steps ([`judge`](super::table::judge)).
+    Trapped,
+    Stamped {
+        stamp: u8,
+    },
+    Searched {
+        stamp: u8,
+    },
+    SawTrap {
+        stamp: u8,
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct State {
+    next_step: usize,
+    memory: [u8; 2],
+    /// Bit `n`: the core may fetch value `n`.
+    fetchable: [u8; 2],
+    stamp: u8,
+    /// While no batch is under way: what the site is.
+    settled: Option<[u8; 2]>,
+    core: Core,
+}
+
+/// How the handler decides.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Handler {
+    Real,
+    /// Takes what is in no table for foreign.
+    WithoutLookAtCode,
+    /// Does not look at the stamp again.
+    WithoutSecondLook,
+}
+
+/// Explores everything; the first bad execution is the error.
+fn explore(steps: &[Step], handler: Handler) -> Result<usize, String> {
+    let start = State {
+        next_step: 0,
+        memory: [0, 0],
+        fetchable: [1, 1],
+        stamp: 0,
+        settled: Some([0, 0]),
+        core: Core::Fetching,
+    };
+    let (mut seen, mut open) = (HashSet::from([start.clone()]), vec![start]);
+    while let Some(state) = open.pop() {
+        for next in advance_batch(&state, steps).into_iter().chain(advance_core(&state, handler)?) {
+            if seen.insert(next.clone()) {
+                open.push(next);
+            }
+        }
+    }
+    Ok(seen.len())
+}
+
+fn advance_batch(state: &State, steps: &[Step]) -> Option<State> {
+    let step = steps.get(state.next_step)?;
+    let mut next = State { next_step: state.next_step + 1, settled: None, ..state.clone() };
+    let mut store = |index: usize, value: u8| {
+        next.memory[index] = value;
+        next.fetchable[index] |= 1 << value;
+    };
+    match *step {
+        Step::First(value) => store(0, value),
+        Step::Tail(value) => store(1, value),
+        Step::Sync => next.fetchable = next.memory.map(|value| 1 << value),
+        Step::Publish | Step::Withdraw => next.stamp += 1,
+        Step::Done(first, tail) => next.settled = Some([first, tail]),
+    }
+    Some(next)
+}
+
+fn advance_core(state: &State, handler: Handler) -> Result<Vec<State>, String> {
+    let with = |core: Core| vec![State { core, ..state.clone() }];
+    let published = state.stamp % 2 == 1;
+    Ok(match state.core {
+        Core::Fetching => return fetch(state),
+        Core::Trapped => with(Core::Stamped { stamp: state.stamp }),
+        Core::Stamped { .. } if published => with(Core::Fetching),
+        Core::Stamped { stamp } => with(Core::Searched { stamp }),
+        Core::Searched { .. } if handler == Handler::WithoutLookAtCode => return Err(format!("foreign: {state:?}")),
+        Core::Searched { .. } if state.memory[0] != TRAP => with(Core::Fetching),
+        Core::Searched { stamp } => with(Core::SawTrap { stamp }),
+        Core::SawTrap { stamp } if stamp == state.stamp || handler == Handler::WithoutSecondLook => {
+            return Err(format!("foreign: {state:?}"));
+        }
+        Core::SawTrap { .. } => with(Core::Trapped),
+    })
+}
+
+fn fetch(state: &State) -> Result<Vec<State>, String> {
+    let may = |index: usize, value: u8| state.fetchable[index] >> value & 1 == 1;
+    for (first, tail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        if !may(0, first) || !may(1, tail) {
+            continue;
+        }
+        if first != tail {
+            return Err(format!("runs an instruction that never was: {state:?}"));
+        }
+        if state.settled.is_some_and(|settled| settled != [first, tail]) {
+            return Err(format!("runs the old instruction after the batch: {state:?}"));
+        }
+    }
+    match (may(0, TRAP), state.settled) {
+        (true, Some(_)) => Err(format!("a trap after the batch: {state:?}")),
+        (true, None) => Ok(vec![State { core: Core::Trapped, ..state.clone() }]),
+        (false, _) => Ok(Vec::new()),
+    }
+}
+
+/// There and back.
+fn two_batches() -> Vec<Step> {
+    [batch([0, 0], [1, 1]), batch([1, 1], [0, 0])].concat()
+}
+
+#[test]
+fn nothing_bad_can_happen() {
+    let states = explore(&two_batches(), Handler::Real).unwrap();
+    assert!(states > 100, "{states} states are no exploration");
+}
+
+#[test]
+fn the_steps_are_three_syncs() {
+    use Step::{Done, First, Publish, Sync, Tail, Withdraw};
+    let expected = [Publish, First(TRAP), Sync, Tail(1), Sync, First(1), Sync, Withdraw, Done(1, 1)];
+    assert_eq!(batch([0, 0], [1, 1]), expected);
+    let without_tail = [Publish, First(TRAP), Sync, First(1), Sync, Withdraw, Done(1, 0)];
+    assert_eq!(batch([0, 0], [1, 0]), without_tail);
+}
+
+/// Whatever is dropped, something bad can happen.
+#[test]
+fn every_step_is_needed() {
+    let whole = two_batches();
+    for dropped in 0..whole.len() {
+        let mut steps = whole.clone();
+        let step = steps.remove(dropped);
+        // Without a publication or withdrawal the stamp's parity is off, which no caller can do; `Done` only looks.
+        if matches!(step, Step::Publish | Step::Withdraw | Step::Done(..)) {
+            continue;
+        }
+        let found = explore(&steps, Handler::Real);
+        assert!(found.is_err(), "without step {dropped}, {step:?}, nothing bad was found");
+    }
+}
+
+fn moved(from: Step, places: isize) -> Vec<Step> {
+    let mut steps = two_batches();
+    let at = steps.iter().position(|step| *step == from).unwrap();
+    let step = steps.remove(at);
+    steps.insert(at.wrapping_add_signed(places), step);
+    steps
+}
+
+#[test]
+fn publishing_late_is_caught() {
+    let error = explore(&moved(Step::Publish, 1), Handler::Real).unwrap_err();
+    assert!(error.contains("foreign"), "{error}");
+}
+
+#[test]
+fn withdrawing_early_is_caught() {
+    for places in [-2, -3, -4, -5] {
+        let error = explore(&moved(Step::Withdraw, places), Handler::Real).unwrap_err();
+        assert!(error.contains("foreign"), "{places}: {error}");
+    }
+}
+
+#[test]
+fn a_handler_that_forgets_to_look_is_caught() {
+    for handler in [Handler::WithoutLookAtCode, Handler::WithoutSecondLook] {
+        let error = explore(&two_batches(), handler).unwrap_err();
+        assert!(error.contains("foreign"), "{error}");
+    }
+}

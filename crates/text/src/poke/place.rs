@@ -1,0 +1,95 @@
+//! memcpy and memset for executable memory that nobody runs at the time.
+
+use palimpsest_sys::arch::{INSTRUCTION_ALIGN, flush_instruction_cache};
+
+use super::domain::Domain;
+use super::error::{PlaceError, PokeError};
+use super::machine::store_bytes;
+use crate::pack::{OutsideProgram, Program};
+
+/// What is written at a time, in bytes: the smallest page.
+const CUT: usize = 4096;
+
+/// Copies `bytes` to `offset` bytes of a program, where nobody runs meanwhile. Returns when every core would run the new code.
+///
+/// # Safety
+///
+/// 1. No thread runs the range, or is stopped in it, from now until the call returns.
+/// 2. Whoever runs the program afterwards can bear what it has become.
+///
+/// # Errors
+///
+/// See [`PlaceError`].
+pub unsafe fn copy(program: &Program, offset: usize, bytes: &[u8]) -> Result<(), PlaceError> {
+    check(program, offset, bytes.len())?;
+    // SAFETY: in the program; 1 and 2 by the caller.
+    unsafe { write(program, offset, bytes.chunks(CUT)) }
+}
+
+/// Fills `len` bytes at `offset` bytes of a program, where nobody runs meanwhile, with an instruction over and over. Returns when every core would
+/// run the new code.
+///
+/// # Safety
+///
+/// As for [`copy`].
+///
+/// # Errors
+///
+/// See [`PlaceError`].
+pub unsafe fn fill(program: &Program, offset: usize, len: usize, instruction: &[u8]) -> Result<(), PlaceError> {
+    check(program, offset, len)?;
+    if instruction.is_empty() || !len.is_multiple_of(instruction.len()) {
+        return Err(PlaceError::Pattern { len, instruction: instruction.len() });
+    }
+    if len == 0 {
+        return Ok(());
+    }
+    let chunk = instruction.repeat(CUT.min(len).div_ceil(instruction.len()));
+    let whole = std::iter::repeat_n(&chunk[..], len / chunk.len());
+    let rest = &chunk[..len % chunk.len()];
+    // SAFETY: in the program; 1 and 2 by the caller.
+    unsafe { write(program, offset, whole.chain([rest])) }
+}
+
+fn check(program: &Program, offset: usize, len: usize) -> Result<(), PlaceError> {
+    let outside = || OutsideProgram { offset, len: program.len(), address: program.address() };
+    offset.checked_add(len).filter(|&end| end <= program.len()).ok_or_else(outside)?;
+    let address = program.address().get() + offset;
+    if !address.is_multiple_of(INSTRUCTION_ALIGN) || !len.is_multiple_of(INSTRUCTION_ALIGN) {
+        return Err(PlaceError::Misaligned { address, len });
+    }
+    match program.is_of_this_process() {
+        true => Ok(()),
+        false => Err(PokeError::Inherited { address: program.address() }.into()),
+    }
+}
+
+/// # Safety
+///
+/// 1. The range is the program's, whose process this is.
+/// 2. The caller's contract in [`copy`].
+unsafe fn write<'b>(
+    program: &Program,
+    offset: usize,
+    chunks: impl Iterator<Item = &'b [u8]>,
+) -> Result<(), PlaceError> {
+    // Batches read and write whole words around their sites.
+    let mut state = Domain::own()?.lock();
+    let mut next = offset;
+    for chunk in chunks.filter(|chunk| !chunk.is_empty()) {
+        match program.alias(next) {
+            // SAFETY: in the program's writable view (1), which nobody runs (2).
+            Some(alias) => unsafe { store_bytes(alias, chunk) },
+            None => {
+                let piece = (program.address().get() + next, chunk);
+                // SAFETY: 1. mapped, and code has no references; 2. nobody runs it.
+                unsafe { state.text.write([piece].into_iter()) }.map_err(PokeError::from)?;
+            }
+        }
+        next += chunk.len();
+    }
+    let first = program.address().get() + offset;
+    flush_instruction_cache(first..program.address().get() + next);
+    state.sync_cores().map_err(|error| PokeError::Unsynced(Box::new(error.into())))?;
+    Ok(())
+}

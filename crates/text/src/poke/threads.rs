@@ -1,0 +1,47 @@
+//! Which threads would die of a trap.
+
+use std::fs;
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use palimpsest_sys::proc::status::Status;
+
+/// SIGTRAP's number on every Linux.
+const SIGTRAP: i32 = 5;
+
+/// How long a thread may block SIGTRAP before that counts. The C library blocks all signals for a moment when it starts a thread or a
+/// process.
+const PATIENCE: Duration = Duration::from_millis(30);
+
+/// The first thread of this process that blocks SIGTRAP, and goes on doing so for [`PATIENCE`].
+pub(super) fn who_blocks_traps() -> io::Result<Option<u32>> {
+    let started = Instant::now();
+    loop {
+        match who_blocks_now()? {
+            None => return Ok(None),
+            Some(tid) if started.elapsed() > PATIENCE => return Ok(Some(tid)),
+            Some(_) => thread::sleep(Duration::from_micros(200)),
+        }
+    }
+}
+
+fn who_blocks_now() -> io::Result<Option<u32>> {
+    for entry in fs::read_dir("/proc/self/task")? {
+        let name = entry?.file_name();
+        let tid = name.to_str().and_then(|name| name.parse().ok());
+        let tid = tid.ok_or_else(|| io::Error::other(format!("thread id {}", name.display())))?;
+        let status = match Status::of_thread(tid) {
+            Ok(status) => status,
+            // It has ended meanwhile.
+            Err(error) if error.is_absent() => continue,
+            Err(error) => return Err(io::Error::other(error)),
+        };
+        // One that is ending runs no code any more.
+        let ended = matches!(status.state, Some('Z' | 'X'));
+        if !ended && status.blocked.is_none_or(|set| set.contains(SIGTRAP)) {
+            return Ok(Some(tid));
+        }
+    }
+    Ok(None)
+}
