@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Numbers, call, identity};
+use palimpsest_sys::arch::{self, Coherence};
 use palimpsest_text::{Packs, Program, ReclaimPolicy};
 
 /// How long a stress test runs.
@@ -154,7 +155,12 @@ fn owned_programs_keep_their_identity() {
 #[test]
 fn fragmentation_stays_low() {
     const LIVE: usize = 20_000;
-    const LOADS: usize = if cfg!(debug_assertions) { 200_000 } else { 1_000_000 };
+    // Where each load takes a core synchronisation, it is the same allocator.
+    const LOADS: usize = match (arch::COHERENCE, cfg!(debug_assertions)) {
+        (Coherence::NeedsFlushAndSync, _) => 40_000,
+        (Coherence::Coherent, true) => 200_000,
+        (Coherence::Coherent, false) => 1_000_000,
+    };
     let packs = Packs::new().unwrap();
     let mut numbers = Numbers::new(42);
     let code = identity(1, 8000);
@@ -212,12 +218,16 @@ fn lookups_do_not_starve_reclaim() {
 /// There is room as long as most of what was dropped can be reclaimed, however many threads ask at once.
 #[test]
 fn a_small_region_is_enough_for_a_small_population() {
+    const ROUNDS: u64 = match arch::COHERENCE {
+        Coherence::NeedsFlushAndSync => 100,
+        Coherence::Coherent => 3000,
+    };
     let packs = Packs::builder().region_len(32 << 20).open().unwrap();
     std::thread::scope(|scope| {
         for worker in 0..4_u64 {
             let packs = &packs;
             scope.spawn(move || {
-                for round in 0..3000 {
+                for round in 0..ROUNDS {
                     let id = worker << 32 | round;
                     let len = if round.is_multiple_of(50) { 2 << 20 } else { 100_000 };
                     assert_eq!(call(&packs.load(&identity(id, len), 16).unwrap()), id);

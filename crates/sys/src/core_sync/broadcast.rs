@@ -35,7 +35,7 @@ use crate::proc::status::Status;
 const GRACE: Duration = Duration::from_millis(5);
 
 /// How long a thread may block the signal, as `pthread_create` does for a moment.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// After how long a broadcast gives up.
 const DEADLINE: Duration = Duration::from_secs(2);

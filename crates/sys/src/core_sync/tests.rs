@@ -1,5 +1,5 @@
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use super::*;
@@ -36,13 +36,18 @@ fn membarrier_reaches_busy_sleeping_and_new_threads() {
     with_busy_threads(SyncPath::Membarrier, 1000);
 }
 
+/// Held by tests of the broadcast: one of them blocks its signal.
+static BROADCAST: Mutex<()> = Mutex::new(());
+
 #[test]
 fn signals_reach_busy_sleeping_and_new_threads() {
+    let _one_at_a_time = BROADCAST.lock().unwrap_or_else(PoisonError::into_inner);
     with_busy_threads(SyncPath::Signals, 200);
 }
 
 #[test]
 fn a_thread_that_blocks_the_signal_is_named() {
+    let _one_at_a_time = BROADCAST.lock().unwrap_or_else(PoisonError::into_inner);
     let sync = CoreSync::with_path(SyncPath::Signals).unwrap();
     let (ready, wait) = std::sync::mpsc::channel();
     let (done, finish) = std::sync::mpsc::channel::<()>();

@@ -2,7 +2,7 @@
 
 use palimpsest_sys::capabilities::Capabilities;
 use palimpsest_sys::proc::maps::Maps;
-use palimpsest_text::{Backing, Packs, Program};
+use palimpsest_text::{Backing, LoadError, Packs, Program};
 
 use crate::arch::return_number;
 
@@ -74,7 +74,12 @@ pub(crate) fn assert_tells(text: &str, parts: &[&str]) {
 
 /// Loads a program that returns `number`.
 pub(crate) fn load(packs: &Packs, number: u16) -> Program {
-    packs.load(&return_number(number), 16).unwrap_or_else(|error| panic!("program {number}: {}", chain(&error)))
+    try_load(packs, number).unwrap_or_else(|error| panic!("program {number}: {}", chain(&error)))
+}
+
+/// As [`load`], where it may fail.
+pub(crate) fn try_load(packs: &Packs, number: u16) -> Result<Program, LoadError> {
+    packs.load(&return_number(number), 16)
 }
 
 /// Calls a program made by `return_number`.
