@@ -4,6 +4,8 @@ use std::error::Error;
 use std::io;
 
 use palimpsest_sys::{CoreSyncSetupError, SyncError};
+use palimpsest_text::key::SwitchError;
+use palimpsest_text::poke::{AddError, PokeError};
 use palimpsest_text::{FinalizeError, LoadError, OpenError, ReclaimError, StageError};
 
 /// Why a run ended without a report.
@@ -72,7 +74,7 @@ pub enum BenchError {
     },
 }
 
-/// Why one program could not be placed, made executable or freed.
+/// Why one program could not be placed, made executable, changed or freed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
@@ -115,6 +117,32 @@ pub enum PlaceError {
     /// One synchronisation failed.
     #[error("cores were not synchronised")]
     Sync(#[from] SyncError),
+    /// A place in a program cannot be changed.
+    #[error("a batch does not take a site")]
+    Add(#[from] AddError),
+    /// A batch of changes failed.
+    #[error("the sites of a batch were not changed")]
+    Poke(#[from] PokeError),
+    /// A static key was not switched.
+    #[error("a static key was not switched")]
+    Switch(#[from] SwitchError),
+    /// The kernel refused a handler.
+    #[error("cannot handle signal {signal}")]
+    Signal {
+        /// Its number.
+        signal: i32,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// No batch could be stopped while all its sites were traps.
+    #[error("no batch of {sites} sites was stopped with all traps in place, in {attempts} attempts")]
+    NotHeld {
+        /// Sites of the batch.
+        sites: usize,
+        /// How often it was stopped.
+        attempts: usize,
+    },
     /// A peer refused.
     #[error("{peer} refused {len} bytes of code: {reason}")]
     Peer {

@@ -7,6 +7,7 @@
 //! entering compiled code.
 #![deny(unsafe_code)]
 
+mod arch;
 mod clock;
 mod error;
 pub mod host;
@@ -15,6 +16,7 @@ mod placers;
 mod programs;
 pub mod progress;
 pub mod record;
+mod repeat;
 mod resident;
 pub mod sampler;
 mod suite;

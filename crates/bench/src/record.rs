@@ -72,6 +72,9 @@ pub enum Unit {
     /// Reserved bytes per used byte.
     #[serde(rename = "reserved/used")]
     ReservedPerUsed,
+    /// How often something has happened.
+    #[serde(rename = "count")]
+    Count,
     /// Operations per second.
     #[serde(rename = "per_second")]
     PerSecond,
@@ -88,6 +91,7 @@ impl Unit {
             Self::Bytes => "B",
             Self::Mappings => "mappings",
             Self::ReservedPerUsed => "res/used",
+            Self::Count => "times",
             Self::PerSecond => "/s",
         }
     }

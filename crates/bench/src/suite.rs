@@ -132,6 +132,11 @@ impl Context<'_> {
         self.progress.figure_done();
     }
 
+    /// The backing of packs in this run.
+    pub(crate) fn backing(&self) -> Option<String> {
+        self.backing.clone()
+    }
+
     /// Records a figure.
     pub fn record(&mut self, entry: Entry) {
         self.results.push(entry);

@@ -113,8 +113,9 @@ mod tests {
         let writes = write(&[(16, &[1, 2]), (40, &[3]), (page - 1, &border), (2 * page + 8, &[7])]);
         assert_eq!(writes, if MERGED_WRITES { 2 } else { 4 });
         let byte = |offset: usize| {
+            let at = mapping.as_ptr().wrapping_add(offset);
             // SAFETY: in the mapping.
-            unsafe { mapping.as_ptr().add(offset).read() }
+            unsafe { at.read() }
         };
         let expected = [(16, 1), (17, 2), (20, 9), (40, 3), (page - 1, 4), (page + 1, 6), (2 * page + 8, 7), (0, 0)];
         assert!(expected.iter().all(|&(offset, value)| byte(offset) == value));

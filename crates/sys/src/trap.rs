@@ -10,11 +10,19 @@
 //! action and calls it, a foreign trap comes back to us while we are passing it on; a [`Passing`] slot holds the frame of each such signal
 //! and how far back it has gone, and the next older action gets it.
 //!
+//! # Debuggers
+//!
+//! A debugger that traces the process gets each SIGTRAP before we do. gdb knows its own breakpoints; it stops at ours ("Program received signal
+//! SIGTRAP") and, continued, does not deliver the signal, so that the thread goes on behind the trap. It has to be told `handle SIGTRAP nostop noprint
+//! pass` once our handler is installed. From its own breakpoints it then has to be continued by `signal 0`: `continue` delivers their SIGTRAP too, with the
+//! program counter set back, and arrives at the breakpoint again. A claim has to let such a signal pass; if it comes here as one that was sent, nobody
+//! else handles it, and a debugger traces, it is ignored.
+//!
 //! # Reentrancy
 //!
 //! The handler allocates nothing, takes no lock and uses no thread-local storage. `SA_NODEFER`: an action that we call, or
 //! a handler that interrupts ours, may run into traps itself. `SA_ONSTACK`: code that traps may run on a stack of its own size; one
-//! signal frame must fit the alternate stack.
+//! signal frame and 4 KiB must fit the alternate stack.
 //!
 //! # Memory
 //!
@@ -37,9 +45,19 @@ pub enum Claimed {
     Foreign,
 }
 
+/// Where a SIGTRAP comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The CPU has executed the trap.
+    Cpu,
+    /// Somebody has sent it: for some other reason, or a debugger that took the CPU's and now passes it on (the kernel then forgets what it
+    /// was for, `ptrace_signal` in `kernel/signal.c`).
+    Sent,
+}
+
 /// Decides about the trap at [`TrapFrame::trap_address`]. Runs in a signal handler, possibly several times at once and
 /// nested: it must be async-signal-safe.
-pub type Claim = fn(&mut TrapFrame) -> Claimed;
+pub type Claim = fn(&mut TrapFrame, Origin) -> Claimed;
 
 /// Why SIGTRAP cannot be handled.
 #[derive(Debug, thiserror::Error)]
@@ -153,22 +171,20 @@ impl Action {
 extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t` to an SA_SIGINFO handler, and whoever calls us as their previous action does too.
     let code = unsafe { (*info).si_code };
-    if code == TRAP_CODE {
-        // SAFETY: as above for the context, which is a `ucontext_t` that nobody else refers to while the handler runs.
-        let frame = unsafe { &mut *context.cast::<TrapFrame>() };
-        if claim_of(frame) == Claimed::Ours {
-            return;
-        }
+    let origin = if code == TRAP_CODE { Origin::Cpu } else { Origin::Sent };
+    // SAFETY: as above for the context, which is a `ucontext_t` that nobody else refers to while the handler runs.
+    let frame = unsafe { &mut *context.cast::<TrapFrame>() };
+    if claim_of(frame, origin) == Claimed::Foreign {
+        pass_on(signal, info, context);
     }
-    pass_on(signal, info, context);
 }
 
-fn claim_of(frame: &mut TrapFrame) -> Claimed {
+fn claim_of(frame: &mut TrapFrame, origin: Origin) -> Claimed {
     // Relaxed: stored before the handler was installed.
     let claim = CLAIM.load(Ordering::Relaxed);
     // SAFETY: not zero once the handler is installed, and only ever stored from a `Claim`.
     let claim = unsafe { mem::transmute::<usize, Claim>(claim) };
-    claim(frame)
+    claim(frame, origin)
 }
 
 /// Gives the signal to the action behind ours that has not had it yet.
@@ -200,7 +216,14 @@ fn call(action: *const Action, signal: i32, info: *mut libc::siginfo_t, context:
     // SAFETY: null (the signal has come back from all of them), or an action that is never freed.
     let handler = unsafe { action.as_ref() }.map_or(libc::SIG_DFL, |action| action.action.sa_sigaction);
     match handler {
-        libc::SIG_DFL => end_process(info),
+        libc::SIG_DFL => {
+            // gdb, told to pass SIGTRAP, also sends what was its own breakpoint's.
+            // SAFETY: valid as in `on_trap`.
+            let executed = unsafe { (*info).si_code } == TRAP_CODE;
+            if executed || !is_traced() {
+                end_process(info);
+            }
+        }
         libc::SIG_IGN => {
             // The kernel does not let a trap be ignored (`force_sig_info_to_task`); a signal that was sent, it does.
             // SAFETY: valid as in `on_trap`.
@@ -222,6 +245,18 @@ fn call(action: *const Action, signal: i32, info: *mut libc::siginfo_t, context:
             handler(signal);
         }
     }
+}
+
+/// Whether a debugger traces this process. Async-signal-safe.
+pub fn is_traced() -> bool {
+    const FIELD: &[u8] = b"TracerPid:\t";
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(c"/proc/self/status", flags, rustix::fs::Mode::empty()) else { return false };
+    // The field is among the first eight lines.
+    let mut text = [0; 512];
+    let Ok(len) = rustix::io::read(&file, &mut text) else { return false };
+    let at = text[..len].windows(FIELD.len()).position(|window| window == FIELD);
+    at.and_then(|at| text[..len].get(at + FIELD.len())).is_some_and(|&digit| digit != b'0')
 }
 
 /// Lets the default action happen, with the signal's own information for the core dump and the parent.

@@ -30,6 +30,8 @@ mod chunks;
 #[cfg(feature = "std")]
 mod address;
 #[cfg(feature = "std")]
+pub mod key;
+#[cfg(feature = "std")]
 pub mod observe;
 #[cfg(feature = "std")]
 mod pack;

@@ -1,18 +1,29 @@
-//! The one unsafe module of this crate: mappings of the baselines, the peers' unsafe interfaces, and entering compiled code.
+//! The one unsafe module of this crate: mappings of the baselines, the peers' unsafe interfaces, entering
+//! compiled code, changing it, and signals.
 #![expect(
     unsafe_code,
     reason = "maps memory, writes and calls code; everything outside this module uses its safe interface"
 )]
 
 mod area;
+mod held;
+#[cfg(feature = "peers")]
+mod peer_key;
 #[cfg(feature = "peers")]
 mod peers;
 mod population;
+mod sites;
+mod trap_action;
 
 pub(crate) use area::CodeArea;
+pub(crate) use held::while_held;
+#[cfg(feature = "peers")]
+pub(crate) use peer_key::PeerKey;
 #[cfg(feature = "peers")]
 pub(crate) use peers::{Allocated, DualAllocator, OwnedModule};
 pub(crate) use population::Population;
+pub(crate) use sites::{Sites, Switch, Trapping};
+pub(crate) use trap_action::with_empty_trap_handler;
 
 /// Makes freshly written code visible to instruction fetch, where the CPU does not see to that itself.
 fn make_visible(start: std::ptr::NonNull<u8>, len: usize) {

@@ -2,12 +2,13 @@
 
 use crate::{BenchError, Suite};
 
+pub mod keys;
 pub mod pack;
 
 /// Every suite there is.
 #[must_use]
 pub fn all() -> Vec<Box<dyn Suite>> {
-    vec![Box::new(pack::Pack)]
+    vec![Box::new(pack::Pack), Box::new(keys::Keys)]
 }
 
 /// The suites with these names, all if there are no names.

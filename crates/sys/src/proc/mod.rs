@@ -56,9 +56,11 @@ pub enum ProcError {
 }
 
 impl ProcError {
-    /// Whether the file does not exist: this kernel lacks the setting, or the file system is not mounted.
+    /// Whether the file does not exist: this kernel lacks the setting, the file system is not mounted, or the thread has ended, perhaps since the
+    /// file was opened (ESRCH).
     pub fn is_absent(&self) -> bool {
-        matches!(self, Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound)
+        let ended = |source: &io::Error| source.raw_os_error() == Some(libc::ESRCH);
+        matches!(self, Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound || ended(source))
     }
 
     fn read(path: &Path, source: io::Error) -> Self {

@@ -103,9 +103,9 @@ impl Key {
         self.enabled.load(Ordering::Relaxed)
     }
 
-    /// How many branches there are on it: instructions, after inlining. Zero on machines without patching.
-    pub fn sites(&self) -> usize {
-        change::sites_of(self).len()
+    /// The addresses of the branches on it, as they are after inlining. None on machines without patching.
+    pub fn sites(&self) -> Vec<usize> {
+        change::sites_of(self).iter().map(|site| site.address).collect()
     }
 
     /// Asks for the key to be on, until [`disable`](Self::disable) is called as often.

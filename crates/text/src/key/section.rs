@@ -179,12 +179,16 @@ impl Object {
         field.expose_provenance().wrapping_add_signed(distance as isize)
     }
 
+    /// Where the field at `offset` bytes of the note points to.
+    fn field(self, offset: usize) -> usize {
+        Self::follow(self.0.as_ptr().wrapping_byte_add(offset).cast())
+    }
+
     /// Every key, in the order of the section.
     pub(super) fn keys(self) -> impl Iterator<Item = NonNull<Key>> {
-        let note = self.0.as_ptr();
-        // SAFETY: 1. of `new`: the note is there; only the field's address is computed.
-        let (start, end) = unsafe { (&raw const (*note).keys_start, &raw const (*note).keys_end) };
-        (Self::follow(start)..Self::follow(end)).step_by(size_of::<Key>()).filter_map(|address| {
+        let start = self.field(mem::offset_of!(Note, keys_start));
+        let end = self.field(mem::offset_of!(Note, keys_end));
+        (start..end).step_by(size_of::<Key>()).filter_map(|address| {
             let key = NonNull::new(ptr::with_exposed_provenance_mut::<Key>(address))?;
             // The first holds zeros, which is a key without a name and nothing else.
             // SAFETY: the section holds keys, all of whose fields may hold any value.
@@ -195,10 +199,9 @@ impl Object {
 
     /// Every site, in the order of the section.
     pub(super) fn sites(self) -> impl Iterator<Item = Site> {
-        let note = self.0.as_ptr();
-        // SAFETY: 1. of `new`: the note is there; only the field's address is computed.
-        let (start, end) = unsafe { (&raw const (*note).sites_start, &raw const (*note).sites_end) };
-        (Self::follow(start)..Self::follow(end)).step_by(size_of::<Entry>()).filter_map(|address| {
+        let start = self.field(mem::offset_of!(Note, sites_start));
+        let end = self.field(mem::offset_of!(Note, sites_end));
+        (start..end).step_by(size_of::<Entry>()).filter_map(|address| {
             // SAFETY: the section holds entries of this size, which nobody writes to.
             let flags = unsafe { ptr::with_exposed_provenance::<u32>(address + mem::offset_of!(Entry, flags)).read() };
             let field = |offset: usize| Self::follow(ptr::with_exposed_provenance::<i32>(address + offset));

@@ -9,12 +9,12 @@ use palimpsest_sys::trap;
 use super::arch::{self, Refusal};
 use super::domain::{Domain, MAX_SITES, State};
 use super::error::{AddError, PokeError};
-use super::handler::{claim, traps_hit};
+use super::handler::{claim, is_trap, traps_hit};
 use super::log::{self, PatchRecord};
 use super::machine::{Target, UserMachine};
 use super::protocol::{Failed, apply_by_single_stores, apply_by_traps};
 use super::site::{Code, Site};
-use super::threads::who_blocks_traps;
+use super::threads::{Patience, who_blocks_traps};
 use crate::pack::{OutsideProgram, Program};
 
 /// How the sites of a batch were changed.
@@ -261,7 +261,8 @@ fn choose(choice: ModeChoice, sites: &[Site], targets: &[Target<'_>]) -> Result<
         (Some(site), _) => return Err(PokeError::NotEmulated { address: site.address, new: site.new }),
         (None, _) => {}
     }
-    match (who_blocks_traps().map_err(PokeError::Threads)?, misfit) {
+    let patience = if misfit.is_none() && !alone { Patience::None } else { Patience::Some };
+    match (who_blocks_traps(patience).map_err(PokeError::Threads)?, misfit) {
         (None, _) => Ok(Mode::Trap),
         (Some(_), None) if !alone => Ok(Mode::SingleStore),
         (Some(tid), _) => Err(PokeError::Blocked { tid }),
@@ -311,12 +312,15 @@ fn run(
     }
 }
 
-/// Finishes what was under way in the parent when this process was forked.
+/// Finishes what was under way in the parent when this process was forked: sites that trap become what they behave as.
 fn finish_inherited(domain: &Domain, state: &mut State) -> Result<(), PokeError> {
-    let Some(sites) = domain.inherited().filter(|sites| !sites.is_empty()) else { return Ok(()) };
-    let targets = vec![Target::Text; sites.len()];
-    // What the parent had done to a site of these is unknown; doing all of it again is right for each state.
-    run(domain, state, &sites, &targets, Mode::Trap)?;
+    let mut sites = domain.inherited();
+    sites.retain(|site| is_trap(site.address));
+    if !sites.is_empty() {
+        let targets = vec![Target::Text; sites.len()];
+        // Whether the parent had stored a tail is unknown; storing it again changes nothing.
+        run(domain, state, &sites, &targets, Mode::Trap)?;
+    }
     domain.forget_inherited();
     Ok(())
 }

@@ -146,24 +146,32 @@ impl Domain {
         self.in_flight.store(sites, Ordering::Release);
     }
 
-    /// The sites in private memory that were under way when this process was forked.
-    pub(super) fn inherited(&self) -> Option<Vec<Site>> {
-        let parent = self.parent?;
-        let knows = |site: &&Site| parent.private().find(site.address).is_some();
-        // Acquire, partner: `set_in_flight`, in another process.
-        let sites = parent.in_flight.load(Ordering::Acquire);
-        // SAFETY: null, or a vector that was alive and complete at the time of the fork, in a private copy that nobody changes.
-        unsafe { sites.as_ref() }.map(|sites| sites.iter().filter(knows).copied().collect())
+    /// The sites in private memory that were under way when this process, or one that it descends from, was forked. Some may not have their
+    /// trap yet, or no longer.
+    pub(super) fn inherited(&self) -> Vec<Site> {
+        self.ancestors().flat_map(Self::left_behind).collect()
     }
 
-    /// What the parent's handler knew is no longer needed.
+    fn left_behind(&self) -> Vec<Site> {
+        // Acquire, partner: `set_in_flight`, in another process.
+        let sites = self.in_flight.load(Ordering::Acquire);
+        // SAFETY: null, or a vector that was alive and complete at the time of the fork, in a private copy that nobody changes.
+        let sites = unsafe { sites.as_ref() }.map_or(&[][..], Vec::as_slice);
+        sites.iter().filter(|site| self.private().find(site.address).is_some()).copied().collect()
+    }
+
+    /// What ancestors' handlers knew of private memory is no longer needed.
     pub(super) fn forget_inherited(&self) {
-        if let Some(parent) = self.parent {
-            parent.set_in_flight(None);
-            if !parent.private().stamp().is_multiple_of(2) {
-                parent.private().withdraw();
+        for domain in self.ancestors() {
+            domain.set_in_flight(None);
+            if !domain.private().stamp().is_multiple_of(2) {
+                domain.private().withdraw();
             }
         }
+    }
+
+    fn ancestors(&self) -> impl Iterator<Item = &'static Self> {
+        std::iter::successors(self.parent, |domain| domain.parent)
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use palimpsest_sys::trap::{Claimed, TrapFrame};
+use palimpsest_sys::trap::{Claimed, Origin, TrapFrame, is_traced};
 
 use super::arch;
 use super::domain::Domain;
@@ -20,15 +20,23 @@ pub fn traps_hit() -> u64 {
 }
 
 /// See [`Claim`](palimpsest_sys::trap::Claim).
-pub(super) fn claim(frame: &mut TrapFrame) -> Claimed {
+///
+/// A signal that was sent may be a site's trap that a debugger passes on; it counts as one if the thread stands behind a site. The code is not looked at: the
+/// thread may stand anywhere.
+pub(super) fn claim(frame: &mut TrapFrame, origin: Origin) -> Claimed {
     let address = frame.trap_address();
-    match judge(address, Domain::all_tables(), is_trap) {
+    let verdict = judge(address, Domain::all_tables(), |address| origin == Origin::Sent || is_trap(address));
+    match verdict {
         Verdict::Act(action) => {
             let next = match arch::holds(action.condition, frame.flags()) {
                 true => action.target,
                 false => action.otherwise,
             };
             frame.resume_at(next);
+        }
+        // A debugger delivers its own breakpoints' signals too, and has set the program counter back by itself.
+        Verdict::Retry if !Domain::all_tables().any(|table| table.knew(address)) && is_traced() => {
+            return Claimed::Ours;
         }
         Verdict::Retry => frame.resume_at(address),
         Verdict::Foreign => return Claimed::Foreign,
@@ -38,8 +46,8 @@ pub(super) fn claim(frame: &mut TrapFrame) -> Claimed {
     Claimed::Ours
 }
 
-/// Whether the code at `address`, which has just been run, is the trap now.
-fn is_trap(address: usize) -> bool {
+/// Whether the code at `address`, which has just been run or is a site, is the trap now.
+pub(super) fn is_trap(address: usize) -> bool {
     let code = std::ptr::with_exposed_provenance::<u8>(address);
     (0..arch::TRAP.len()).all(|offset| {
         // SAFETY: within the instruction.

@@ -49,7 +49,7 @@
 //!
 //! A `vfork` child is a part of the process as far as all of this goes.
 
-mod arch;
+pub mod arch;
 #[cfg(all(test, loom))]
 mod loom_tests;
 #[cfg(all(test, not(loom)))]
@@ -66,8 +66,6 @@ mod domain;
 mod error;
 #[cfg(feature = "std")]
 mod handler;
-#[cfg(all(test, not(loom), target_arch = "x86_64"))]
-mod handler_tests;
 #[cfg(feature = "std")]
 mod log;
 #[cfg(feature = "std")]

@@ -118,6 +118,12 @@ impl<'m> Table<'m> {
         }
     }
 
+    /// Whether `address` was a site of the last batch that was published here, be it withdrawn or not. A guess if a batch begins at
+    /// the same time.
+    pub fn knew(&self, address: usize) -> bool {
+        self.look_up(address).is_some()
+    }
+
     fn look_up(&self, address: usize) -> Option<Action> {
         // Relaxed, here and below: the caller verifies the stamp. Values of a later publication may be mixed in; they are
         // numbers, and the count is bounded.
@@ -233,6 +239,6 @@ mod tests {
             }
             true
         };
-        assert_eq!(super::judge(8, [table].into_iter(), is_trap), Verdict::Act(action(1)));
+        assert_eq!(judge(8, [table].into_iter(), is_trap), Verdict::Act(action(1)));
     }
 }

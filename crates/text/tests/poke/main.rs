@@ -9,7 +9,15 @@ mod isa;
 
 mod basics;
 mod blob;
+#[cfg(target_arch = "x86_64")]
+mod debugger;
+mod processes;
+#[cfg(target_arch = "x86_64")]
+mod sigtrap;
 mod torture;
+mod writing;
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_text::Program;
 use palimpsest_text::poke::Batch;
@@ -75,5 +83,14 @@ impl Generated {
     pub(crate) fn run_program(&self, program: &Program) -> Vec<Version> {
         // SAFETY: 1. the tests load it so, and it is borrowed.
         unsafe { self.run(program.entry()) }
+    }
+}
+
+/// Says stop when it goes, also by a panic, so that other threads of a scope end.
+pub(crate) struct StopOnDrop<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }

@@ -59,7 +59,7 @@ macro_rules! __palimpsest_call_entry {
     ($call:path, $first:path, $type:ty) => {{
         // Its own signature is of no account: it passes on what it gets, whatever the convention.
         #[unsafe(naked)]
-        extern "C" fn entry() {
+        extern "C-unwind" fn entry() {
             ::core::arch::naked_asm!(
                 "2:",
                 "b {target}",
@@ -71,7 +71,7 @@ macro_rules! __palimpsest_call_entry {
         }
         // SAFETY: one function pointer is made of another. The code at `entry` is a jump to a function of the type
         // `$type`: `$first`, checked by `static_call!`, or one that `StaticCall::set` took.
-        unsafe { ::core::mem::transmute::<extern "C" fn(), $type>(entry as extern "C" fn()) }
+        unsafe { ::core::mem::transmute::<extern "C-unwind" fn(), $type>(entry as extern "C-unwind" fn()) }
     }};
 }
 

@@ -4,7 +4,7 @@ use super::Refusal;
 use crate::poke::site::Action;
 
 /// `brk #0`. Sites never trap here: a store changes them as a whole.
-pub(in crate::poke) const TRAP: &[u8] = &0xD420_0000_u32.to_le_bytes();
+pub const TRAP: &[u8] = &0xD420_0000_u32.to_le_bytes();
 
 /// Arm ARM (DDI 0487), B2.2.5 "Concurrent modification and execution of instructions": between these, and only these, a core executes
 /// the old or the new instruction without further ado. Mask and value of each.
@@ -20,7 +20,7 @@ const PATCHABLE: [(u32, u32); 8] = [
 ];
 
 /// Whether the change is one of the architecture's. There is no action, since there is no trap.
-pub(in crate::poke) fn check(address: usize, old: &[u8], new: &[u8]) -> Result<Option<Action>, Refusal> {
+pub fn check(address: usize, old: &[u8], new: &[u8]) -> Result<Option<Action>, Refusal> {
     if !address.is_multiple_of(4) {
         return Err(Refusal::Misaligned);
     }
@@ -37,12 +37,12 @@ fn is_patchable(code: &[u8]) -> bool {
 }
 
 /// Whether a site is one aligned instruction.
-pub(in crate::poke) fn fits_single_store(address: usize, len: usize) -> bool {
+pub fn fits_single_store(address: usize, len: usize) -> bool {
     address.is_multiple_of(4) && len == 4
 }
 
 /// No condition is ever asked for, since there is no action.
-pub(in crate::poke) fn holds(_condition: u8, _flags: u64) -> bool {
+pub fn holds(_condition: u8, _flags: u64) -> bool {
     true
 }
 
@@ -51,7 +51,7 @@ pub(in crate::poke) fn holds(_condition: u8, _flags: u64) -> bool {
 /// # Safety
 ///
 /// 1. 4 bytes are writable at `alias`, which is aligned to them.
-pub(in crate::poke) unsafe fn store_whole(alias: *mut u8, bytes: &[u8]) {
+pub unsafe fn store_whole(alias: *mut u8, bytes: &[u8]) {
     let Ok(bytes) = bytes.try_into() else { return };
     #[expect(clippy::cast_ptr_alignment, reason = "aligned, by 1")]
     let word = alias.cast::<u32>();
@@ -61,10 +61,10 @@ pub(in crate::poke) unsafe fn store_whole(alias: *mut u8, bytes: &[u8]) {
 }
 
 /// Whether there are traps to change sites by.
-pub(in crate::poke) const TRAPS: bool = false;
+pub const TRAPS: bool = false;
 
 /// Whether a single store through `/proc/self/mem` is one: the kernel copies an aligned word of 4 bytes by one store.
-pub(in crate::poke) const TEXT_BY_SINGLE_STORE: bool = true;
+pub const TEXT_BY_SINGLE_STORE: bool = true;
 
 #[cfg(test)]
 mod tests {

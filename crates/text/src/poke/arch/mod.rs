@@ -2,9 +2,10 @@
 
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "other.rs")]
 mod isa;
 
-pub(super) use isa::{TEXT_BY_SINGLE_STORE, TRAP, TRAPS, check, fits_single_store, holds, store_whole};
+pub use isa::{TEXT_BY_SINGLE_STORE, TRAP, TRAPS, check, fits_single_store, holds, store_whole};
 
 /// Why an instruction cannot be poked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

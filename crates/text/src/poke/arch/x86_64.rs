@@ -7,21 +7,21 @@ use super::Refusal;
 use crate::poke::site::Action;
 
 /// `int3`.
-pub(in crate::poke) const TRAP: &[u8] = &[0xCC];
+pub const TRAP: &[u8] = &[0xCC];
 
 /// The condition that always holds; below it are the 16 of `Jcc`.
 const ALWAYS: u8 = 16;
 
 /// Whether there are traps to change sites by.
-pub(in crate::poke) const TRAPS: bool = true;
+pub const TRAPS: bool = true;
 
 /// Whether a single store through `/proc/self/mem` is one: the kernel's `rep movsb` promises no such thing.
-pub(in crate::poke) const TEXT_BY_SINGLE_STORE: bool = false;
+pub const TEXT_BY_SINGLE_STORE: bool = false;
 
 /// What the new instruction at `address` does, as far as that can be emulated.
 ///
 /// Any single instruction may be old; that it is one only the caller can know.
-pub(in crate::poke) fn check(address: usize, _old: &[u8], new: &[u8]) -> Result<Option<Action>, Refusal> {
+pub fn check(address: usize, _old: &[u8], new: &[u8]) -> Result<Option<Action>, Refusal> {
     let after = |len: usize| address.wrapping_add(len);
     let short = |displacement: u8| after(2).wrapping_add_signed(isize::from(displacement.cast_signed()));
     let near = |len: usize, bytes: [u8; 4]| after(len).wrapping_add_signed(i32::from_le_bytes(bytes) as isize);
@@ -70,12 +70,12 @@ fn operand_len(modrm: u8, sib: Option<u8>) -> usize {
 }
 
 /// Whether a site lies in one naturally aligned word of 8 bytes.
-pub(in crate::poke) fn fits_single_store(address: usize, len: usize) -> bool {
+pub fn fits_single_store(address: usize, len: usize) -> bool {
     address / 8 == (address + len - 1) / 8
 }
 
 /// Whether a condition of [`Action`] holds under these flags (Intel SDM vol. 1, appendix B).
-pub(in crate::poke) fn holds(condition: u8, flags: u64) -> bool {
+pub fn holds(condition: u8, flags: u64) -> bool {
     let flag = |bit: u32| flags >> bit & 1 == 1;
     let (carry, parity, zero, sign, overflow) = (flag(0), flag(2), flag(6), flag(7), flag(11));
     let positive = match condition >> 1 {
@@ -97,7 +97,7 @@ pub(in crate::poke) fn holds(condition: u8, flags: u64) -> bool {
 /// # Safety
 ///
 /// 1. The word of 8 bytes that the site lies in is writable at `alias`, which has the site's alignment, and nobody else stores to it.
-pub(in crate::poke) unsafe fn store_whole(alias: *mut u8, bytes: &[u8]) {
+pub unsafe fn store_whole(alias: *mut u8, bytes: &[u8]) {
     let inside = alias.addr() % 8;
     #[expect(clippy::cast_ptr_alignment, reason = "aligned down to 8")]
     let word = alias.wrapping_sub(inside).cast::<u64>();
@@ -108,6 +108,14 @@ pub(in crate::poke) unsafe fn store_whole(alias: *mut u8, bytes: &[u8]) {
     // SAFETY: mapped writable (1), aligned.
     unsafe { word.write_volatile(u64::from_le_bytes(value)) };
 }
+
+#[cfg(all(test, not(loom), feature = "std"))]
+#[path = "x86_64_emulation.rs"]
+mod emulation;
+
+#[cfg(all(test, not(loom), feature = "std"))]
+#[path = "x86_64_fork.rs"]
+mod fork;
 
 #[cfg(test)]
 mod tests {

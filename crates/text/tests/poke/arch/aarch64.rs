@@ -10,7 +10,7 @@ pub(crate) fn generate(sites: usize) -> Generated {
     const SKIP: u32 = 0x1400_0003;
     let mut code = Vec::new();
     let mut places = Vec::new();
-    let mut push = |instruction: u32, code: &mut Vec<u8>| code.extend(instruction.to_le_bytes());
+    let push = |instruction: u32, code: &mut Vec<u8>| code.extend(instruction.to_le_bytes());
     for index in 0..sites {
         for _ in 0..index % 15 {
             push(NOP, &mut code);

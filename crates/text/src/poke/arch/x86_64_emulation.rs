@@ -2,9 +2,10 @@
 
 use palimpsest_sys::trap;
 
-use super::handler::claim;
-use super::{arch, domain::Domain, traps_hit};
 use crate::Packs;
+use crate::poke::domain::Domain;
+use crate::poke::handler::claim;
+use crate::poke::{arch, traps_hit};
 
 /// Bytes of the two instructions that load a flag set.
 const PROLOGUE: &[u8] = &[0x57, 0x9D]; // push rdi; popfq

@@ -1,0 +1,27 @@
+//! What is different for each ISA: programs full of sites.
+//!
+//! Such a program is a function without arguments that returns how many of its sites fall through. A site that is off is a NOP, and the
+//! instruction after it counts; one that is on jumps past that instruction.
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(target_arch = "aarch64")]
+use aarch64 as isa;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as isa;
+
+pub(crate) use isa::{OFF, ON, site_offset};
+
+/// The program of so many sites, all of them off.
+pub(crate) fn program(sites: usize) -> Vec<u8> {
+    isa::program(sites, &OFF)
+}
+
+/// The same with a trap in the place of each site, which a handler that does nothing passes; none if this ISA changes sites
+/// without traps.
+pub(crate) fn trapping(sites: usize) -> Option<Vec<u8>> {
+    isa::TRAPPING.map(|trap| isa::program(sites, &trap))
+}

@@ -1,0 +1,119 @@
+//! `keys.handler`: what a trap of a batch costs the thread that runs into it, beyond what any signal costs.
+//!
+//! A batch of so many sites is held open, and a thread runs through all of them; in turns, it runs through the same programs with
+//! permanent traps and a handler that does nothing.
+
+use std::time::Duration;
+
+use super::{failed, open_packs};
+use crate::clock::Stopwatch;
+use crate::machine::{Sites, Trapping, while_held, with_empty_trap_handler};
+use crate::record::{Entry, Unit};
+use crate::sampler::{Summary, interleave};
+use crate::suite::Group;
+use crate::{BenchError, Context, PlaceError};
+
+const COUNTS: [usize; 3] = [1, 56, 10_000];
+
+/// Traps of one measurement, and at least one pass.
+const TRAPS: usize = 4000;
+
+/// Pairs of measurements while one batch is held. The sample is the median of their differences.
+const PAIRS: usize = 7;
+
+/// Time for all rounds.
+const BUDGET: Duration = Duration::from_secs(20);
+
+fn id(count: usize) -> String {
+    format!("keys.handler.{count}")
+}
+
+pub(super) fn group() -> Group {
+    Group {
+        id: "keys.handler".to_owned(),
+        title: "one trap of a batch, beyond the bare signal".to_owned(),
+        figures: COUNTS.map(id).into(),
+    }
+}
+
+/// Programs with so many sites, and the same with permanent traps.
+struct Runner {
+    sites: Sites,
+    trapping: Trapping,
+    holds: u64,
+    /// Nanoseconds of bare signals.
+    bare: Vec<f64>,
+}
+
+pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
+    let group = group();
+    if !context.wants(&group) {
+        return Ok(());
+    }
+    context.begin(&group.id);
+    let packs = open_packs(&group.id)?;
+    let wrap = || failed(&group.id, "handler");
+    let mut runners = Vec::new();
+    for count in COUNTS {
+        let sites = Sites::place(&packs, count).map_err(wrap())?;
+        let Some(trapping) = Trapping::place(&packs, count).map_err(wrap())? else {
+            context.skip("keys.handler.*", "this architecture changes code without traps");
+            return Ok(());
+        };
+        runners.push(Runner { sites, trapping, holds: 0, bare: Vec::new() });
+    }
+    let taken = interleave(&mut runners, context.effort.rounds(12, 45, BUDGET), sample);
+    let taken = match taken {
+        Ok(taken) => taken,
+        // A matter of luck on a machine that gives the two threads no time at once.
+        Err(error @ PlaceError::NotHeld { .. }) => {
+            context.skip_failed("keys.handler.*", &error);
+            return Ok(());
+        }
+        Err(error) => return Err(wrap()(error)),
+    };
+    let mut least: Option<f64> = None;
+    for (runner, samples) in runners.iter().zip(taken) {
+        let (Some(summary), Some(bare)) = (Summary::of(&samples), Summary::of(&runner.bare)) else {
+            continue;
+        };
+        let least = *least.get_or_insert(summary.median);
+        let note =
+            format!("beyond {:.0} ns of a bare signal; {:.2} × that of 1 site", bare.median, summary.median / least);
+        context.record(Entry::new(id(runner.sites.count()), Unit::Nanoseconds, summary).with_note(note));
+    }
+    context.done();
+    Ok(())
+}
+
+/// Nanoseconds per trap beyond the bare signal.
+fn sample(runner: &mut Runner) -> Result<f64, PlaceError> {
+    runner.holds += 1;
+    let (sites, trapping) = (&runner.sites, &runner.trapping);
+    // Nothing is allocated while the batch is held.
+    let mut pairs = [(0.0, 0.0); PAIRS];
+    while_held(sites, runner.holds, || {
+        for (bare, served) in &mut pairs {
+            *bare = with_empty_trap_handler(trapping, |run| per_trap(sites.count(), run))?;
+            *served = per_trap(sites.count(), &|| sites.run());
+        }
+        Ok::<(), PlaceError>(())
+    })??;
+    let median = |of: fn(&(f64, f64)) -> f64| {
+        let values: Vec<f64> = pairs.iter().map(of).collect();
+        Summary::of(&values).map_or(f64::NAN, |summary| summary.median)
+    };
+    runner.bare.push(median(|(bare, _)| *bare));
+    Ok(median(|(bare, served)| served - bare))
+}
+
+/// Nanoseconds per trap of a function that runs into `count` of them.
+fn per_trap(count: usize, run: &dyn Fn() -> u64) -> f64 {
+    let passes = (TRAPS / count).max(1);
+    run();
+    let started = Stopwatch::start();
+    for _ in 0..passes {
+        run();
+    }
+    started.elapsed().as_secs_f64() * 1e9 / (passes * count) as f64
+}

@@ -1,0 +1,107 @@
+//! Suite `keys`: changing running code in batches against site by site, and what a branch on a static key costs.
+
+mod branch;
+mod handler;
+mod load;
+mod syncs;
+mod text_key;
+mod toggle;
+
+use palimpsest_text::Packs;
+
+use crate::suite::Group;
+use crate::{BenchError, Context, PlaceError, Suite};
+
+/// See the module.
+pub struct Keys;
+
+impl Suite for Keys {
+    fn id(&self) -> &'static str {
+        "keys"
+    }
+
+    fn description(&self) -> &'static str {
+        "poke and static keys: switching many sites of running code, and passing them"
+    }
+
+    fn groups(&self) -> Vec<Group> {
+        let mut groups = vec![branch::group()];
+        groups.extend(toggle::groups());
+        groups.extend(syncs::groups());
+        groups.push(handler::group());
+        groups
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
+        // Branches first: a page of text that was written to is a page of its own afterwards, no longer part of a huge one.
+        branch::run(context)?;
+        toggle::run(context)?;
+        syncs::run(context)?;
+        handler::run(context)
+    }
+}
+
+/// How the sites are switched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Way {
+    /// All in one batch.
+    Batched,
+    /// One batch for each.
+    OneByOne,
+}
+
+impl Way {
+    const ALL: [Self; 2] = [Self::Batched, Self::OneByOne];
+
+    /// Name in ids.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Batched => "batched",
+            Self::OneByOne => "one_by_one",
+        }
+    }
+}
+
+/// The error of a contestant that has to work.
+fn failed(id: &str, contestant: &str) -> impl FnOnce(PlaceError) -> BenchError {
+    let (id, contestant) = (id.to_owned(), contestant.to_owned());
+    move |source| BenchError::Contestant { id, contestant, source }
+}
+
+/// Fails unless as many sites are off as should be.
+fn expect(id: &str, contestant: &str, expected: u64, found: u64) -> Result<(), BenchError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(BenchError::WrongResult { id: id.to_owned(), contestant: contestant.to_owned(), expected, found })
+}
+
+fn open_packs(id: &str) -> Result<Packs, BenchError> {
+    Packs::new().map_err(PlaceError::from).map_err(failed(id, "packs"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn the_agreed_ids_exist_once_each() {
+        let ids: Vec<String> = Keys.groups().into_iter().flat_map(|group| group.figures).collect();
+        let distinct: HashSet<&String> = ids.iter().collect();
+        assert_eq!(distinct.len(), ids.len());
+        let mut agreed = vec!["keys.traps_hit".to_owned(), "keys.toggle.56.static_keys.t0".to_owned()];
+        agreed.extend(["off", "on", "atomic_load", "tracing_event", "none"].map(|who| format!("keys.branch.{who}")));
+        agreed.extend([1, 56, 10_000].map(|sites| format!("keys.handler.{sites}")));
+        for way in ["one_by_one", "batched"] {
+            agreed.extend([56, 10_000].map(|sites| format!("keys.syncs.{sites}.{way}")));
+            for sites in [1, 56, 1000, 10_000] {
+                agreed.extend([0, 1, 2].map(|threads| format!("keys.toggle.{sites}.{way}.t{threads}")));
+            }
+        }
+        for id in agreed {
+            assert!(distinct.contains(&id), "{id} is missing");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What becomes of a branch and a static call, for both architectures: assembly of the plugin's functions, compared
+//! with `golden/<architecture>.s`. `PALIMPSEST_BLESS=1` writes those files anew; then read what has changed.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+/// The functions to look at.
+const FUNCTIONS: [&str; 3] = ["plugin_unlikely", "plugin_likely", "plugin_call"];
+
+/// The assembly of the plugin, optimised, for `target`; `None` if its standard library is not installed, or cargo is not here.
+fn assembly(target: &str) -> Option<String> {
+    let sysroot = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output().ok()?;
+    if !Path::new(String::from_utf8(sysroot.stdout).ok()?.trim()).exists() {
+        return None;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("plugin.s");
+    let target_directory = std::env::current_exe().unwrap().parent()?.parent()?.parent()?.join("golden");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["rustc", "--quiet", "--release", "--example", "key_plugin", "--target", target]);
+    cargo.args(["--no-default-features", "--features", "std", "--manifest-path"]);
+    cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).arg("--target-dir").arg(target_directory);
+    cargo.args(["--", "-Ccodegen-units=1", "-Cdebuginfo=0"]);
+    // There may be no linker for the target, and none is needed: cargo then misses the library, and we have the assembly.
+    cargo.args(["-Clinker=true".to_owned(), format!("--emit=asm={}", file.display())]);
+    let output = cargo.output().ok()?;
+    assert!(file.exists(), "the plugin does not compile for {target}: {}", String::from_utf8_lossy(&output.stderr));
+    Some(std::fs::read_to_string(file).unwrap())
+}
+
+/// The instructions and labels of `function`, without what tells the assembler and debuggers about it, without the site's
+/// entry, and without what is different each time in names.
+fn body(assembly: &str, function: &str) -> String {
+    let start = format!("{function}:");
+    let lines = assembly.lines().map(str::trim_end).skip_while(|line| *line != start);
+    let mut body = String::new();
+    let mut in_entry = false;
+    for line in lines.take_while(|line| !line.starts_with(".Lfunc_end")) {
+        in_entry |= line.starts_with(".Lpalimpsest_sites");
+        let directive = line.trim_start();
+        let is_noise =
+            directive.is_empty() || [".cfi", "#", "//", ".Ltmp"].iter().any(|start| directive.starts_with(start));
+        if !in_entry && !is_noise {
+            writeln!(body, "{}", without_numbers(line)).unwrap();
+        }
+        in_entry &= !directive.starts_with(".section\t.text");
+    }
+    assert!(!body.is_empty(), "there is no {function}");
+    body
+}
+
+/// `line` without the number of the function in labels (`.LBB7_3`) and without hashes (`17h0123456789abcdefE`).
+fn without_numbers(line: &str) -> String {
+    const HASH: usize = 16;
+    let mut parts = line.split(".LBB");
+    let mut clean = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        clean.push_str(".LBB_");
+        clean.push_str(part.split_once('_').map_or(part, |(_, label)| label));
+    }
+    match clean.find("17h").filter(|at| clean.as_bytes().get(at + 3 + HASH) == Some(&b'E')) {
+        Some(at) => format!("{}{}", &clean[..at], &clean[at + 3 + HASH..]),
+        None => clean,
+    }
+}
+
+fn compare(architecture: &str, target: &str) {
+    if cfg!(feature = "atomic-keys") {
+        return;
+    }
+    let Some(assembly) = assembly(target) else {
+        eprintln!("skipped: no standard library for {target}, or no cargo");
+        return;
+    };
+    let bodies: Vec<String> = FUNCTIONS.iter().map(|function| body(&assembly, function)).collect();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/keys/golden/{architecture}.s"));
+    let found = bodies.join("\n");
+    if std::env::var_os("PALIMPSEST_BLESS").is_some() {
+        std::fs::write(&golden, &found).unwrap();
+    }
+    assert_eq!(found, std::fs::read_to_string(&golden).unwrap(), "PALIMPSEST_BLESS=1 accepts it");
+}
+
+#[test]
+fn x86_64() {
+    compare("x86_64", "x86_64-unknown-linux-gnu");
+}
+
+#[test]
+fn aarch64() {
+    compare("aarch64", "aarch64-unknown-linux-gnu");
+}

@@ -1,0 +1,85 @@
+//! Under gdb: breakpoints elsewhere go on to work while batches run.
+//!
+//! What gdb does with traps, and what it has to be told, is in `palimpsest_sys::trap`.
+
+use std::process::Command;
+
+use palimpsest_text::Packs;
+use palimpsest_text::poke::traps_hit;
+
+use crate::Version::{New, Old};
+use crate::isa::generate;
+use crate::{StopOnDrop, Version};
+
+/// Set in the child.
+const CHILD: &str = "PALIMPSEST_POKE_UNDER_GDB";
+
+const STOPS: usize = 5;
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn poke_breakpoint(round: usize) -> usize {
+    std::hint::black_box(round)
+}
+
+/// Not a test by itself: what gdb runs.
+#[test]
+fn child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let (packs, code) = (Packs::new().unwrap(), generate(500));
+    let program = packs.load(&code.code, 64).unwrap();
+    // Installs the handler; nobody runs into the traps.
+    for version in [New, Old] {
+        let mut batch = palimpsest_text::poke::Batch::new();
+        code.add(&mut batch, &program, 0, version);
+        batch.apply().unwrap();
+    }
+    poke_breakpoint(STOPS);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let hit = traps_hit();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                drop(code.run_program(&program));
+            }
+        });
+        let _stop = StopOnDrop(&stop);
+        let mut batches = 0;
+        for round in 0..STOPS {
+            while traps_hit() < hit + 3 * (round as u64 + 1) || batches < 20 * round {
+                let version: Version = if batches % 2 == 0 { New } else { Old };
+                let mut batch = palimpsest_text::poke::Batch::new();
+                (0..500).for_each(|index| code.add(&mut batch, &program, index, version));
+                batch.apply().unwrap();
+                batches += 1;
+            }
+            assert_eq!(poke_breakpoint(round), round);
+        }
+    });
+    println!("child has hit {} traps", traps_hit() - hit);
+}
+
+#[test]
+fn breakpoints_and_batches_live_together() {
+    let executable = std::env::current_exe().unwrap();
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-batch", "-nx", "-ex", "set debuginfod enabled off", "-ex", "set breakpoint pending on"]);
+    // Not before the handler is installed: gdb also passes on the SIGTRAPs of `exec` and of its own breakpoints.
+    gdb.args(["-ex", "break poke_breakpoint", "-ex", "run", "-ex", "handle SIGTRAP nostop noprint pass"]);
+    gdb.args((0..=STOPS).flat_map(|_| ["-ex", "signal 0"]));
+    gdb.arg("--args").arg(executable).args(["--exact", "debugger::child", "--nocapture", "--test-threads=1"]);
+    let Ok(output) = gdb.env(CHILD, "1").output() else {
+        eprintln!("skipped: gdb is not installed");
+        return;
+    };
+    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    if printed.contains("ptrace: ") || printed.contains("Could not trace") {
+        eprintln!("skipped: gdb may not trace");
+        return;
+    }
+    assert_eq!(printed.matches(" hit Breakpoint 1, ").count(), STOPS + 1, "{printed}");
+    assert!(printed.contains("child has hit ") && printed.contains("exited normally"), "{printed}");
+    assert!(!printed.contains("received signal"), "{printed}");
+}

@@ -1,0 +1,132 @@
+//! Forks, and signals, while sites are toggled.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use palimpsest_text::Packs;
+use palimpsest_text::poke::{Batch, PokeError};
+
+use crate::StopOnDrop;
+use crate::Version::{self, New};
+use crate::blob::Blob;
+use crate::common::{Numbers, exit_code, fork, fork_and_wait, wait};
+use crate::isa::generate;
+use crate::torture::{Toggled, torture};
+
+const SITES: usize = 1000;
+
+/// Children run inherited text and programs, finish what they have inherited, poke text on their own, and call `exec`.
+#[test]
+fn children_survive_batches_of_their_parents() {
+    let blob = Blob::new(generate(SITES));
+    let (packs, code) = (Packs::new().unwrap(), generate(SITES));
+    let program = packs.load(&code.code, 64).unwrap();
+    let (text, programs) = (Toggled::new(), Toggled::new());
+    let (stop, children) = (AtomicBool::new(false), AtomicU64::new(0));
+    let child = || {
+        drop(code.run_program(&program));
+        let seen = blob.run();
+        let mut batch = Batch::new();
+        seen.iter().enumerate().for_each(|(index, version)| blob.add(&mut batch, index, version.other()));
+        assert_eq!(batch.apply().unwrap().sites, SITES);
+        let others: Vec<Version> = seen.iter().map(|version| version.other()).collect();
+        assert_eq!(blob.run(), others);
+        let mut inherited = Batch::new();
+        code.add(&mut inherited, &program, 0, New);
+        assert!(matches!(inherited.apply(), Err(PokeError::Inherited { .. })));
+        let own = packs.load(&code.code, 64).unwrap();
+        let mut batch = Batch::new();
+        (0..SITES).for_each(|index| code.add(&mut batch, &own, index, New));
+        batch.apply().unwrap();
+        assert_eq!(code.run_program(&own), vec![New; SITES]);
+        // SAFETY: constant, terminated strings, and a terminated list.
+        unsafe { libc::execlp(c"sleep".as_ptr(), c"sleep".as_ptr(), c"0".as_ptr(), std::ptr::null::<libc::c_char>()) };
+        panic!("exec failed");
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let pids: Vec<i32> = (0..4).map(|_| fork(|| -> i32 { child() })).collect();
+                for status in pids.into_iter().map(wait) {
+                    assert_eq!(exit_code(status), Some(0), "status {status:#x}");
+                    children.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        let _stop = StopOnDrop(&stop);
+        torture(
+            || {
+                drop(blob.run());
+                drop(code.run_program(&program));
+            },
+            |numbers| {
+                text.toggle(numbers, |batch, index, version| blob.add(batch, index, version));
+                programs.toggle(numbers, |batch, index, version| code.add(batch, &program, index, version));
+            },
+        );
+    });
+    let children = children.into_inner();
+    assert!(children >= 8, "{children} children");
+    eprintln!("{children} children");
+}
+
+static RAIN: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn on_rain(_signal: i32) {
+    RAIN.fetch_add(1, Ordering::Relaxed);
+}
+
+/// SIGUSR1 arrives at random threads all the time, in and outside of our handler.
+#[test]
+fn signals_may_rain() {
+    // A process of its own: the signals would hit other tests' system calls.
+    let status = fork_and_wait(|| {
+        // SAFETY: all-zero is a valid `sigaction`.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = on_rain as extern "C" fn(i32) as usize;
+        action.sa_flags = libc::SA_RESTART;
+        // SAFETY: a valid action, whose handler counts.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()) }, 0);
+        let (packs, code) = (Packs::new().unwrap(), generate(SITES));
+        let program = packs.load(&code.code, 64).unwrap();
+        let toggled = Toggled::new();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let own = std::process::id().cast_signed();
+                    // SAFETY: sends a signal that has a handler to this process.
+                    unsafe { libc::kill(own, libc::SIGUSR1) };
+                    std::thread::sleep(std::time::Duration::from_micros(50));
+                }
+            });
+            let _stop = StopOnDrop(&stop);
+            torture(
+                || drop(code.run_program(&program)),
+                |numbers| toggled.toggle(numbers, |batch, index, version| code.add(batch, &program, index, version)),
+            );
+        });
+        assert_eq!(code.run_program(&program), toggled.now());
+        i32::from(RAIN.load(Ordering::Relaxed) < 100)
+    });
+    assert_eq!(exit_code(status), Some(0), "status {status:#x}");
+}
+
+/// `posix_spawn` runs a part of this program in a child that shares the memory.
+#[test]
+fn spawning_goes_on() {
+    let (packs, code) = (Packs::new().unwrap(), generate(SITES));
+    let program = packs.load(&code.code, 64).unwrap();
+    let toggled = Toggled::new();
+    let mut numbers = Numbers::new(5);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            (0..200).for_each(|_| {
+                assert!(std::process::Command::new("sleep").arg("0").status().unwrap().success());
+            });
+        });
+        (0..100).for_each(|_| {
+            toggled.toggle(&mut numbers, |batch, index, version| code.add(batch, &program, index, version));
+        });
+    });
+    assert_eq!(code.run_program(&program), toggled.now());
+}

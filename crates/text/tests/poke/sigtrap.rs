@@ -1,0 +1,248 @@
+//! SIGTRAP shared with others, and SIGTRAP blocked. x86-64 alone changes code by traps.
+//!
+//! Each test runs in a process of its own: actions are the process's, and a thread that blocks SIGTRAP would be in the way of other
+//! tests' batches.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+use palimpsest_text::Packs;
+use palimpsest_text::poke::{Batch, Mode, ModeChoice, PokeError, traps_hit};
+
+use crate::StopOnDrop;
+use crate::Version::{New, Old};
+use crate::common::{exit_code, fork_and_wait, killed_by, program_counter};
+use crate::isa::generate;
+
+type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+
+/// A trap that nobody but the test knows.
+fn foreign_trap() {
+    // SAFETY: whoever handles SIGTRAP goes on behind it.
+    unsafe { std::arch::asm!("int3") };
+}
+
+fn set_action(handler: usize, flags: i32) -> libc::sigaction {
+    // SAFETY: all-zero is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler;
+    action.sa_flags = flags;
+    // SAFETY: all-zero is a valid `sigaction`.
+    let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: both are valid.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGTRAP, &action, &mut old) }, 0);
+    old
+}
+
+/// Toggles a site there and back.
+fn poke() {
+    let (packs, code) = (Packs::new().unwrap(), generate(6));
+    let program = packs.load(&code.code, 64).unwrap();
+    for version in [New, Old] {
+        let mut batch = Batch::new();
+        (0..6).for_each(|index| code.add(&mut batch, &program, index, version));
+        assert_eq!(batch.apply().unwrap().mode, Mode::Trap);
+    }
+}
+
+/// Runs `test` in a child, which must succeed.
+fn alone(test: impl FnOnce()) {
+    let status = fork_and_wait(|| {
+        test();
+        0
+    });
+    assert_eq!(exit_code(status), Some(0), "status {status:#x}");
+}
+
+static FIRST: AtomicU32 = AtomicU32::new(0);
+static SECOND: AtomicU32 = AtomicU32::new(0);
+static BEFORE_SECOND: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn first(signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    assert_eq!(signal, libc::SIGTRAP);
+    // SAFETY: the kernel's context, passed on.
+    assert_ne!(*program_counter(unsafe { &mut *context.cast() }), 0);
+    FIRST.fetch_add(1, Ordering::Relaxed);
+}
+
+extern "C" fn second(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    SECOND.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: stored from a handler of this type.
+    let before = unsafe { std::mem::transmute::<usize, Handler>(BEFORE_SECOND.load(Ordering::Relaxed)) };
+    before(signal, info, context);
+}
+
+extern "C" fn of_one_argument(_signal: i32) {
+    FIRST.fetch_add(100, Ordering::Relaxed);
+}
+
+fn counts() -> (u32, u32) {
+    (FIRST.load(Ordering::Relaxed), SECOND.load(Ordering::Relaxed))
+}
+
+#[test]
+fn earlier_and_later_handlers_get_what_is_not_ours() {
+    alone(|| {
+        set_action(first as Handler as usize, libc::SA_SIGINFO);
+        poke();
+        assert_eq!(counts(), (0, 0));
+        foreign_trap();
+        assert_eq!(counts(), (1, 0));
+        // One that is installed later, and calls what was there before it: ours.
+        let old = set_action(second as Handler as usize, libc::SA_SIGINFO);
+        BEFORE_SECOND.store(old.sa_sigaction, Ordering::Relaxed);
+        foreign_trap();
+        assert_eq!(counts(), (2, 1));
+        // Now ours is in front of it, and behind it.
+        poke();
+        foreign_trap();
+        assert_eq!(counts(), (3, 2));
+        // Restored by one that had remembered it: nothing grows, nothing loops.
+        for _ in 0..3 {
+            set_action(second as Handler as usize, libc::SA_SIGINFO);
+            poke();
+        }
+        foreign_trap();
+        assert_eq!(counts(), (4, 3));
+        set_action(of_one_argument as extern "C" fn(i32) as usize, 0);
+        poke();
+        foreign_trap();
+        assert_eq!(counts(), (104, 3));
+    });
+}
+
+#[test]
+fn a_foreign_trap_without_handler_ends_the_process() {
+    let status = fork_and_wait(|| {
+        set_action(libc::SIG_DFL, 0);
+        poke();
+        foreign_trap();
+        0
+    });
+    assert_eq!(killed_by(status), Some(libc::SIGTRAP));
+}
+
+#[test]
+fn a_signal_that_was_sent_stays_ignored() {
+    alone(|| {
+        set_action(libc::SIG_IGN, 0);
+        poke();
+        // SAFETY: sends a signal to this thread.
+        assert_eq!(unsafe { libc::raise(libc::SIGTRAP) }, 0);
+    });
+}
+
+/// Runs `test` while another thread, whose id it gets, blocks SIGTRAP.
+fn while_blocked(test: impl FnOnce(u32)) {
+    let (ready, wait) = mpsc::channel();
+    let (done, finish) = mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        // SAFETY: all-zero is a valid `sigset_t`.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: a valid set.
+        unsafe { libc::sigaddset(&mut set, libc::SIGTRAP) };
+        // SAFETY: this thread's own mask.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+        // SAFETY: cannot fail.
+        ready.send(unsafe { libc::gettid() }.unsigned_abs()).unwrap();
+        let _ = finish.recv();
+    });
+    test(wait.recv().unwrap());
+    drop(done);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_thread_that_blocks_traps_is_named_or_does_without() {
+    alone(|| {
+        let (packs, code) = (Packs::new().unwrap(), generate(60));
+        let program = packs.load(&code.code, 64).unwrap();
+        let base = program.address().get();
+        let fits = |index: &usize| {
+            let (offset, old, _) = &code.sites[*index];
+            (base + offset) / 8 == (base + offset + old.len() - 1) / 8
+        };
+        let (fitting, other): (Vec<usize>, Vec<usize>) = (0..60).partition(fits);
+        assert!(!fitting.is_empty() && !other.is_empty());
+        let batch = |indexes: &[usize], version| {
+            let mut batch = Batch::new();
+            indexes.iter().for_each(|&index| code.add(&mut batch, &program, index, version));
+            batch
+        };
+        while_blocked(|blocker| {
+            let error = batch(&other, New).apply().unwrap_err();
+            assert!(matches!(error, PokeError::Blocked { tid } if tid == blocker), "{error}");
+            assert_eq!(code.run_program(&program), vec![Old; 60]);
+            for version in [New, Old] {
+                let applied = batch(&fitting, version).apply().unwrap();
+                assert_eq!((applied.mode, applied.syncs, applied.sites), (Mode::SingleStore, 1, fitting.len()));
+                let seen = code.run_program(&program);
+                assert!(fitting.iter().all(|&index| seen[index] == version));
+            }
+            let forced = batch(&fitting, New).apply_in(ModeChoice::Only(Mode::Trap));
+            assert!(matches!(forced, Err(PokeError::Blocked { .. })));
+        });
+        assert_eq!(batch(&other, New).apply().unwrap().mode, Mode::Trap);
+        let error = batch(&other, Old).apply_in(ModeChoice::Only(Mode::SingleStore)).unwrap_err();
+        assert!(matches!(error, PokeError::NotSingleStore { .. }), "{error}");
+    });
+}
+
+/// The C library blocks all signals for a moment when it starts threads and processes.
+#[test]
+fn starting_threads_and_processes_is_not_in_the_way() {
+    alone(|| {
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::spawn(|| {}).join().unwrap();
+                    assert!(std::process::Command::new("sleep").arg("0").status().unwrap().success());
+                }
+            });
+            let _stop = StopOnDrop(&stop);
+            (0..200).for_each(|_| poke());
+        });
+    });
+}
+
+/// A thread whose alternate stack holds a signal frame and 4 KiB.
+#[test]
+fn a_small_alternate_stack_is_enough() {
+    const BELOW: usize = 1 << 16;
+    const CANARY: u8 = 0xA5;
+    alone(|| {
+        poke();
+        // SAFETY: asks for a number.
+        let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
+        let mut memory = vec![CANARY; BELOW + frame.max(2048) + 4096];
+        let size = memory.len() - BELOW;
+        let stack = libc::stack_t { ss_sp: memory[BELOW..].as_mut_ptr().cast(), ss_flags: 0, ss_size: size };
+        // SAFETY: the memory lives until the process ends.
+        assert_eq!(unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) }, 0);
+        let (packs, code) = (Packs::new().unwrap(), generate(600));
+        let program = packs.load(&code.code, 64).unwrap();
+        let hit = traps_hit();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0.. {
+                    let mut batch = Batch::new();
+                    let version = if round % 2 == 0 { New } else { Old };
+                    (0..600).for_each(|index| code.add(&mut batch, &program, index, version));
+                    batch.apply().unwrap();
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+            let _stop = StopOnDrop(&stop);
+            while traps_hit() < hit + 100 {
+                drop(code.run_program(&program));
+            }
+        });
+        assert!(memory[..BELOW].iter().all(|&byte| byte == CANARY), "the handler left its stack");
+        assert!(memory[BELOW..].iter().any(|&byte| byte != CANARY), "the handler ran elsewhere");
+        std::mem::forget(memory);
+    });
+}
