@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Rewrite memory while it is in use: program packs, live patching, replicas and constant-time fork.
+/// Rewrite memory while it is in use: what this machine allows, and what it is worth.
 #[derive(Debug, Parser)]
 #[command(name = "palimpsest", version, after_help = exit::HELP)]
 struct Cli {

@@ -1,11 +1,7 @@
 //! Rewrite memory while it is in use.
 //!
-//! This crate re-exports the others under one name:
-//!
-//! | module | crate | what it is for |
-//! |---|---|---|
-//! | [`text`] | `palimpsest-text` | executable memory: program packs |
-//! | [`sys`] | `palimpsest-sys` | what this machine allows, mappings, core synchronisation |
+//! Everything of `palimpsest-text` (program packs, live patching, static keys, observers) under one name, and `palimpsest-sys` as
+//! [`sys`].
 //!
 //! [`Packs`] is where most users begin:
 //!
@@ -29,7 +25,4 @@
 
 #[cfg(feature = "std")]
 pub use palimpsest_sys as sys;
-pub use palimpsest_text as text;
-
-#[cfg(feature = "std")]
-pub use palimpsest_text::{Backing, Packs, Program};
+pub use palimpsest_text::*;

@@ -271,6 +271,9 @@ fn may_execute_anonymous_memory() -> bool {
     Mapping::new(Source::Anonymous, page, Protection::ReadExecute, page).is_ok()
 }
 
+/// What is left to the heap behind a program to grow into (`brk(2)`), in bytes.
+const HEAP_ROOM: usize = crate::arch::DIRECT_BRANCH_REACH / 8;
+
 /// The unmapped ranges between this process's mappings.
 fn gaps(maps: &Maps) -> Vec<Range<usize>> {
     // vm.mmap_min_addr is 64 KiB by default; lower addresses are refused to ordinary users.
@@ -281,7 +284,8 @@ fn gaps(maps: &Maps) -> Vec<Range<usize>> {
         if entry.start > floor {
             gaps.push(floor..entry.start);
         }
-        floor = floor.max(entry.end);
+        let is_heap = entry.path.as_ref().is_some_and(|path| path.as_os_str() == "[heap]");
+        floor = floor.max(entry.end + if is_heap { HEAP_ROOM } else { 0 });
     }
     gaps
 }

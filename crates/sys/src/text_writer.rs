@@ -11,19 +11,32 @@ use crate::proc_mem::{ProcMem, ProcMemError};
 /// each page of a file that is written to for the first time; the file and other processes keep theirs.
 ///
 /// A forked child needs a writer of its own: the file means the memory of the process that opened it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct TextWriter {
-    memory: ProcMem,
+    /// Opened when it is needed: programs in packs are written without it.
+    memory: Option<ProcMem>,
 }
 
 impl TextWriter {
     /// A writer for the calling process.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes sure that [`write`](Self::write) has what it needs.
     ///
     /// # Errors
     ///
     /// [`ProcMemError::Open`].
-    pub fn open() -> Result<Self, ProcMemError> {
-        Ok(Self { memory: ProcMem::open()? })
+    pub fn prepare(&mut self) -> Result<(), ProcMemError> {
+        self.memory().map(drop)
+    }
+
+    fn memory(&mut self) -> Result<&ProcMem, ProcMemError> {
+        match &mut self.memory {
+            Some(memory) => Ok(memory),
+            none => Ok(none.insert(ProcMem::open()?)),
+        }
     }
 
     /// Stores `pieces`, which are sorted by address and do not overlap, and says in how many system calls: where the ISA
@@ -38,8 +51,8 @@ impl TextWriter {
     ///
     /// # Errors
     ///
-    /// [`ProcMemError::Write`]; some of the pieces may have been stored.
-    pub unsafe fn write<'b>(&self, pieces: impl Iterator<Item = (usize, &'b [u8])>) -> Result<u64, ProcMemError> {
+    /// [`ProcMemError`]; some of the pieces may have been stored, but none if [`prepare`](Self::prepare) has not succeeded before.
+    pub unsafe fn write<'b>(&mut self, pieces: impl Iterator<Item = (usize, &'b [u8])>) -> Result<u64, ProcMemError> {
         let page = rustix::param::page_size();
         let mut run = Run { start: 0, bytes: Vec::new() };
         let mut writes = 0;
@@ -64,12 +77,12 @@ impl TextWriter {
     /// # Safety
     ///
     /// As for [`ProcMem::write`].
-    unsafe fn flush(&self, run: &Run) -> Result<u64, ProcMemError> {
+    unsafe fn flush(&mut self, run: &Run) -> Result<u64, ProcMemError> {
         if run.bytes.is_empty() {
             return Ok(0);
         }
         // SAFETY: the caller's contract.
-        unsafe { self.memory.write(run.start, &run.bytes) }?;
+        unsafe { self.memory()?.write(run.start, &run.bytes) }?;
         Ok(1)
     }
 }
@@ -103,8 +116,8 @@ mod tests {
     fn pieces_are_stored_and_what_is_between_stays() {
         let page = rustix::param::page_size();
         let mapping = Mapping::new(Source::Anonymous, 3 * page, Protection::ReadExecute, page).unwrap();
-        let (base, writer) = (mapping.address(), TextWriter::open().unwrap());
-        let write = |pieces: &[(usize, &[u8])]| {
+        let (base, mut writer) = (mapping.address(), TextWriter::new());
+        let mut write = |pieces: &[(usize, &[u8])]| {
             // SAFETY: 1. the pages are this test's own; 2. nobody executes them.
             unsafe { writer.write(pieces.iter().map(|&(offset, bytes)| (base + offset, bytes))) }.unwrap()
         };

@@ -7,7 +7,7 @@
 //!
 //! An action that is installed later replaces ours; the kernel has no other notion. [`install`] notices and puts ours in front of
 //! it again, so it is to be called before each time that traps may occur. If the later one has kept ours as *its* previous
-//! action and calls it, a foreign trap comes back to us while we are passing it on; a [`Passing`] slot holds the frame of each such signal
+//! action and calls it, a foreign trap comes back to us while we are passing it on; a `Passing` slot holds the frame of each such signal
 //! and how far back it has gone, and the next older action gets it.
 //!
 //! # Debuggers

@@ -25,7 +25,7 @@ pub(crate) fn render(report: &Report, groups: &[Group]) -> String {
     let curves = if curves.is_empty() {
         curves
     } else {
-        format!("<h2>Cost against number of programs</h2>\n<div class=\"pair\">{curves}</div>\n")
+        format!("<h2>Cost against number</h2>\n<div class=\"pair\">{curves}</div>\n")
     };
     let sections: String = format::grouped(report, groups).iter().map(section).collect();
     let skipped = skipped(report);

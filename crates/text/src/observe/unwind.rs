@@ -60,16 +60,21 @@ impl Unit {
 ///
 /// libgcc searches registered sections before those of the executable; each program adds one, in a tree since GCC 13, in a list before, where every unwinding
 /// pays for all of them once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct UnwindRegistry {
     registered: Mutex<HashMap<usize, Registration>>,
 }
 
 impl UnwindRegistry {
     /// A registry without programs. Dropping it withdraws those that are left.
+    ///
+    /// # Safety
+    ///
+    /// 1. Whatever is given to [`Staged::set_eh_frame`](crate::Staged::set_eh_frame) in packs with this observer describes how the program
+    ///    staged there is unwound, and nothing else: the unwinder believes it.
     #[must_use]
-    pub fn new() -> Self {
-        UnwindRegistry::default()
+    pub unsafe fn new() -> Self {
+        UnwindRegistry { registered: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<usize, Registration>> {
@@ -268,7 +273,8 @@ mod tests {
 
     #[test]
     fn a_registration_can_be_repeated_after_withdrawal() {
-        let registry = UnwindRegistry::new();
+        // SAFETY: 1. the sections below describe memory that nobody runs.
+        let registry = unsafe { UnwindRegistry::new() };
         let address = CodeAddress::new(0x7f00_0000_1000);
         let eh_frame = frame_pointer_eh_frame(address, 64);
         let loaded = Loaded { name: "repeated", address, code: &[0; 64], eh_frame: Some(&eh_frame) };

@@ -23,7 +23,7 @@ impl Backing {
     /// All of them, the best first.
     pub const ALL: [Self; 4] = [Self::CollapsedMemfd, Self::HugetlbMemfd, Self::SmallMemfd, Self::ProcMem];
 
-    /// The name by which it is forced and reported.
+    /// The name that `FromStr` reads and `Display` writes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::CollapsedMemfd => "collapsed-memfd",

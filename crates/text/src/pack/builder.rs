@@ -20,7 +20,7 @@ pub enum ForkPolicy {
     /// does not reuse that program's memory.
     #[default]
     Inherit,
-    /// A child has no programs: calling one that it inherits is a segmentation fault. For processes whose children only
+    /// A child has no programs (what was staged as writable data is private memory and is inherited): calling one that it inherits is a segmentation fault. For processes whose children only
     /// call `exec`; the parent reuses memory whatever they do.
     Omit,
 }
@@ -28,12 +28,13 @@ pub enum ForkPolicy {
 /// When retired programs are reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimPolicy {
-    /// When [`Packs::reclaim`] is called, when room runs out, and whenever another `retired_bytes` have been retired.
+    /// When [`Packs::reclaim`] is called, when room runs out, and about every `retired_bytes` that are retired; the drop that passes the
+    /// mark does the work.
     Automatic {
         /// Bytes of programs whose handles were dropped.
         retired_bytes: usize,
     },
-    /// Only when [`Packs::reclaim`] is called.
+    /// Only when [`Packs::reclaim`] is called. A full region is an error even if retired programs could make room.
     Manual,
 }
 
@@ -101,7 +102,7 @@ impl PacksBuilder {
     }
 
     /// Places the region so that direct branches between it and `address` reach, such as that of a function of the program
-    /// that the code calls.
+    /// that the code calls (`f as *const () as usize`). Opening fails if no gap of the address space is within reach.
     pub fn near(mut self, address: usize) -> Self {
         self.0.near = Some(address);
         self

@@ -21,7 +21,9 @@ pub enum OpenError {
         max: usize,
     },
     /// No address space.
-    #[error("cannot reserve {len} bytes of address space for packs; ask for less with PacksBuilder::region_len")]
+    #[error(
+        "cannot reserve {len} bytes of address space for packs; ask for less with PacksBuilder::region_len, or do without PacksBuilder::near"
+    )]
     Reserve {
         /// The smallest length that was tried, in bytes.
         len: usize,
@@ -139,7 +141,7 @@ pub enum FinalizeError {
     #[error("the code could not be written")]
     Write(#[from] ProcMemError),
     /// Other cores could not be told to fetch the new code.
-    #[error("the code is in place, but other cores could not be synchronised")]
+    #[error("the code was withdrawn, since other cores could not be synchronised")]
     Sync(#[from] SyncError),
     /// The process was forked between stage and finalize; the child cannot write to its parent's packs.
     #[error("the process was forked after {address} was staged; stage it again in the child")]

@@ -6,7 +6,7 @@ use super::directory::ReadGuard;
 use super::program::Meta;
 use crate::address::CodeAddress;
 
-/// The program that covers an address, as [`Packs::lookup`](super::Packs::lookup) finds it.
+/// The program or data that covers an address, as [`Packs::lookup`](super::Packs::lookup) finds it.
 ///
 /// While it lives no program that was retired is reclaimed; drop it before leaving a signal handler by `longjmp`.
 pub struct Found<'a> {

@@ -30,6 +30,14 @@ use super::{CHUNK, PACK};
 /// A handle; clones mean the same packs. All methods may be called from any thread, and code is copied without a lock held.
 /// The packs live as long as a handle, a program or a participant does.
 ///
+/// # The life of a program
+///
+/// ```text
+///   stage ──► Staged ──► finalize ──► Program ──► drop: retired ──► reclaim: traps ──► free
+///     │         └── drop: free                        (waits for threads and for forked children)
+///     └─ load: all in one, for code that does not care where it lies
+/// ```
+///
 /// # fork
 ///
 /// A forked child runs the programs that it inherits. When it loads or reclaims for the first time it gets packs of its own, of the same kind;
@@ -132,7 +140,8 @@ impl Packs {
     }
 
     /// Reclaims retired programs: those that no pinned thread can be inside of, and no forked child can hold, are filled with traps,
-    /// and their memory is free for others. Empty packs, all but one, are given back to the system.
+    /// and their memory is free for others. Empty packs are given back to the system, all but one of each kind (code,
+    /// read-only data, writable data).
     ///
     /// Never waits for anybody; what must wait is counted in the result and is looked at by the next call. Takes two core
     /// synchronisations for any number of programs.
@@ -171,7 +180,7 @@ impl Packs {
         Ok(done)
     }
 
-    /// Numbers. Takes each pack's lock in turn. A forked child gets packs of its own for it.
+    /// A snapshot of counters. Locks each pack in turn. In a forked child the first call opens the child's own packs.
     pub fn stats(&self) -> Stats {
         match self.root.current() {
             Ok(generation) => generation.store.stats(),
@@ -201,7 +210,7 @@ impl Packs {
         self.root.peek().store.backing
     }
 
-    /// Better backings than [`backing`](Self::backing), and why they are not in use.
+    /// Better backings than [`backing`](Self::backing), and why they are not in use. Empty if the backing was forced.
     pub fn refused(&self) -> &[Refused] {
         &self.root.peek().store.refused
     }

@@ -1,13 +1,5 @@
 //! Program packs: many programs in one executable huge page.
 //!
-//! # The life of a program
-//!
-//! ```text
-//!   stage ──► Staged ──► finalize ──► Program ──► drop: retired ──► reclaim: traps ──► free
-//!     │         └── drop: free                        (waits for threads and for forked children)
-//!     └─ load: all in one, for code that does not care where it lies
-//! ```
-//!
 //! # Parts
 //!
 //! | module | what it holds |
@@ -51,7 +43,7 @@ mod store;
 #[cfg(all(test, loom))]
 mod loom_tests;
 
-pub use backing::{Backing, BackingError, Refused};
+pub use backing::{Backing, BackingError, Refused, UnknownBacking};
 pub use builder::{ForkPolicy, PacksBuilder, ReclaimPolicy};
 pub use data::{Data, DataAccess, StagedData};
 pub use error::{FaultError, FinalizeError, LoadError, OpenError, OutsideProgram, ReclaimError, StageError};

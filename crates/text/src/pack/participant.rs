@@ -35,8 +35,8 @@ impl Participant {
     /// Says that this thread may run code by address from now on, until the result is dropped. Nests.
     ///
     /// Code whose address is read after this call is not overwritten before the result is dropped, even if it is retired
-    /// meanwhile. In a forked child a pin that was taken before the fork counts no more, except for the programs that were there by then,
-    /// which the child never overwrites: pin again. Not to be called from signal handlers.
+    /// meanwhile. A pin does not carry over a fork: pin again in the child (what it inherited is never
+    /// overwritten there). Not to be called from signal handlers.
     ///
     /// A thread that stays pinned keeps every retired program from being reclaimed: in a loop, pin once a round.
     #[inline]

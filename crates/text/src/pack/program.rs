@@ -133,6 +133,9 @@ impl Drop for Tenant {
 /// 1. The `Program` is borrowed (or owned, or behind an `Arc`) for as long as the call lasts.
 /// 2. The calling thread is [pinned](super::Participant::pin) since before it read the address, and whoever dropped the
 ///    `Program` had made sure before that no later reader finds the address.
+///
+/// Packs do not know which programs refer to which. Both ways must hold for everything that the call can reach, by a direct call or
+/// through data: keep the programs that a program calls at least as long as itself.
 pub struct Program(pub(super) Tenant);
 
 impl Program {
@@ -178,7 +181,7 @@ impl Program {
     /// # Safety
     ///
     /// 1. `F` is a function pointer type, and the program is a function of that type.
-    /// 2. The result is only called in one of the two ways above.
+    /// 2. The result is only called in one of the two ways of [Calling it](Program#calling-it); lifetimes do not check that.
     pub unsafe fn function<F: Copy>(&self) -> F {
         const { assert!(size_of::<F>() == size_of::<*const u8>(), "F is no function pointer") };
         // SAFETY: of equal size, and a function pointer that the caller vouches for (1).

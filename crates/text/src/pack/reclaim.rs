@@ -52,7 +52,7 @@ pub struct Reclaimed {
     pub programs: usize,
     /// Bytes of their chunks.
     pub bytes: usize,
-    /// Packs that were given back to the system.
+    /// Packs that were given back to the system, not counting the runs of programs longer than a pack.
     pub packs: usize,
     /// Programs and data that a pinned thread may be inside of.
     pub waiting_for_threads: usize,

@@ -28,7 +28,7 @@ pub struct Stats {
     pub reserved_bytes: usize,
     /// Bytes of address space that packs can be made in.
     pub region_bytes: usize,
-    /// The longest piece that can be placed without another pack, in bytes.
+    /// The longest free piece in packs of any kind, in bytes.
     pub largest_free_run: usize,
     /// Bytes in chunks of programs and data that are retired and not yet reclaimed.
     pub retired_bytes: usize,
@@ -48,7 +48,7 @@ pub struct Stats {
     pub cache_flushes: u64,
     /// Calls of observers that failed so far.
     pub observer_errors: u64,
-    /// Mappings of this process that the packs take.
+    /// Mappings of this process that the packs take; the region and the fork witness take a few more.
     pub mappings: usize,
 }
 
@@ -58,7 +58,7 @@ pub struct Stats {
 pub struct HugeMapped {
     /// Bytes mapped by page middle directory entries, as `/proc/self/smaps` says.
     pub bytes: usize,
-    /// Bytes in packs.
+    /// Bytes in packs for code.
     pub reserved_bytes: usize,
 }
 

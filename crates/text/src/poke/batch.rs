@@ -277,6 +277,9 @@ fn run(
     mode: Mode,
 ) -> Result<Applied, PokeError> {
     let hit = traps_hit();
+    if targets.iter().any(|target| !target.is_shared()) {
+        state.text.prepare()?;
+    }
     if mode == Mode::Trap {
         trap::install(claim)?;
         let shared = targets.iter().filter(|target| target.is_shared()).count();

@@ -100,7 +100,7 @@ impl Domain {
             shared_memory,
             in_flight: AtomicPtr::new(ptr::null_mut()),
             state: Mutex::new(State {
-                text: TextWriter::open()?,
+                text: TextWriter::new(),
                 sync: CoreSync::new()?,
                 fallback: None,
                 stuck: false,

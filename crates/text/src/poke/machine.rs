@@ -82,7 +82,7 @@ impl Machine for UserMachine<'_> {
         let private = parts().filter(|(target, _)| !target.is_shared()).map(|(_, piece)| piece);
         // SAFETY: 1. sites lie in mapped code, whose old bytes have been read, and nobody holds references into code; 2. the
         // protocol's claim (2).
-        let writes = unsafe { self.state.borrow().text.write(private) }?;
+        let writes = unsafe { self.state.borrow_mut().text.write(private) }?;
         self.writes.set(self.writes.get() + writes);
         for (_, (address, bytes)) in parts() {
             flush_instruction_cache(address..address + bytes.len());

@@ -110,12 +110,14 @@ pub(crate) fn gdb(attached: Attached) {
 }
 
 pub(crate) fn backtrace(attached: Attached) {
-    let packs = packs!(attached, UnwindRegistry::new());
+    // SAFETY: 1. the tables of this file are right.
+    let packs = packs!(attached, unsafe { UnwindRegistry::new() });
     observers_outermost(&packs, print_backtrace);
 }
 
 pub(crate) fn panic(attached: Attached) {
-    let packs = packs!(attached, UnwindRegistry::new());
+    // SAFETY: 1. the tables of this file are right.
+    let packs = packs!(attached, unsafe { UnwindRegistry::new() });
     let caught = panic::catch_unwind(panic::AssertUnwindSafe(|| {
         observers_outermost(&packs, panics);
     }));

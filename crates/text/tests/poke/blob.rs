@@ -40,7 +40,7 @@ impl Blob {
         let blob = Self { code, _alone: alone };
         let pieces = [(blob.address(), &blob.code.code[..])];
         // SAFETY: 1. this binary's text, to which nobody has a reference; 2. nobody runs it.
-        unsafe { TextWriter::open().unwrap().write(pieces.into_iter()) }.unwrap();
+        unsafe { TextWriter::new().write(pieces.into_iter()) }.unwrap();
         palimpsest_sys::arch::flush_instruction_cache(blob.range());
         palimpsest_sys::CoreSync::new().unwrap().sync().unwrap();
         blob

@@ -1,7 +1,8 @@
-//! `keys.branch`: a loop with one branch that is not taken, decided in different ways.
+//! `keys.branch`: a loop with one branch that is not taken, decided in different ways; `keys.branches`: one with 56 in a row.
 //!
-//! The loop does nothing else, so that it is bound by what the CPU can do in a cycle, and not by the latency of some other work behind
-//! which the branch would hide.
+//! The loops do nothing else, so that they are bound by what the CPU can do in a cycle, and not by the latency of some other work behind
+//! which the branch would hide. Yet a short loop takes the cycle that its own jump takes, and a wide CPU has room for a branch in it. A row of
+//! branches shows what each takes of that room.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,17 +11,16 @@ use std::time::Duration;
 use palimpsest_text::key::State;
 use palimpsest_text::{branch, static_key};
 
-use super::failed;
+use super::{expect, failed};
 use crate::clock::Stopwatch;
 use crate::record::{Entry, Unit};
+use crate::repeat::times_56;
 use crate::sampler::{Summary, interleave};
 use crate::suite::Group;
 use crate::{BenchError, Context, PlaceError};
 
-const ID: &str = "keys.branch";
-
-/// Passes of one sample: some milliseconds.
-const PASSES: u64 = 4_000_000;
+/// Branches of one sample: some milliseconds.
+const BRANCHES: u64 = 4_000_000;
 
 /// Time for all rounds.
 const BUDGET: Duration = Duration::from_secs(8);
@@ -44,15 +44,14 @@ enum Kind {
 const KINDS: [Kind; 5] = [Kind::Off, Kind::On, Kind::AtomicLoad, Kind::TracingEvent, Kind::None];
 
 impl Kind {
-    fn id(self) -> String {
-        let name = match self {
+    fn name(self) -> &'static str {
+        match self {
             Self::Off => "off",
             Self::On => "on",
             Self::AtomicLoad => "atomic_load",
             Self::TracingEvent => "tracing_event",
             Self::None => "none",
-        };
-        format!("{ID}.{name}")
+        }
     }
 
     fn note(self) -> &'static str {
@@ -64,52 +63,107 @@ impl Kind {
             Self::None => "the loop alone",
         }
     }
+}
 
-    fn run(self, passes: u64) {
-        match self {
-            Self::Off => pass_off(passes),
-            Self::On => pass_on(passes),
-            Self::AtomicLoad => pass_atomic_load(passes),
-            Self::TracingEvent => pass_tracing_event(passes),
-            Self::None => pass_none(passes),
+/// How many branches a pass of the loop has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    One,
+    Row,
+}
+
+impl Shape {
+    const ALL: [Self; 2] = [Self::One, Self::Row];
+
+    fn group(self) -> Group {
+        let (id, title) = match self {
+            Self::One => ("keys.branch", "one pass of a loop with one branch"),
+            Self::Row => ("keys.branches", "one of 56 branches in a row"),
+        };
+        Group {
+            id: id.to_owned(),
+            title: title.to_owned(),
+            figures: KINDS.map(|kind| format!("{id}.{}", kind.name())).into(),
         }
+    }
+
+    /// Whom a branch is compared with, the baseline first: alone it should cost nothing, and in a row no more than what it replaces.
+    fn rivals(self) -> &'static [Kind] {
+        match self {
+            Self::One => &[Kind::None, Kind::AtomicLoad, Kind::TracingEvent],
+            Self::Row => &[Kind::AtomicLoad, Kind::TracingEvent],
+        }
+    }
+
+    fn branches(self) -> u64 {
+        match self {
+            Self::One => 1,
+            Self::Row => 56,
+        }
+    }
+
+    /// Runs a loop with so many passes.
+    fn run(self, kind: Kind, passes: u64) {
+        let looping = match (self, kind) {
+            (Self::One, Kind::Off) => one_off,
+            (Self::One, Kind::On) => one_on,
+            (Self::One, Kind::AtomicLoad) => one_atomic_load,
+            (Self::One, Kind::TracingEvent) => one_tracing_event,
+            (Self::One, Kind::None) => one_none,
+            (Self::Row, Kind::Off) => row_off,
+            (Self::Row, Kind::On) => row_on,
+            (Self::Row, Kind::AtomicLoad) => row_atomic_load,
+            (Self::Row, Kind::TracingEvent) => row_tracing_event,
+            (Self::Row, Kind::None) => row_none,
+        };
+        looping(passes);
     }
 }
 
-/// A function that runs a block so many times.
+/// Two functions that run a block so many times: once in a pass, and in a row.
 macro_rules! looping {
-    ($name:ident, $body:block) => {
+    ($one:ident, $row:ident, $body:block) => {
         #[inline(never)]
-        fn $name(passes: u64) {
+        fn $one(passes: u64) {
             for _ in 0..passes {
                 $body
                 // Nothing but a barrier for the compiler: it leaves the loop as it is.
                 black_box(());
             }
         }
+
+        #[inline(never)]
+        fn $row(passes: u64) {
+            for _ in 0..passes {
+                times_56!({
+                    $body
+                    black_box(());
+                });
+            }
+        }
     };
 }
 
-looping!(pass_off, {
+looping!(one_off, row_off, {
     if branch!(unlikely OFF) {
         taken();
     }
 });
-looping!(pass_on, {
+looping!(one_on, row_on, {
     if branch!(unlikely ON) {
         black_box(());
     }
 });
-looping!(pass_atomic_load, {
+looping!(one_atomic_load, row_atomic_load, {
     // Relaxed: a flag that orders nothing, as a key.
     if FLAG.load(Ordering::Relaxed) {
         taken();
     }
 });
-looping!(pass_tracing_event, {
+looping!(one_tracing_event, row_tracing_event, {
     tracing::event!(tracing::Level::TRACE, "a pass");
 });
-looping!(pass_none, {});
+looping!(one_none, row_none, {});
 
 #[cold]
 #[inline(never)]
@@ -117,35 +171,41 @@ fn taken() {
     black_box(());
 }
 
-pub(super) fn group() -> Group {
-    Group {
-        id: ID.to_owned(),
-        title: "one pass of a loop with one branch".to_owned(),
-        figures: KINDS.map(Kind::id).into(),
-    }
+pub(super) fn groups() -> [Group; 2] {
+    Shape::ALL.map(Shape::group)
 }
 
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
-    if !context.wants(&group()) {
-        return Ok(());
-    }
-    context.begin(ID);
-    // Whoever has the address may store to it: the compiler must not know that nobody does.
-    black_box(&FLAG);
-    let switch_on = |state| ON.set(state).map(drop).map_err(|error| failed(ID, "on")(PlaceError::from(error)));
-    switch_on(State::On)?;
-    let taken = interleave(&mut KINDS.to_vec(), context.effort.rounds(60, 240, BUDGET), |kind| {
-        Ok::<f64, BenchError>(nanoseconds(*kind))
-    })?;
-    switch_on(State::Off)?;
-    let mut entries = Vec::new();
-    for (kind, samples) in KINDS.iter().zip(taken) {
-        if let Some(summary) = Summary::of(&samples) {
-            entries.push((*kind, Entry::new(kind.id(), Unit::Nanoseconds, summary).with_note(kind.note())));
+    for shape in Shape::ALL {
+        let group = shape.group();
+        if context.wants(&group) {
+            context.begin(&group.id);
+            measure(context, shape, &group)?;
+            context.done();
         }
     }
-    // The loop alone comes first: that is what `off` has to be equal to.
-    let rivals: Vec<Entry> = [Kind::None, Kind::AtomicLoad, Kind::TracingEvent]
+    Ok(())
+}
+
+fn measure(context: &mut Context<'_>, shape: Shape, group: &Group) -> Result<(), BenchError> {
+    let switch = |state| ON.set(state).map_err(|error| failed(&group.id, "on")(PlaceError::from(error)));
+    // Whoever has the address may store to it: the compiler must not know that nobody does.
+    black_box(&FLAG);
+    let switched = switch(State::On)?.sites;
+    // All branches on the key, in both shapes; none on machines without patching.
+    expect(&group.id, "on", ON.sites().len() as u64, switched as u64)?;
+    let taken = interleave(&mut KINDS.to_vec(), context.effort.rounds(60, 240, BUDGET), |kind| {
+        Ok::<f64, BenchError>(nanoseconds(shape, *kind))
+    })?;
+    switch(State::Off)?;
+    let mut entries = Vec::new();
+    for ((kind, samples), id) in KINDS.into_iter().zip(taken).zip(&group.figures) {
+        if let Some(summary) = Summary::of(&samples) {
+            entries.push((kind, Entry::new(id.as_str(), Unit::Nanoseconds, summary).with_note(kind.note())));
+        }
+    }
+    let rivals: Vec<Entry> = shape
+        .rivals()
         .iter()
         .filter_map(|rival| entries.iter().find(|(kind, _)| kind == rival))
         .map(|(_, entry)| entry.clone())
@@ -156,14 +216,29 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
         }
         context.record(entry);
     }
-    context.done();
     Ok(())
 }
 
-fn nanoseconds(kind: Kind) -> f64 {
-    // The key may have been switched since, and predictors know another loop.
-    kind.run(black_box(PASSES / 100));
+/// Nanoseconds per branch.
+fn nanoseconds(shape: Shape, kind: Kind) -> f64 {
+    let passes = BRANCHES / shape.branches();
+    // Predictors know another loop.
+    shape.run(kind, black_box(passes / 100));
     let started = Stopwatch::start();
-    kind.run(black_box(PASSES));
-    started.elapsed().as_secs_f64() * 1e9 / PASSES as f64
+    shape.run(kind, black_box(passes));
+    started.elapsed().as_secs_f64() * 1e9 / (passes * shape.branches()) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_loop_ends() {
+        for shape in Shape::ALL {
+            for kind in KINDS {
+                shape.run(kind, 3);
+            }
+        }
+    }
 }

@@ -13,7 +13,7 @@ pub(super) fn under_load<R>(sites: &Sites, threads: usize, measured: impl FnOnce
         black_box(sites.run());
     };
     thread::scope(|scope| {
-        for _ in 0..threads {
+        let spawn = |_| {
             scope.spawn(|| {
                 pass();
                 // Relaxed, here and below: nothing is published by either.
@@ -21,14 +21,21 @@ pub(super) fn under_load<R>(sites: &Sites, threads: usize, measured: impl FnOnce
                 while !stop.load(Ordering::Relaxed) {
                     pass();
                 }
-            });
-        }
+            })
+        };
+        let workers: Vec<_> = (0..threads).map(spawn).collect();
         // Also after a panic: the scope waits for the threads.
-        let _stop = StopOnDrop(&stop);
+        let stop_on_drop = StopOnDrop(&stop);
         while running.load(Ordering::Relaxed) < threads {
             thread::yield_now();
         }
-        measured()
+        let result = measured();
+        drop(stop_on_drop);
+        // The scope alone would not wait for their last moments, in which they have all signals blocked: batches would wait for that.
+        for worker in workers {
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+        result
     })
 }
 

@@ -25,7 +25,7 @@ impl Suite for Keys {
     }
 
     fn groups(&self) -> Vec<Group> {
-        let mut groups = vec![branch::group()];
+        let mut groups: Vec<Group> = branch::groups().into();
         groups.extend(toggle::groups());
         groups.extend(syncs::groups());
         groups.push(handler::group());

@@ -3,12 +3,13 @@
 //! Wall time: most of it is waiting for other CPUs. A sample is the mean of one toggle on and one off, with threads of its own
 //! running beside it.
 
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use palimpsest_text::Packs;
 use palimpsest_text::key::State;
-use palimpsest_text::poke::Batch;
+use palimpsest_text::poke::{Batch, Mode, arch};
 
 use super::load::under_load;
 use super::text_key::{BRANCHES, TextKey};
@@ -25,10 +26,10 @@ const COUNTS: [usize; 4] = [1, 56, 1000, 10_000];
 const THREADS: [usize; 3] = [0, 1, 2];
 
 /// Of more sites than these, so many are switched one by one, and the time is multiplied.
-const ONE_BY_ONE_MOST: usize = 100;
+const ONE_BY_ONE_MOST: usize = 56;
 
 /// Time for all rounds of one count.
-const BUDGET: Duration = Duration::from_secs(14);
+const BUDGET: Duration = Duration::from_secs(12);
 
 const TEXT_KEY: &str = "keys.toggle.56.text_key.t0";
 const PEER: &str = "keys.toggle.56.static_keys.t0";
@@ -130,11 +131,11 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
 
 /// Says what the figure includes. `single` holds the medians for one site.
 fn describe(kind: Kind, entry: &mut Entry, count: usize, single: &HashMap<Kind, f64>) {
-    entry.note = match kind {
+    let note = match kind {
         Kind::Packs(Way::OneByOne, _) if count > ONE_BY_ONE_MOST => {
             Some(format!("measured on {ONE_BY_ONE_MOST} of the sites and multiplied"))
         }
-        Kind::Packs(Way::Batched, _) if count > 1 => single.get(&kind).map(|single| {
+        Kind::Packs(Way::Batched, _) if count > ONE_BY_ONE_MOST => single.get(&kind).map(|single| {
             let further = (entry.median - single) / (count - 1) as f64;
             format!("{further:.3} µs for each further site")
         }),
@@ -142,6 +143,8 @@ fn describe(kind: Kind, entry: &mut Entry, count: usize, single: &HashMap<Kind, 
         Kind::TextKey => Some("static_key! with 56 branches in program text".to_owned()),
         Kind::Peer => Some("may only be switched while no other thread runs; in program text".to_owned()),
     };
+    let notes: Vec<String> = note.into_iter().chain(entry.note.take()).collect();
+    entry.note = (!notes.is_empty()).then(|| notes.join("; "));
 }
 
 /// What a contestant switches.
@@ -151,6 +154,8 @@ enum Target<'s> {
         on: Vec<Batch<'s>>,
         off: Vec<Batch<'s>>,
         threads: usize,
+        /// Batches that went by single stores where there are traps, since some thread had SIGTRAP blocked for long.
+        without_traps: usize,
     },
     TextKey(TextKey),
     #[cfg(feature = "peers")]
@@ -172,8 +177,12 @@ fn measure(context: &mut Context<'_>, packs: &Packs, count: usize) -> Result<Vec
     }
     let taken =
         interleave(&mut runners, context.effort.rounds(6, 60, BUDGET), |(kind, id, target)| sample(*kind, id, target))?;
-    let entries = runners.iter().zip(taken).filter_map(|((kind, id, _), samples)| {
-        Some((*kind, Entry::new(id.as_str(), Unit::Microseconds, Summary::of(&samples)?)))
+    let entries = runners.iter().zip(taken).filter_map(|((kind, id, target), samples)| {
+        let mut entry = Entry::new(id.as_str(), Unit::Microseconds, Summary::of(&samples)?);
+        if let Target::Batches { without_traps: without_traps @ 1.., .. } = target {
+            entry.note = Some(format!("{without_traps} batches by single stores, as a thread had SIGTRAP blocked"));
+        }
+        Some((*kind, entry))
     });
     Ok(entries.collect())
 }
@@ -199,7 +208,7 @@ fn target(kind: Kind, sites: &[Sites; 2]) -> Result<Target<'_>, PlaceError> {
         Way::Batched => batched,
         Way::OneByOne => one_by_one,
     };
-    Ok(Target::Batches { sites, on: batches(Switch::On)?, off: batches(Switch::Off)?, threads })
+    Ok(Target::Batches { sites, on: batches(Switch::On)?, off: batches(Switch::Off)?, threads, without_traps: 0 })
 }
 
 /// The numbers of at most [`ONE_BY_ONE_MOST`] sites, evenly spread.
@@ -212,33 +221,47 @@ fn sample(kind: Kind, id: &str, target: &mut Target<'_>) -> Result<f64, BenchErr
     let name = kind.name();
     let wrap = || failed(id, name);
     match target {
-        Target::Batches { sites, on, off, threads } => {
+        Target::Batches { sites, on, off, threads, without_traps } => {
             let count = sites.count() as u64;
             let switched: u64 = on.iter().map(|batch| batch.len() as u64).sum();
+            let without_traps = Cell::from_mut(without_traps);
+            let apply = |batches: &[Batch<'_>]| {
+                without_traps.set(without_traps.get() + apply_all(batches).map_err(wrap())?);
+                Ok(())
+            };
             let micros = under_load(sites, *threads, || {
-                toggle(
-                    || apply_all(on).map_err(wrap()),
-                    || expect(id, name, count - switched, sites.run()),
-                    || apply_all(off).map_err(wrap()),
-                )
+                // Caches still know who ran before.
+                apply(&on[..1])?;
+                apply(&off[..1])?;
+                toggle(|| apply(on), || expect(id, name, count - switched, sites.run()), || apply(off))
             })?;
             expect(id, name, count, sites.run())?;
             Ok(micros * count as f64 / switched as f64)
         }
         Target::TextKey(key) => {
             // The three closures take turns.
-            let key = std::cell::RefCell::new(key);
+            let key = RefCell::new(key);
             let set = |state| key.borrow_mut().set(state).map_err(wrap());
             let found = || key.borrow().run();
+            set(State::On)?;
+            set(State::Off)?;
             let micros = toggle(|| set(State::On), || expect(id, name, 0, found()), || set(State::Off))?;
             expect(id, name, BRANCHES, found())?;
             Ok(micros)
         }
         #[cfg(feature = "peers")]
         Target::Peer(key) => {
-            let key = std::cell::RefCell::new(key);
-            let on = || Ok(key.borrow_mut().enable());
-            let off = || Ok(key.borrow_mut().disable());
+            let key = RefCell::new(key);
+            let on = || {
+                key.borrow_mut().enable();
+                Ok(())
+            };
+            let off = || {
+                key.borrow_mut().disable();
+                Ok(())
+            };
+            on()?;
+            off()?;
             let micros = toggle(on, || expect(id, name, 0, key.borrow().run()), off)?;
             expect(id, name, BRANCHES, key.borrow().run())?;
             Ok(micros)
@@ -246,15 +269,12 @@ fn sample(kind: Kind, id: &str, target: &mut Target<'_>) -> Result<f64, BenchErr
     }
 }
 
-/// Mean of the microseconds that switching on and switching off take. Switches once before, which is not timed: caches still know
-/// who ran before.
+/// Mean of the microseconds that switching on and switching off take.
 fn toggle(
-    on: impl Fn() -> Result<(), BenchError>,
+    on: impl FnOnce() -> Result<(), BenchError>,
     check: impl FnOnce() -> Result<(), BenchError>,
-    off: impl Fn() -> Result<(), BenchError>,
+    off: impl FnOnce() -> Result<(), BenchError>,
 ) -> Result<f64, BenchError> {
-    on()?;
-    off()?;
     let started = Instant::now();
     on()?;
     let elapsed_on = started.elapsed();
@@ -265,11 +285,14 @@ fn toggle(
     Ok(elapsed.as_secs_f64() * 1e6 / 2.0)
 }
 
-fn apply_all(batches: &[Batch<'_>]) -> Result<(), PlaceError> {
+/// Applies the batches one after the other; the number of those that went without traps where there are traps.
+fn apply_all(batches: &[Batch<'_>]) -> Result<usize, PlaceError> {
+    let mut without_traps = 0;
     for batch in batches {
-        batch.apply()?;
+        let mode = batch.apply()?.mode;
+        without_traps += usize::from(arch::TRAPS && mode == Mode::SingleStore);
     }
-    Ok(())
+    Ok(without_traps)
 }
 
 #[cfg(test)]

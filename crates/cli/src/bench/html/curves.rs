@@ -1,4 +1,5 @@
-//! Cost against number of programs: figures of time whose ids have the form `pack.call.COUNT.WHO` or `pack.call.COUNT.WHO.random`.
+//! Cost against a number of things: figures of time whose ids have the form `pack.call.COUNT.WHO`, `pack.call.COUNT.WHO.random` or
+//! `keys.toggle.COUNT.WHO.THREADS`.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +24,25 @@ const LABEL_ROW: f64 = 15.0;
 pub(super) struct Family<'a> {
     title: String,
     unit: &'static str,
+    per: Per,
     curves: Vec<Curve<'a>>,
+}
+
+/// What the axes are about.
+struct Per {
+    /// What is done once for a value on the vertical axis.
+    deed: &'static str,
+    /// What is counted on the horizontal axis.
+    counted: &'static str,
+}
+
+impl Per {
+    fn of(kind: &str) -> Self {
+        match kind {
+            "keys.toggle" => Self { deed: "switching of all sites", counted: "sites" },
+            _ => Self { deed: "call", counted: "programs taking turns" },
+        }
+    }
 }
 
 struct Curve<'a> {
@@ -53,7 +72,7 @@ pub(super) fn families(results: &[Entry]) -> Vec<Family<'_>> {
         };
         let title = format!("{kind}, {order}");
         let place = families.iter().position(|family| family.title == title).unwrap_or_else(|| {
-            families.push(Family { title, unit: entry.unit.symbol(), curves: Vec::new() });
+            families.push(Family { title, unit: entry.unit.symbol(), per: Per::of(kind), curves: Vec::new() });
             families.len() - 1
         });
         let curves = &mut families[place].curves;
@@ -86,8 +105,8 @@ pub(super) fn figure(family: &Family<'_>) -> String {
     let y = Scale::logarithmic(smallest, largest, BOTTOM, TOP);
     let title = escaped(&family.title);
     let mut svg = format!(
-        "<figure><figcaption>{title}, {} per call</figcaption>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\n",
-        family.unit
+        "<figure><figcaption>{title}, {} per {}</figcaption>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\n",
+        family.unit, family.per.deed
     );
     for tick in y.ticks() {
         let at = y.place(tick);
@@ -117,9 +136,10 @@ pub(super) fn figure(family: &Family<'_>) -> String {
     push(
         &mut svg,
         format_args!(
-            "<text class=\"tick\" x=\"{}\" y=\"{}\">programs taking turns (both axes logarithmic)</text>\n",
+            "<text class=\"tick\" x=\"{}\" y=\"{}\">{} (both axes logarithmic)</text>\n",
             f64::midpoint(LEFT, RIGHT),
-            BOTTOM + 38.0
+            BOTTOM + 38.0,
+            family.per.counted
         ),
     );
     let labels = label_places(family, y);
@@ -201,6 +221,7 @@ mod tests {
     fn ids_with_a_count_become_curves() {
         assert_eq!(parse("pack.call.160.packed"), Some(("pack.call", 160, "packed", "in sequence")));
         assert_eq!(parse("pack.call.160.packed.random"), Some(("pack.call", 160, "packed", "random")));
+        assert_eq!(parse("keys.toggle.56.batched.t1"), Some(("keys.toggle", 56, "batched", "t1")));
         assert_eq!(parse("pack.load.packed"), None);
         assert_eq!(parse("pack.threads.1"), None);
     }

@@ -81,9 +81,9 @@ fn code() -> Vec<u8> {
 #[test]
 fn a_child_lives_with_a_batch_that_it_inherits() {
     let mapping = Mapping::new(Source::Anonymous, 1 << 16, Protection::ReadExecute, 1 << 16).unwrap();
-    let writer = TextWriter::open().unwrap();
+    let mut writer = TextWriter::new();
     // SAFETY: 1. this test's own; 2. nobody runs it.
-    let write = |code: &[u8]| unsafe { writer.write([(mapping.address(), code)].into_iter()) }.unwrap();
+    let mut write = |code: &[u8]| unsafe { writer.write([(mapping.address(), code)].into_iter()) }.unwrap();
     // SAFETY: the code above.
     let function = unsafe { std::mem::transmute::<*mut u8, extern "C" fn() -> usize>(mapping.as_ptr()) };
     let site = |index: usize| {
