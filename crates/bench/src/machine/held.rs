@@ -30,6 +30,10 @@ const ATTEMPTS: usize = 5000;
 /// 1 while the thread is to stay in the handler.
 static HOLD: AtomicU32 = AtomicU32::new(0);
 
+/// Tests that cause traps take turns with those that count them.
+#[cfg(test)]
+pub(crate) static COUNTING_TRAPS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 /// Whether it is there.
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
@@ -173,6 +177,7 @@ mod tests {
 
     #[test]
     fn all_sites_of_a_held_batch_are_traps_and_all_are_off_afterwards() {
+        let _alone = COUNTING_TRAPS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let packs = Packs::new().expect("packs open");
         for count in [1, 56, 3000] {
             let sites = Sites::place(&packs, count).expect("programs are placed");

@@ -16,6 +16,8 @@ mod sites;
 mod trap_action;
 
 pub(crate) use area::CodeArea;
+#[cfg(test)]
+pub(crate) use held::COUNTING_TRAPS;
 pub(crate) use held::while_held;
 #[cfg(feature = "peers")]
 pub(crate) use peer_key::PeerKey;
