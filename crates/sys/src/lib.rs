@@ -43,4 +43,4 @@ pub use proc_mem::{ProcMem, ProcMemError};
 pub use reservation::{Reservation, View};
 pub use shared_memory::{CreateError, ExecRung, Pages, SharedMemory};
 pub use symbols::global_symbol;
-pub use text_writer::TextWriter;
+pub use text_writer::{TextWay, TextWriteError, TextWriter};

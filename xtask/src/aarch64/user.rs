@@ -28,6 +28,7 @@ const UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "text.hostile", reason: SECCOMP },
     Unsuitable { name: "text.stress", reason: STALE },
     Unsuitable { name: "text.poke", reason: STALE },
+    Unsuitable { name: "text.keys", reason: STALE },
     Unsuitable { name: "a_threshold_without_bound", reason: STALE },
     Unsuitable { name: "a_full_region_says_so_and_recovers", reason: STALE },
     Unsuitable { name: "room_is_made_by_itself_under_the_automatic_policy", reason: STALE },

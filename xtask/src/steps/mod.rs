@@ -73,6 +73,14 @@ pub(crate) fn all() -> Vec<Step> {
             run: tests::test,
         },
         Step {
+            name: "atomic-keys",
+            about: "static keys keep their promises where nothing can be patched",
+            pace: Pace::Slow,
+            needs: &[],
+            wants: &[],
+            run: tests::atomic_keys,
+        },
+        Step {
             name: "loom",
             about: "the lock-free parts hold in every interleaving that loom explores",
             pace: Pace::Slow,

@@ -27,6 +27,16 @@ pub(super) fn test(workspace: &Workspace) -> Result<Done, StepError> {
     Ok(Done::Passed)
 }
 
+/// The same promises of static keys where nothing can be patched.
+pub(super) fn atomic_keys(workspace: &Workspace) -> Result<Done, StepError> {
+    let mut test = process::cargo(workspace);
+    test.args(["test", "--package", "palimpsest-text", "--test", "keys"])
+        .env("RUSTFLAGS", "--cfg palimpsest_atomic_keys")
+        .env("CARGO_TARGET_DIR", workspace.separate_target("atomic-keys"));
+    process::stream(&mut test)?;
+    Ok(Done::Passed)
+}
+
 pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
     let mut test = process::cargo(workspace);
     test.args(["test", "--release", "--package", "palimpsest-text", "--lib", "loom"])

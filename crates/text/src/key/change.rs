@@ -211,7 +211,7 @@ pub(super) fn stay_loaded() -> Result<(), palimpsest_sys::NotLoaded> {
     use std::sync::atomic::AtomicBool;
     static STAYS: AtomicBool = AtomicBool::new(false);
     // Relaxed, both: doing it twice does no harm.
-    if !cfg!(any(miri, feature = "atomic-keys")) && !STAYS.load(Ordering::Relaxed) {
+    if !cfg!(any(miri, palimpsest_atomic_keys)) && !STAYS.load(Ordering::Relaxed) {
         keep_loaded(OWN_NOTE.addr())?;
         STAYS.store(true, Ordering::Relaxed);
     }

@@ -84,7 +84,7 @@
 //!
 //! # Machines without patching
 //!
-//! Under Miri, with the feature `atomic-keys`, and on other architectures, [`branch!`](crate::branch) is a relaxed load and
+//! Under Miri, with `--cfg palimpsest_atomic_keys`, and on other architectures, [`branch!`](crate::branch) is a relaxed load and
 //! [`call!`](crate::call) an indirect call. All else is the same.
 
 mod arch;

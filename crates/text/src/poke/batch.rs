@@ -278,7 +278,8 @@ fn run(
 ) -> Result<Applied, PokeError> {
     let hit = traps_hit();
     if targets.iter().any(|target| !target.is_shared()) {
-        state.text.prepare()?;
+        let way = state.text.prepare()?;
+        tracing::debug!(?way, "text is written");
     }
     if mode == Mode::Trap {
         trap::install(claim)?;

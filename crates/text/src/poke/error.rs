@@ -2,7 +2,7 @@
 
 use palimpsest_sys::arch::INSTRUCTION_ALIGN;
 use palimpsest_sys::trap::TrapError;
-use palimpsest_sys::{CoreSyncSetupError, CreateError, MapError, ProcMemError, SyncError};
+use palimpsest_sys::{CoreSyncSetupError, CreateError, MapError, SyncError, TextWriteError};
 
 use super::arch::Refusal;
 use super::site::{Code, MAX_SITE};
@@ -126,7 +126,7 @@ pub enum PokeError {
     Trap(#[from] TrapError),
     /// Code could not be written.
     #[error("code could not be written")]
-    Write(#[from] ProcMemError),
+    Write(#[from] TextWriteError),
     /// Cores could not be synchronised; nothing has changed.
     #[error("cores could not be synchronised")]
     Sync(#[from] SyncError),

@@ -66,7 +66,7 @@ fn without_numbers(line: &str) -> String {
 }
 
 fn compare(architecture: &str, target: &str) {
-    if cfg!(feature = "atomic-keys") {
+    if cfg!(palimpsest_atomic_keys) {
         return;
     }
     let Some(assembly) = assembly(target) else {

@@ -1,4 +1,4 @@
-//! Static keys, from outside. With the feature `atomic-keys` the same tests run without patching.
+//! Static keys, from outside. With `--cfg palimpsest_atomic_keys` the same tests run without patching.
 
 mod calls;
 mod environment;
@@ -19,7 +19,7 @@ impl Drop for StopOnDrop<'_> {
 }
 
 /// Whether branches are patched, and not loads.
-const PATCHED: bool = !cfg!(feature = "atomic-keys");
+const PATCHED: bool = !cfg!(palimpsest_atomic_keys);
 /// Core synchronisations of one switch, however big.
 const SYNCS: u64 = if PATCHED { isa::SYNCS } else { 0 };
 

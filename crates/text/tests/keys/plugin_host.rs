@@ -29,9 +29,6 @@ fn build() -> Option<PathBuf> {
     if profile.ends_with("release") {
         cargo.arg("--release");
     }
-    if cfg!(feature = "atomic-keys") {
-        cargo.args(["--features", "atomic-keys"]);
-    }
     if let Ok(status) = cargo.status() {
         assert!(status.success(), "the plugin does not build");
     }

@@ -130,3 +130,25 @@ fn spawning_goes_on() {
     });
     assert_eq!(code.run_program(&program), toggled.now());
 }
+
+/// Where `/proc/self/mem` is refused, pages of text are exchanged.
+#[test]
+fn text_is_poked_without_proc_self_mem() {
+    let blob = Blob::new(generate(100));
+    let status = fork_and_wait(|| {
+        // SAFETY: concerns this child alone.
+        unsafe { libc::setresuid(65534, 65534, 65534) };
+        // SAFETY: as above. The kernel gives the files below /proc/self to root, who this child is not.
+        unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
+        assert!(palimpsest_sys::ProcMem::open().is_err());
+        for version in [New, Version::Old, New] {
+            let mut batch = Batch::new();
+            (0..100).for_each(|index| blob.add(&mut batch, index, version));
+            assert_eq!(batch.apply().unwrap().sites, 100);
+            assert_eq!(blob.run(), vec![version; 100]);
+        }
+        crate::common::assert_never_writable_and_executable();
+        0
+    });
+    assert_eq!(exit_code(status), Some(0), "{status:#x}");
+}

@@ -2,15 +2,15 @@
 //!
 //! Each has [`LEN`], [`nop`] and [`jump`], and the macros that `branch!`, `static_call!` and `call!` expand to.
 
-#[cfg(all(target_arch = "x86_64", not(any(miri, feature = "atomic-keys"))))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, palimpsest_atomic_keys))))]
 #[path = "x86_64.rs"]
 mod isa;
 
-#[cfg(all(target_arch = "aarch64", not(any(miri, feature = "atomic-keys"))))]
+#[cfg(all(target_arch = "aarch64", not(any(miri, palimpsest_atomic_keys))))]
 #[path = "aarch64.rs"]
 mod isa;
 
-#[cfg(any(miri, feature = "atomic-keys", not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+#[cfg(any(miri, palimpsest_atomic_keys, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 #[path = "fallback.rs"]
 mod isa;
 
