@@ -126,7 +126,7 @@ pub enum PokeError {
     Trap(#[from] TrapError),
     /// Code could not be written.
     #[error("code could not be written")]
-    Write(#[from] TextWriteError),
+    Write(#[source] Box<TextWriteError>),
     /// Cores could not be synchronised; nothing has changed.
     #[error("cores could not be synchronised")]
     Sync(#[from] SyncError),
@@ -136,6 +136,12 @@ pub enum PokeError {
     /// A batch failed half-way. Its sites behave as the new code says, by way of traps, and no further batch is possible.
     #[error("a batch of this process has failed half-way; its sites work by traps from now on, and none can be poked")]
     Stuck(#[source] Option<Box<PokeError>>),
+}
+
+impl From<TextWriteError> for PokeError {
+    fn from(error: TextWriteError) -> Self {
+        Self::Write(Box::new(error))
+    }
 }
 
 /// Why code that nobody runs was not written.
