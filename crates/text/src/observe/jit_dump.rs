@@ -287,6 +287,25 @@ mod tests {
     }
 
     #[test]
+    fn a_poke_is_a_new_load_at_the_old_address() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let address = CodeAddress::new(0x7f12_3400_0080);
+        let dump = JitDump::in_directory(directory.path());
+        dump.loaded(&Loaded { name: "poked", address, code: &[1, 2, 3], eh_frame: None }).expect("loaded");
+        dump.patched(&Patched { name: "poked", address, code: &[1, 9, 3], patches: &[] }).expect("patched");
+        let data = fs::read(directory.path().join(format!("jit-{}.dump", std::process::id()))).expect("read");
+        let first = word(&data, 8) as usize;
+        let second = first + word(&data, first + 4) as usize;
+        assert_eq!((word(&data, first), word(&data, second)), (0, 0));
+        // Behind the head of 16 bytes: pid, tid, address twice, length, number.
+        let place = |at: usize| data[at + 24..at + 48].to_vec();
+        assert_eq!(place(first), place(second), "addresses and length");
+        assert_ne!(data[first + 48..first + 56], data[second + 48..second + 56], "a number of its own");
+        assert!(data[first..second].ends_with(b"poked\0\x01\x02\x03"));
+        assert!(data.ends_with(b"poked\0\x01\x09\x03"));
+    }
+
+    #[test]
     fn a_dump_of_another_writer_is_refused() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let path = directory.path().join(format!("jit-{}.dump", std::process::id()));

@@ -152,3 +152,64 @@ fn text_is_poked_without_proc_self_mem() {
     });
     assert_eq!(exit_code(status), Some(0), "{status:#x}");
 }
+
+/// A thread that a tracer has stopped among the sites is passed over, and goes on with the code as it is by then.
+#[test]
+fn a_thread_that_a_tracer_stops_is_passed_over() {
+    const NOT_PERMITTED: i32 = 77;
+    let (packs, code) = (Packs::new().unwrap(), generate(200));
+    let program = packs.load(&code.code, 64).unwrap();
+    let stop = AtomicBool::new(false);
+    let (tell, hear) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: gettid touches no memory.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            while !stop.load(Ordering::Relaxed) {
+                drop(code.run_program(&program));
+            }
+        });
+        let _stop = StopOnDrop(&stop);
+        let thread = hear.recv().unwrap();
+        for version in [New, Version::Old, New, Version::Old, New] {
+            let (mut stopped, tell_stopped) = std::io::pipe().unwrap();
+            let (go_on, tell_go_on) = std::io::pipe().unwrap();
+            let mut ends = Some((tell_stopped, tell_go_on));
+            // A thread cannot trace its own process; a child can.
+            let tracer = fork(|| {
+                let (mut tell_stopped, tell_go_on) = ends.take().unwrap();
+                drop(tell_go_on);
+                let none = std::ptr::null_mut::<libc::c_void>();
+                // SAFETY: concerns the thread alone, and no memory.
+                if unsafe { libc::ptrace(libc::PTRACE_SEIZE, thread, none, none) } != 0 {
+                    return NOT_PERMITTED;
+                }
+                // SAFETY: as above.
+                unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, thread, none, none) };
+                let mut status = 0;
+                // SAFETY: `status` is a valid place for the answer.
+                unsafe { libc::waitpid(thread, &mut status, libc::__WALL) };
+                std::io::Write::write_all(&mut tell_stopped, &[1]).unwrap();
+                let _ = std::io::Read::read(&mut &go_on, &mut [0]);
+                // SAFETY: as above.
+                unsafe { libc::ptrace(libc::PTRACE_DETACH, thread, none, none) };
+                0
+            });
+            let (tell_stopped, tell_go_on) = ends.take().unwrap();
+            drop(tell_stopped);
+            let is_stopped = std::io::Read::read(&mut stopped, &mut [0]).unwrap() == 1;
+            if is_stopped {
+                let mut batch = Batch::new();
+                (0..200).for_each(|index| code.add(&mut batch, &program, index, version));
+                assert_eq!(batch.apply().unwrap().sites, 200);
+                assert_eq!(code.run_program(&program), vec![version; 200]);
+            }
+            drop(tell_go_on);
+            match exit_code(wait(tracer)) {
+                Some(0) => {}
+                Some(NOT_PERMITTED) => return eprintln!("SKIPPED: a child may not trace its parent here"),
+                other => panic!("the tracer ended with {other:?}"),
+            }
+        }
+    });
+}
