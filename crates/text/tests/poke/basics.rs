@@ -1,14 +1,20 @@
 //! One thread: what batches do, refuse and count.
 
-use palimpsest_text::poke::{AddError, Batch, Mode, PokeError};
+use palimpsest_text::poke::{AddError, Applied, Batch, Mode, PokeError};
 use palimpsest_text::{Backing, Packs};
 
 use crate::Version::{New, Old};
 use crate::blob::Blob;
 use crate::isa::generate;
 
-/// The most that any batch may take.
-const SYNCS: u64 = if cfg!(target_arch = "x86_64") { 3 } else { 1 };
+/// What a batch takes. Sites that fit single stores go by these while a thread of another test is being started, which blocks all
+/// signals for a moment.
+fn syncs(applied: &Applied) -> u64 {
+    match applied.mode {
+        Mode::Trap => 3,
+        Mode::SingleStore => 1,
+    }
+}
 
 #[test]
 fn any_number_of_sites_of_a_program_takes_as_many_syncs() {
@@ -19,12 +25,15 @@ fn any_number_of_sites_of_a_program_takes_as_many_syncs() {
             let mut batch = Batch::new();
             (0..sites).rev().for_each(|index| code.add(&mut batch, &program, index, New));
             let applied = batch.apply().unwrap();
-            assert_eq!((applied.sites, applied.syncs), (sites, SYNCS));
+            assert_eq!((applied.sites, applied.syncs), (sites, syncs(&applied)));
             let seen = code.run_program(&program);
             assert!(seen.iter().enumerate().all(|(index, seen)| *seen == if index < sites { New } else { Old }));
             let mut back = Batch::new();
             (0..sites).for_each(|index| code.add(&mut back, &program, index, Old));
-            assert_eq!(back.apply().unwrap().syncs, SYNCS);
+            let applied = back.apply().unwrap();
+            assert_eq!(applied.syncs, syncs(&applied));
+            // Sites across words are among so many.
+            assert!(sites < 56 || !cfg!(target_arch = "x86_64") || applied.mode == Mode::Trap);
             assert_eq!(code.run_program(&program), vec![Old; 1000]);
         }
     }
@@ -37,7 +46,7 @@ fn any_number_of_sites_of_text_takes_as_many_syncs_and_few_writes() {
         let mut batch = Batch::new();
         (0..sites).for_each(|index| blob.add(&mut batch, index, version));
         let applied = batch.apply().unwrap();
-        assert_eq!((applied.sites, applied.syncs), (sites, SYNCS));
+        assert_eq!((applied.sites, applied.syncs), (sites, syncs(&applied)));
         if applied.mode == Mode::Trap {
             let pages = blob.range().len().div_ceil(4096) as u64;
             assert!(applied.writes <= 3 * pages, "{applied:?} in {pages} pages");
