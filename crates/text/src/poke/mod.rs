@@ -25,7 +25,7 @@
 //! | AArch64 | [`Mode::SingleStore`] | one of the instructions that the architecture names |
 //!
 //! Programs are written through their pack's other view; text through `/proc/self/mem`, which needs no change of rights and gives the process
-//! private copies of the pages.
+//! private copies of the pages; where that is refused, changed copies are put in the place of the pages.
 //!
 //! # SIGTRAP
 //!
