@@ -20,9 +20,10 @@
 //!
 //! # Reentrancy
 //!
-//! The handler allocates nothing, takes no lock and uses no thread-local storage. `SA_NODEFER`: an action that we call, or
-//! a handler that interrupts ours, may run into traps itself. `SA_ONSTACK`: code that traps may run on a stack of its own size; one
-//! signal frame and 4 KiB must fit the alternate stack.
+//! The handler allocates nothing, takes no lock and uses no thread-local storage. `SA_NODEFER`: an action that we call may run into
+//! traps itself. `SA_ONSTACK`: code that traps may run on a stack of its own size; one signal frame and 4 KiB must fit the alternate stack.
+//! One frame, since every signal that can wait does so while the handler runs: alternate stacks are often of 8 KiB, of which a
+//! second frame would not leave enough. The actions behind ours run under the mask that the kernel would have given them.
 //!
 //! # Memory
 //!
@@ -120,8 +121,24 @@ pub fn install(claim: Claim) -> Result<Installed, TrapError> {
     let mut ours: libc::sigaction = unsafe { mem::zeroed() };
     ours.sa_sigaction = handler_address();
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART | libc::SA_NODEFER;
+    ours.sa_mask = every_signal_that_can_wait();
     sigaction(Some(&ours))?;
     Ok(Installed::Now)
+}
+
+/// All signals but those that the interrupted instruction causes itself (blocked, those would end the process), and SIGABRT.
+fn every_signal_that_can_wait() -> libc::sigset_t {
+    const IMMEDIATE: [i32; 7] =
+        [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGSYS, libc::SIGABRT];
+    // SAFETY: all-zero is a valid set.
+    let mut set: libc::sigset_t = unsafe { mem::zeroed() };
+    // SAFETY: a valid set.
+    unsafe { libc::sigfillset(&mut set) };
+    for signal in IMMEDIATE {
+        // SAFETY: a valid set and a valid signal.
+        unsafe { libc::sigdelset(&mut set, signal) };
+    }
+    set
 }
 
 fn handler_address() -> usize {
@@ -231,19 +248,59 @@ fn call(action: *const Action, signal: i32, info: *mut libc::siginfo_t, context:
                 end_process(info);
             }
         }
-        // SAFETY: `action` is not null, since the handler is not the default.
-        handler if unsafe { (*action).action.sa_flags } & libc::SA_SIGINFO != 0 => {
-            // SAFETY: installed with SA_SIGINFO, so that it has this type.
-            let handler = unsafe {
-                mem::transmute::<usize, extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void)>(handler)
-            };
-            handler(signal, info, context);
-        }
         handler => {
-            // SAFETY: installed without SA_SIGINFO, so that it has this type.
-            let handler = unsafe { mem::transmute::<usize, extern "C" fn(i32)>(handler) };
-            handler(signal);
+            // SAFETY: not null, since the handler is not the default; never freed.
+            let action = unsafe { &(*action).action };
+            // SAFETY: valid as in `on_trap`.
+            let interrupted = unsafe { (*context.cast::<libc::ucontext_t>()).uc_sigmask };
+            let masked = Masked::as_for(action, &interrupted);
+            if action.sa_flags & libc::SA_SIGINFO != 0 {
+                // SAFETY: installed with SA_SIGINFO, so that it has this type.
+                let handler = unsafe {
+                    mem::transmute::<usize, extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void)>(handler)
+                };
+                handler(signal, info, context);
+            } else {
+                // SAFETY: installed without SA_SIGINFO, so that it has this type.
+                let handler = unsafe { mem::transmute::<usize, extern "C" fn(i32)>(handler) };
+                handler(signal);
+            }
+            drop(masked);
         }
+    }
+}
+
+/// The calling thread's signal mask is another until this is dropped. Async-signal-safe.
+struct Masked {
+    before: libc::sigset_t,
+}
+
+impl Masked {
+    /// The mask under which the kernel would run the handler of `action` in a thread that had the mask `interrupted`
+    /// (`signal_delivered` in `kernel/signal.c`).
+    fn as_for(action: &libc::sigaction, interrupted: &libc::sigset_t) -> Self {
+        let mut mask = *interrupted;
+        for signal in 1..=libc::SIGRTMAX() {
+            // SAFETY: a valid set and a valid signal.
+            let added = unsafe { libc::sigismember(&action.sa_mask, signal) } == 1;
+            let own = signal == libc::SIGTRAP && action.sa_flags & libc::SA_NODEFER == 0;
+            if added || own {
+                // SAFETY: a valid set and a valid signal.
+                unsafe { libc::sigaddset(&mut mask, signal) };
+            }
+        }
+        // SAFETY: all-zero is a valid set.
+        let mut before: libc::sigset_t = unsafe { mem::zeroed() };
+        // SAFETY: valid sets.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, &mut before) };
+        Self { before }
+    }
+}
+
+impl Drop for Masked {
+    fn drop(&mut self) {
+        // SAFETY: a valid set; nothing is asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut()) };
     }
 }
 

@@ -34,7 +34,8 @@ use crate::proc::status::Status;
 /// After how long a thread that has not answered is looked at more closely.
 const GRACE: Duration = Duration::from_millis(5);
 
-/// How long a thread may block the signal, as `pthread_create` does for a moment.
+/// How long a thread that sleeps may block the signal, as `pthread_create` does for a moment. One that runs may wait for a CPU in a
+/// short blocked section, such as the trap handler, for as long as any other.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// After how long a broadcast gives up.
@@ -284,7 +285,7 @@ impl Broadcast<'_> {
         if stopped && !blocked {
             return Ok(true);
         }
-        let deadline = if blocked { PATIENCE } else { DEADLINE };
+        let deadline = if blocked && status.state != Some('R') { PATIENCE } else { DEADLINE };
         match (waited > deadline, blocked) {
             (false, _) => Ok(seat.has_answered(self.generation)),
             (true, true) => Err(SyncError::Blocked { tid, signal: self.signal }),

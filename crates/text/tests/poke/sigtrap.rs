@@ -111,6 +111,37 @@ fn earlier_and_later_handlers_get_what_is_not_ours() {
     });
 }
 
+static BLOCKED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn asks_for_the_mask(_signal: i32) {
+    // SAFETY: all-zero is a valid set.
+    let mut mask: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a null new mask only asks.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &mut mask) };
+    // SAFETY: a valid set and valid signals.
+    let blocked = |signal| usize::from(unsafe { libc::sigismember(&mask, signal) } == 1);
+    let seen = 1 + 2 * blocked(libc::SIGUSR1) + 4 * blocked(libc::SIGUSR2) + 8 * blocked(libc::SIGTRAP);
+    BLOCKED.store(seen, Ordering::Relaxed);
+}
+
+#[test]
+fn a_handler_behind_ours_has_the_mask_that_it_asked_for() {
+    alone(|| {
+        // SAFETY: all-zero is a valid `sigaction`.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = asks_for_the_mask as extern "C" fn(i32) as usize;
+        // SAFETY: a valid set and a valid signal.
+        unsafe { libc::sigaddset(&mut action.sa_mask, libc::SIGUSR2) };
+        // SAFETY: a valid action.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGTRAP, &action, std::ptr::null_mut()) }, 0);
+        foreign_trap();
+        let without_us = BLOCKED.swap(0, Ordering::Relaxed);
+        poke();
+        foreign_trap();
+        assert_eq!((without_us, BLOCKED.load(Ordering::Relaxed)), (1 + 4 + 8, 1 + 4 + 8));
+    });
+}
+
 #[test]
 fn a_foreign_trap_without_handler_ends_the_process() {
     let status = fork_and_wait(|| {
@@ -206,7 +237,9 @@ fn starting_threads_and_processes_is_not_in_the_way() {
     });
 }
 
-/// A thread whose alternate stack holds a signal frame and 4 KiB.
+extern "C" fn takes_a_frame(_signal: i32) {}
+
+/// A thread whose alternate stack holds a signal frame and 4 KiB, and which gets other signals there meanwhile.
 #[test]
 fn a_small_alternate_stack_is_enough() {
     const BELOW: usize = 1 << 16;
@@ -220,11 +253,25 @@ fn a_small_alternate_stack_is_enough() {
         let stack = libc::stack_t { ss_sp: memory[BELOW..].as_mut_ptr().cast(), ss_flags: 0, ss_size: size };
         // SAFETY: the memory lives until the process ends.
         assert_eq!(unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) }, 0);
+        // SAFETY: all-zero is a valid `sigaction`.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = takes_a_frame as extern "C" fn(i32) as usize;
+        action.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
+        // SAFETY: a valid action.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()) }, 0);
+        // SAFETY: names this thread, which outlives the others.
+        let runner = unsafe { libc::pthread_self() };
         let (packs, code) = (Packs::new().unwrap(), generate(600));
         let program = packs.load(&code.code, 64).unwrap();
         let hit = traps_hit();
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    // SAFETY: the thread lives.
+                    unsafe { libc::pthread_kill(runner, libc::SIGUSR1) };
+                }
+            });
             scope.spawn(|| {
                 for round in 0.. {
                     let mut batch = Batch::new();
