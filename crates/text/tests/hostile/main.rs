@@ -10,10 +10,9 @@ mod child;
 mod exercise;
 mod fork;
 mod limits;
+mod poking;
 mod seccomp;
 mod signals;
-
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use child::{World, play, skip};
 use exercise::{assert_tells, chain, doctor_agrees, exercise, refusals};
@@ -21,7 +20,6 @@ use limits::Ballast;
 use palimpsest_sys::capabilities::Capabilities;
 use palimpsest_sys::proc::sysctl;
 use palimpsest_sys::{CoreSync, HUGE_PAGE, SyncPath};
-use palimpsest_text::poke::Batch;
 use palimpsest_text::{Backing, Packs, Program};
 use seccomp::Answer;
 
@@ -469,40 +467,5 @@ fn a_place_that_cannot_be_filled_with_traps_is_not_used_again() {
         drop(program);
         assert_tells(&chain(&packs.reclaim().expect_err("nothing can be written")), &["traps"]);
         assert_eq!(packs.stats().programs, 1);
-    });
-}
-
-/// Running code is changed where cores are synchronised by signals, while another thread runs it.
-#[test]
-fn running_code_is_changed_without_membarrier() {
-    if palimpsest_sys::arch::COHERENCE == palimpsest_sys::arch::Coherence::NeedsFlushAndSync {
-        // In the guest's one thread per CPU QEMU goes on running replaced code now and then; see `TAKING_TURNS` in xtask.
-        eprintln!("SKIPPED: this program is run by a QEMU with a thread for each CPU");
-        return;
-    }
-    play("running_code_is_changed_without_membarrier", World::Same, || {
-        seccomp::forbid(libc::SYS_membarrier, Answer::Errno(libc::EPERM));
-        let packs = Packs::new().expect("signals work");
-        assert_eq!(packs.sync_path(), SyncPath::Signals);
-        let (one, two) = (arch::return_number(1), arch::return_number(2));
-        let (nop, jump) = arch::nop_and_jump(u8::try_from(one.len()).expect("a few instructions"));
-        let program = packs.load(&[&nop[..], &one, &two].concat(), 64).expect("there is room");
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    assert!(matches!(exercise::run(&program), 1 | 2));
-                }
-            });
-            for round in 0..100 {
-                let (old, new, number) = if round % 2 == 0 { (&nop, &jump, 2) } else { (&jump, &nop, 1) };
-                let mut batch = Batch::new();
-                // SAFETY: 1. one instruction each; 2. the program returns 1 or 2.
-                unsafe { batch.add(&program, 0, old, new) }.expect("it can be changed");
-                batch.apply().expect("signals work");
-                assert_eq!(exercise::run(&program), number);
-            }
-            stop.store(true, Ordering::Relaxed);
-        });
     });
 }

@@ -1,0 +1,161 @@
+//! Running code that is changed where cores are synchronised by signals, which threads can refuse to take.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use palimpsest_sys::SyncPath;
+use palimpsest_text::poke::{Batch, Mode, ModeChoice, PokeError};
+use palimpsest_text::{Packs, Program};
+
+use crate::child::{World, play};
+use crate::exercise::{assert_tells, chain, exercise, run};
+use crate::seccomp::Answer;
+use crate::{arch, seccomp};
+
+/// A program that returns 1 by its NOP and 2 by its jump.
+struct Toggled {
+    packs: Packs,
+    program: Program,
+    nop: Vec<u8>,
+    jump: Vec<u8>,
+}
+
+impl Toggled {
+    /// In a process without membarrier.
+    fn new() -> Self {
+        seccomp::forbid(libc::SYS_membarrier, Answer::Errno(libc::EPERM));
+        let packs = Packs::new().expect("signals work");
+        assert_eq!(packs.sync_path(), SyncPath::Signals);
+        let (one, two) = (arch::return_number(1), arch::return_number(2));
+        let (nop, jump) = arch::nop_and_jump(u8::try_from(one.len()).expect("a few instructions"));
+        let program = packs.load(&[&nop[..], &one, &two].concat(), 64).expect("there is room");
+        Self { packs, program, nop, jump }
+    }
+
+    /// Makes the program return `number`.
+    fn switch_to(&self, number: u16, choice: ModeChoice) -> Result<(), PokeError> {
+        let (old, new) = if number == 2 { (&self.nop, &self.jump) } else { (&self.jump, &self.nop) };
+        let mut batch = Batch::new();
+        // SAFETY: 1. one instruction each; 2. the program returns 1 or 2.
+        unsafe { batch.add(&self.program, 0, old, new) }.expect("it can be changed");
+        batch.apply_in(choice).map(drop)
+    }
+
+    /// Byte `index` of the code, as it is now.
+    fn byte(&self, index: usize) -> u8 {
+        // SAFETY: in the program, which is longer.
+        let at = unsafe { self.program.entry().add(index) };
+        // SAFETY: readable code; volatile, since it is changed meanwhile.
+        unsafe { at.read_volatile() }
+    }
+}
+
+#[test]
+fn running_code_is_changed_without_membarrier() {
+    if palimpsest_sys::arch::COHERENCE == palimpsest_sys::arch::Coherence::NeedsFlushAndSync {
+        // In the guest's one thread per CPU QEMU goes on running replaced code now and then; see `TAKING_TURNS` in xtask.
+        eprintln!("SKIPPED: this program is run by a QEMU with a thread for each CPU");
+        return;
+    }
+    play("poking::running_code_is_changed_without_membarrier", World::Same, || {
+        let toggled = Toggled::new();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    assert!(matches!(run(&toggled.program), 1 | 2));
+                }
+            });
+            for round in 0..100 {
+                let number = 2 - round % 2;
+                toggled.switch_to(number, ModeChoice::Automatic).expect("signals work");
+                assert_eq!(run(&toggled.program), number);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
+/// Makes the program return 2 while another thread takes part in no broadcast from the moment when `refuse` says so. Again and
+/// again until the error is as wanted: the other thread may come too late.
+fn fail_to_switch(
+    toggled: &Toggled,
+    choice: ModeChoice,
+    refuse: impl Fn(&Toggled) -> bool + Sync,
+    wanted: impl Fn(&PokeError) -> bool,
+) -> PokeError {
+    for _ in 0..100 {
+        let (ready, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+        let outcome = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                ready.store(true, Ordering::Relaxed);
+                while !stop.load(Ordering::Relaxed) && !refuse(toggled) {
+                    std::hint::spin_loop();
+                }
+                block_all_signals();
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            while !ready.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+            let outcome = toggled.switch_to(2, choice);
+            stop.store(true, Ordering::Relaxed);
+            outcome
+        });
+        match outcome {
+            Err(error) if wanted(&error) => return error,
+            // Nothing has changed.
+            Err(PokeError::Sync(_)) => {}
+            Ok(()) | Err(PokeError::Unsynced(_)) => toggled.switch_to(1, choice).expect("every thread answers"),
+            Err(error) => panic!("{}", chain(&error)),
+        }
+    }
+    panic!("the other thread was always too late");
+}
+
+fn block_all_signals() {
+    // SAFETY: all-zero is a valid set.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid set.
+    unsafe { libc::sigfillset(&mut all) };
+    // SAFETY: a valid set; nothing is asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut()) };
+}
+
+#[test]
+fn a_batch_that_failed_half_way_works_by_traps_and_is_the_last() {
+    if palimpsest_sys::arch::COHERENCE == palimpsest_sys::arch::Coherence::NeedsFlushAndSync {
+        return eprintln!("SKIPPED: this instruction set changes code without traps");
+    }
+    play("poking::a_batch_that_failed_half_way_works_by_traps_and_is_the_last", World::Same, || {
+        let toggled = Toggled::new();
+        // Written as soon as every core has seen the trap.
+        let tail_is_new = |toggled: &Toggled| toggled.byte(1) == toggled.jump[1];
+        let half_way = |error: &PokeError| matches!(error, PokeError::Stuck(Some(_)));
+        let error = fail_to_switch(&toggled, ModeChoice::Only(Mode::Trap), tail_is_new, half_way);
+        assert_tells(&chain(&error), &["half-way", "blocks"]);
+        assert_ne!(toggled.byte(0), toggled.jump[0], "the first byte is written last");
+        assert_eq!(run(&toggled.program), 2, "the trap does what the jump would");
+        let error = toggled.switch_to(2, ModeChoice::Automatic).expect_err("there is a trap");
+        assert!(matches!(error, PokeError::Stuck(None)), "{error:?}");
+        // Loading is another matter.
+        exercise(&toggled.packs);
+    });
+}
+
+#[test]
+fn a_change_that_some_core_may_not_know_is_told() {
+    play("poking::a_change_that_some_core_may_not_know_is_told", World::Same, || {
+        let toggled = Toggled::new();
+        let is_new = |toggled: &Toggled| (0..4).all(|index| toggled.byte(index) == toggled.jump[index]);
+        let unsynced = |error: &PokeError| matches!(error, PokeError::Unsynced(_));
+        let error = fail_to_switch(&toggled, ModeChoice::Automatic, is_new, unsynced);
+        assert_tells(&chain(&error), &["is changed", "blocks"]);
+        // The code is new, and can be changed again once every thread answers.
+        assert_eq!(run(&toggled.program), 2);
+        toggled.switch_to(1, ModeChoice::Automatic).expect("every thread answers");
+        assert_eq!(run(&toggled.program), 1);
+    });
+}
