@@ -1,4 +1,4 @@
-//! `/init` of the AArch64 guest: mounts what tests expect, runs every program of `/tests`, reports each on the console, powers off.
+//! `/init` of the AArch64 guest: mounts what tests expect, runs every program of `/tests` with its arguments, reports each on the console, powers off.
 //!
 //! The other end is `xtask/src/aarch64/system.rs`, which reads the lines that start with [`MARK`].
 #![forbid(unsafe_code)]
@@ -101,7 +101,10 @@ fn report(program: &Path) {
 
 /// Runs `program`; `None` when it was stopped at the time limit.
 fn run(program: &Path) -> io::Result<Option<ExitStatus>> {
+    // One line, by blanks; written by the host.
+    let arguments = fs::read_to_string(Path::new("/arguments").join(program.file_name().unwrap_or_default()))?;
     let mut child = Command::new(program)
+        .args(arguments.split_whitespace())
         .current_dir("/tmp")
         .env_clear()
         .envs([("PATH", "/bin"), ("HOME", "/tmp"), ("TMPDIR", "/tmp"), ("PROPTEST_CASES", "16")])

@@ -16,11 +16,13 @@ use crate::{
 const PACKAGES: [&str; 2] = ["palimpsest-sys", "palimpsest-text"];
 
 /// A test program.
-#[derive(PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct TestProgram {
     /// `package.target`, for people.
     pub(super) name: String,
     pub(super) path: PathBuf,
+    /// What it is started with.
+    pub(super) arguments: Vec<&'static str>,
 }
 
 pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
@@ -87,7 +89,7 @@ fn programs(messages: &str) -> Result<Vec<TestProgram>, StepError> {
         let package = manifest.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
         let kind = message["target"]["kind"][0].as_str().unwrap_or_default();
         let name = if kind == "lib" { format!("{package}.lib") } else { format!("{package}.{target}") };
-        programs.push(TestProgram { name, path: path.into() });
+        programs.push(TestProgram { name, path: path.into(), arguments: Vec::new() });
     }
     Ok(programs)
 }
@@ -103,7 +105,7 @@ mod tests {
 {"reason":"compiler-artifact","manifest_path":"/w/crates/text/Cargo.toml","target":{"kind":["test"],"name":"stress"},"profile":{"test":true},"executable":"/t/deps/stress-2"}
 {"reason":"build-finished","success":true}"#;
         let expected = [("text.lib", "/t/deps/palimpsest_text-1"), ("text.stress", "/t/deps/stress-2")]
-            .map(|(name, path)| TestProgram { name: name.to_owned(), path: path.into() });
+            .map(|(name, path)| TestProgram { name: name.to_owned(), path: path.into(), arguments: Vec::new() });
         assert_eq!(programs(messages).expect("valid messages"), expected);
     }
 

@@ -11,7 +11,7 @@ const SHARED: [&str; 4] = ["ld-linux-aarch64.so.1", "libc.so.6", "libgcc_s.so.1"
 /// The initramfs that runs `programs` by `init`.
 pub(super) fn build(init: &Path, programs: &[TestProgram]) -> Result<Vec<u8>, StepError> {
     let mut archive = Archive::default();
-    for folder in ["bin", "dev", "lib", "proc", "sys", "tests", "tmp"] {
+    for folder in ["arguments", "bin", "dev", "lib", "proc", "sys", "tests", "tmp"] {
         archive.folder(folder);
     }
     // The kernel opens it for /init before anything is mounted.
@@ -21,6 +21,7 @@ pub(super) fn build(init: &Path, programs: &[TestProgram]) -> Result<Vec<u8>, St
     }
     for program in programs {
         archive.program(&format!("tests/{}", program.name), &read(&program.path)?);
+        archive.program(&format!("arguments/{}", program.name), program.arguments.join(" ").as_bytes());
     }
     let init = read(init)?;
     // The same program by another name; see its source.

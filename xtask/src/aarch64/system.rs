@@ -22,16 +22,16 @@ const MARK: &str = "palimpsest-guest:";
 /// For the whole run; the guest stops a program that hangs well before.
 const LIMIT: Duration = Duration::from_secs(1500);
 
-/// Programs that rewrite code which other CPUs are running. With a thread for each CPU, QEMU 7.2 now and then goes on running what was
-/// replaced, which it does not do when the CPUs take turns in one thread: a race of its translator, as far as we can tell.
-const TAKING_TURNS: [&str; 2] = ["text.keys", "text.poke"];
+/// Programs that rewrite code which other CPUs are running, or the part of one that does. With a thread for each CPU, QEMU now and then goes on
+/// running what was replaced: 7.2 and 10.0 both fail a C program that does no more than the sequence of the Arm ARM, and neither does where the CPUs take
+/// turns in one thread. (A block is translated while another CPU stores to it: before the store, and after the old blocks were discarded.)
+const TAKING_TURNS: [(&str, &str); 3] = [("text.keys", ""), ("text.poke", ""), ("text.hostile", "poking::")];
 
 pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
     let programs = build::test_programs(workspace)?;
     let init = build::guest_init(workspace)?;
     let total = programs.len();
-    let takes_turns = |program: &TestProgram| TAKING_TURNS.contains(&program.name.as_str());
-    let (turns, parallel): (Vec<_>, Vec<_>) = programs.into_iter().partition(takes_turns);
+    let (parallel, turns) = apart(programs);
     let mut failed = boot(workspace, &init, &parallel, "tcg,thread=multi")?;
     failed.extend(boot(workspace, &init, &turns, "tcg,thread=single")?);
     if failed.is_empty() {
@@ -39,6 +39,22 @@ pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
     } else {
         Err(StepError::Programs { failed, total })
     }
+}
+
+/// What runs with a thread for each CPU, and what must not.
+fn apart(programs: Vec<TestProgram>) -> (Vec<TestProgram>, Vec<TestProgram>) {
+    let (mut parallel, mut turns) = (Vec::new(), Vec::new());
+    for program in programs {
+        match TAKING_TURNS.iter().find(|(name, _)| *name == program.name) {
+            None => parallel.push(program),
+            Some((_, "")) => turns.push(program),
+            Some((_, part)) => {
+                parallel.push(TestProgram { arguments: vec!["--skip", part], ..program.clone() });
+                turns.push(TestProgram { arguments: vec![part], ..program });
+            }
+        }
+    }
+    (parallel, turns)
 }
 
 /// Runs `programs` in a guest of their own, and says which failed.
@@ -102,6 +118,17 @@ fn failures(reports: &[String], names: &[&str]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_can_run_in_parts() {
+        let program = |name: &str| TestProgram { name: name.to_owned(), path: name.into(), arguments: Vec::new() };
+        let (parallel, turns) = apart(["text.lib", "text.keys", "text.hostile"].map(program).to_vec());
+        let shown = |programs: &[TestProgram]| -> Vec<String> {
+            programs.iter().map(|program| format!("{} {}", program.name, program.arguments.join(" "))).collect()
+        };
+        assert_eq!(shown(&parallel), ["text.lib ", "text.hostile --skip poking::"]);
+        assert_eq!(shown(&turns), ["text.keys ", "text.hostile poking::"]);
+    }
 
     #[test]
     fn a_program_passes_only_by_a_report_that_says_so() {

@@ -9,7 +9,9 @@
 //! enough: `ppoll` and its like sleep with a mask of their own, and may return without taking the signal.)
 //!
 //! Threads that are started meanwhile are found by listing again until a listing has no new thread. A thread that a
-//! seated thread starts after it was settled has run nothing that was fetched earlier.
+//! seated thread starts after it was settled has run nothing that was fetched earlier. A listing can also miss a thread that lives, when another
+//! one ends (the kernel goes on by number, `first_tid` in `fs/proc/base.c`), so that the last one must name as many as the process has and
+//! nobody that is gone.
 //!
 //! Tables are never freed but reused. A handler that runs late, since its seat was settled without it or the broadcast gave up, finds
 //! memory of the right type. It answers by exchanging the seat's word of its own generation, which is there no more. One broadcast at a time ([`Table::broadcasts`]).
@@ -186,12 +188,24 @@ pub(super) fn sync() -> Result<(), SyncError> {
     table.generation.store(generation, Ordering::Relaxed);
 
     let mut broadcast = Broadcast { table, generation, signal, seated: 0 };
-    let mut started = Instant::now();
-    while broadcast.seat_new_threads()? {
-        broadcast.wait(started)?;
-        started = Instant::now();
+    loop {
+        match broadcast.seat_new_threads()? {
+            Listing::New => broadcast.wait(Instant::now())?,
+            Listing::Doubtful => thread::yield_now(),
+            Listing::Known => return Ok(()),
+        }
     }
-    Ok(())
+}
+
+/// What a listing of the threads has brought.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Listing {
+    /// Threads that were signalled now.
+    New,
+    /// Nothing new, but threads came or went meanwhile.
+    Doubtful,
+    /// All threads, each of which has a seat.
+    Known,
 }
 
 struct Broadcast<'a> {
@@ -202,11 +216,13 @@ struct Broadcast<'a> {
 }
 
 impl Broadcast<'_> {
-    /// Signals the threads that have no seat yet; false if there are none.
-    fn seat_new_threads(&mut self) -> Result<bool, SyncError> {
+    /// Signals the threads that have no seat yet.
+    fn seat_new_threads(&mut self) -> Result<Listing, SyncError> {
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         let before = self.seated;
-        for tid in list_threads().map_err(SyncError::ThreadList)? {
+        let threads = list_threads().map_err(SyncError::ThreadList)?;
+        let mut complete = Status::of_process().is_ok_and(|status| status.threads == Some(threads.len() as u64));
+        for tid in threads {
             // Relaxed: only the broadcaster reads and writes thread ids.
             let known = self.table.seats[..self.seated].iter().any(|seat| seat.tid.load(Ordering::Relaxed) == tid);
             if tid == own || known {
@@ -221,11 +237,15 @@ impl Broadcast<'_> {
             seat.answer.store(u64::from(self.generation) * 2, Ordering::Relaxed);
             match self.signal_thread(tid, self.seated) {
                 Ok(()) => self.seated += 1,
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => complete = false,
                 Err(source) => return Err(SyncError::Signal { tid, source }),
             }
         }
-        Ok(self.seated > before)
+        Ok(match (self.seated > before, complete) {
+            (true, _) => Listing::New,
+            (false, false) => Listing::Doubtful,
+            (false, true) => Listing::Known,
+        })
     }
 
     fn signal_thread(&self, tid: i32, seat: usize) -> io::Result<()> {
@@ -254,6 +274,7 @@ impl Broadcast<'_> {
     fn wait(&self, started: Instant) -> Result<(), SyncError> {
         for seat in &self.table.seats[..self.seated] {
             let mut spins = 0_u32;
+            let mut asleep = None;
             while !seat.has_answered(self.generation) {
                 spins += 1;
                 if spins < 200 {
@@ -262,7 +283,7 @@ impl Broadcast<'_> {
                 }
                 thread::sleep(Duration::from_micros(50));
                 let waited = started.elapsed();
-                if waited > GRACE && self.is_settled(seat, waited)? {
+                if waited > GRACE && self.is_settled(seat, waited, &mut asleep)? {
                     break;
                 }
             }
@@ -271,11 +292,15 @@ impl Broadcast<'_> {
     }
 
     /// Whether a silent thread needs no answer, because it is gone or cannot run before it takes the signal.
-    fn is_settled(&self, seat: &Seat, waited: Duration) -> Result<bool, SyncError> {
+    ///
+    /// `asleep` is since when it has been seen asleep and nothing else.
+    fn is_settled(&self, seat: &Seat, waited: Duration, asleep: &mut Option<Instant>) -> Result<bool, SyncError> {
         let tid = seat.tid.load(Ordering::Relaxed);
-        let Ok(status) = Status::of_thread(tid.unsigned_abs()) else {
-            // No such thread, or no /proc any more: listing again will tell.
-            return list_threads().map(|threads| !threads.contains(&tid)).map_err(SyncError::ThreadList);
+        let status = match Status::of_thread(tid.unsigned_abs()) {
+            Ok(status) => status,
+            // The thread is gone, or /proc is, which listing tells.
+            Err(error) if error.is_absent() => return list_threads().map(|_| true).map_err(SyncError::ThreadList),
+            Err(_) => Status::default(),
         };
         if matches!(status.state, Some('Z' | 'X')) {
             return Ok(true);
@@ -285,13 +310,14 @@ impl Broadcast<'_> {
         if stopped && !blocked {
             return Ok(true);
         }
-        let deadline = if blocked && status.state != Some('R') { PATIENCE } else { DEADLINE };
-        match (waited > deadline, blocked) {
-            (false, _) => Ok(seat.has_answered(self.generation)),
-            (true, true) => Err(SyncError::Blocked { tid, signal: self.signal }),
+        *asleep = if status.state == Some('S') { asleep.or_else(|| Some(Instant::now())) } else { None };
+        let sleeps_on = asleep.is_some_and(|since| since.elapsed() > PATIENCE);
+        match (waited > DEADLINE, blocked) {
+            (_, true) if sleeps_on || waited > DEADLINE => Err(SyncError::Blocked { tid, signal: self.signal }),
             (true, false) => {
                 Err(SyncError::Timeout { tid, signal: self.signal, waited_ms: DEADLINE.as_millis() as u64 })
             }
+            _ => Ok(seat.has_answered(self.generation)),
         }
     }
 }
