@@ -6,12 +6,14 @@
 //! |---|---|
 //! | [`SharedMemory`], [`Mapping`], [`Reservation`], [`View`] | memory objects and mappings that end with their owner; none is ever writable and executable |
 //! | [`collapse`] | huge pages by request |
+//! | [`pagemap`] | which pages are populated, and which are private copies |
 //! | [`CoreSync`] | makes every core of this process drop what it has fetched ahead |
 //! | [`arch`] | traps, instruction-cache maintenance, serialising instructions |
 //! | [`ProcMem`], [`TextWriter`] | writing without the right to write |
 //! | [`trap`] | SIGTRAP, shared with whoever else handles it |
 //! | [`ForkDetector`], [`ForkWitness`] | who was forked from whom |
 //! | [`objects_with_note`], [`keep_loaded`], [`Caller`] | loaded objects, and who is calling |
+//! | [`vmas`], [`extent`], [`mapped_vec`], [`world`] | changing memory in place: what is mapped, sealed contents, arrays outside the heap, other threads held still |
 //! | [`proc`], [`seccomp`], [`capabilities`] | what this machine, kernel, container and user allow |
 
 #![cfg(target_os = "linux")]
@@ -20,10 +22,13 @@ pub mod arch;
 mod caller;
 pub mod capabilities;
 mod core_sync;
+pub mod extent;
 mod fork;
 mod huge;
+pub mod mapped_vec;
 mod mapping;
 mod objects;
+pub mod pagemap;
 pub mod proc;
 mod proc_mem;
 mod reservation;
@@ -32,6 +37,8 @@ mod shared_memory;
 mod symbols;
 mod text_writer;
 pub mod trap;
+pub mod vmas;
+pub mod world;
 
 pub use caller::Caller;
 pub use core_sync::{CoreSync, SetupError as CoreSyncSetupError, SyncError, SyncPath};

@@ -126,29 +126,59 @@ impl MapEntry {
 
     /// Reads one line without its newline. `line` is its number, for the error.
     pub(super) fn parse(text: &[u8], line: usize) -> Result<Self, ParseError> {
-        let lacks = |expected| ParseError::new(line, text, expected);
+        let Header { start, end, permissions, offset, device, inode, name } =
+            Header::parse(text).map_err(|expected| ParseError::new(line, text, expected))?;
+        let path = (!name.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(name)));
+        Ok(Self { start, end, permissions, offset, device, inode, path })
+    }
+}
+
+/// One line of a maps file, borrowed: what [`MapEntry`] is made of, for readers that must not allocate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header<'a> {
+    /// First address.
+    pub start: usize,
+    /// One past the last address.
+    pub end: usize,
+    /// What the mapping may be used for.
+    pub permissions: Permissions,
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// The file's device.
+    pub device: Device,
+    /// The file's inode; 0 for anonymous memory.
+    pub inode: u64,
+    /// The name as the kernel prints it; empty where there is none.
+    pub name: &'a [u8],
+}
+
+impl<'a> Header<'a> {
+    /// Reads one line without its newline.
+    ///
+    /// # Errors
+    ///
+    /// What the line lacks.
+    pub fn parse(text: &'a [u8]) -> Result<Self, &'static str> {
         let (range, rest) = field(text);
         let (permissions, rest) = field(rest);
         let (offset, rest) = field(rest);
         let (device, rest) = field(rest);
         let (inode, rest) = field(rest);
 
-        let (start, end) = pair(range, b'-').ok_or_else(|| lacks("address range"))?;
-        let start = address(start, 16).ok_or_else(|| lacks("start address"))?;
-        let end = address(end, 16).filter(|end| *end > start).ok_or_else(|| lacks("end address above the start"))?;
-        let permissions = Permissions::parse(permissions).ok_or_else(|| lacks("permissions such as r-xp"))?;
-        let offset = number(offset, 16).ok_or_else(|| lacks("file offset"))?;
+        let (start, end) = pair(range, b'-').ok_or("address range")?;
+        let start = address(start, 16).ok_or("start address")?;
+        let end = address(end, 16).filter(|end| *end > start).ok_or("end address above the start")?;
+        let permissions = Permissions::parse(permissions).ok_or("permissions such as r-xp")?;
+        let offset = number(offset, 16).ok_or("file offset")?;
         let half = |text| number(text, 16).and_then(|number| u32::try_from(number).ok());
-        let (major, minor) = pair(device, b':').ok_or_else(|| lacks("device such as fe:00"))?;
+        let (major, minor) = pair(device, b':').ok_or("device such as fe:00")?;
         let device = Device {
-            major: half(major).ok_or_else(|| lacks("major device number"))?,
-            minor: half(minor).ok_or_else(|| lacks("minor device number"))?,
+            major: half(major).ok_or("major device number")?,
+            minor: half(minor).ok_or("minor device number")?,
         };
-        let inode = number(inode, 10).ok_or_else(|| lacks("inode"))?;
+        let inode = number(inode, 10).ok_or("inode")?;
         // The kernel pads with blanks; a name that starts with a blank cannot be told from the padding.
-        let name = rest.trim_ascii_start();
-        let path = (!name.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(name)));
-        Ok(Self { start, end, permissions, offset, device, inode, path })
+        Ok(Self { start, end, permissions, offset, device, inode, name: rest.trim_ascii_start() })
     }
 }
 

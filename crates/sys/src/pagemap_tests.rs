@@ -1,0 +1,226 @@
+//! Both ways of asking, on memory of known state.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::*;
+
+const PAGES: usize = 600;
+
+/// Private memory of `PAGES` pages that goes with its owner.
+struct Memory {
+    start: usize,
+    page: usize,
+}
+
+impl Memory {
+    fn anonymous() -> Self {
+        Self::map(-1, libc::MAP_ANONYMOUS)
+    }
+
+    /// A private mapping of a file in memory, all of whose pages have contents.
+    fn of_file() -> Self {
+        let page = rustix::param::page_size();
+        let file = rustix::fs::memfd_create(c"palimpsest-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let file = File::from(file);
+        file.write_all_at(&vec![1; PAGES * page], 0).unwrap();
+        Self::map(file.as_raw_fd(), 0)
+    }
+
+    fn map(file: i32, flags: i32) -> Self {
+        let page = rustix::param::page_size();
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address that the kernel picks.
+        let memory =
+            unsafe { libc::mmap(std::ptr::null_mut(), PAGES * page, rights, flags | libc::MAP_PRIVATE, file, 0) };
+        assert_ne!(memory, libc::MAP_FAILED);
+        Self { start: memory.expose_provenance(), page }
+    }
+
+    fn at(&self, index: usize) -> *mut u8 {
+        assert!(index < PAGES);
+        std::ptr::with_exposed_provenance_mut(self.start + index * self.page)
+    }
+
+    fn write(&self, pages: Range<usize>) {
+        for index in pages {
+            // SAFETY: the page is mapped writable and nobody else knows it.
+            unsafe { self.at(index).write_volatile(7) };
+        }
+    }
+
+    fn read(&self, pages: Range<usize>) {
+        for index in pages {
+            // SAFETY: the page is mapped readable.
+            let _ = unsafe { self.at(index).read_volatile() };
+        }
+    }
+
+    fn advise(&self, pages: Range<usize>, advice: i32) -> i32 {
+        // SAFETY: the range is this test's own; no advice that is given here does more than drop its contents.
+        unsafe { libc::madvise(self.at(pages.start).cast(), pages.len() * self.page, advice) }
+    }
+
+    /// The wanted runs, as numbers of pages.
+    fn runs(&self, pagemap: &Pagemap, wanted: Wanted) -> Vec<Range<usize>> {
+        let mut all = Vec::new();
+        let index = |address: usize| (address - self.start) / self.page;
+        let range = self.start..self.start + PAGES * self.page;
+        pagemap
+            .scan(range, wanted, &mut |run| {
+                all.push(index(run.start)..index(run.end));
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        all
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own.
+        unsafe { libc::munmap(self.at(0).cast(), PAGES * self.page) };
+    }
+}
+
+fn ways() -> Vec<Pagemap> {
+    let mut ways = vec![Pagemap::with_way(ScanWay::Entries).unwrap()];
+    match Pagemap::with_way(ScanWay::Ioctl) {
+        Ok(pagemap) => ways.push(pagemap),
+        Err(error) => println!("skipped: the ioctl, since {error}"),
+    }
+    ways
+}
+
+#[test]
+#[expect(clippy::single_range_in_vec_init, reason = "a list of runs that is one run")]
+fn runs_are_maximal_also_across_buffers() {
+    let memory = Memory::anonymous();
+    memory.write(3..4);
+    memory.write(10..590);
+    for pagemap in ways() {
+        assert_eq!(memory.runs(&pagemap, Wanted::Present), [3..4, 10..590], "{:?}", pagemap.way());
+        assert_eq!(memory.runs(&pagemap, Wanted::Written), [3..4, 10..590], "{:?}", pagemap.way());
+    }
+    memory.write(0..PAGES);
+    for pagemap in ways() {
+        assert_eq!(memory.runs(&pagemap, Wanted::Present), [0..PAGES], "{:?}", pagemap.way());
+    }
+}
+
+#[test]
+fn more_runs_than_one_call_returns() {
+    let memory = Memory::anonymous();
+    (0..PAGES).step_by(2).for_each(|index| memory.write(index..index + 1));
+    for pagemap in ways() {
+        let runs = memory.runs(&pagemap, Wanted::Present);
+        assert!(runs.iter().cloned().eq((0..PAGES).step_by(2).map(|index| index..index + 1)), "{:?}", pagemap.way());
+    }
+}
+
+#[test]
+fn the_zero_page_is_told_by_the_ioctl() {
+    let memory = Memory::anonymous();
+    assert_eq!(memory.advise(0..PAGES, libc::MADV_NOHUGEPAGE), 0, "or one huge zero page is mapped");
+    memory.read(0..8);
+    memory.write(4..5);
+    for pagemap in ways() {
+        let expected = match pagemap.way() {
+            ScanWay::Ioctl => 4..5,
+            ScanWay::Entries => 0..8,
+        };
+        assert_eq!(memory.runs(&pagemap, Wanted::Present), [expected], "{:?}", pagemap.way());
+    }
+}
+
+#[test]
+fn a_written_page_of_a_file_is_told_from_a_read_one() {
+    let memory = Memory::of_file();
+    memory.read(0..20);
+    memory.write(5..7);
+    memory.write(599..600);
+    for pagemap in ways() {
+        assert_eq!(memory.runs(&pagemap, Wanted::Written), [5..7, 599..600], "{:?}", pagemap.way());
+        let present = memory.runs(&pagemap, Wanted::Present);
+        // A read fault maps neighbours too.
+        assert!(present[0].start == 0 && present[0].end >= 20, "{present:?}");
+    }
+    assert_eq!(memory.advise(5..6, libc::MADV_DONTNEED), 0);
+    for pagemap in ways() {
+        assert_eq!(memory.runs(&pagemap, Wanted::Written), [6..7, 599..600], "{:?}", pagemap.way());
+    }
+}
+
+#[test]
+#[expect(clippy::single_range_in_vec_init, reason = "a list of runs that is one run")]
+fn pages_that_were_paged_out_are_still_written() {
+    let memory = Memory::of_file();
+    memory.write(0..64);
+    memory.advise(0..64, libc::MADV_PAGEOUT);
+    let entries = File::open("/proc/self/pagemap").unwrap();
+    let mut entry = [0; ENTRY];
+    entries.read_exact_at(&mut entry, (memory.start / memory.page * ENTRY) as u64).unwrap();
+    if u64::from_ne_bytes(entry) & PM_SWAP == 0 {
+        println!("skipped: MADV_PAGEOUT left the pages where they are, there is no swap; the bits are tested below");
+    }
+    for pagemap in ways() {
+        assert_eq!(memory.runs(&pagemap, Wanted::Written), [0..64], "{:?}", pagemap.way());
+    }
+}
+
+#[test]
+fn entries_are_read_bit_by_bit() {
+    for wanted in [Wanted::Present, Wanted::Written] {
+        assert!(is_wanted(PM_PRESENT, wanted) && is_wanted(PM_SWAP | 0x1234, wanted), "{wanted:?}");
+        assert!(!is_wanted(0, wanted) && !is_wanted(PM_SWAP | PM_GUARD_REGION, wanted), "{wanted:?}");
+    }
+    for present in [PM_PRESENT, PM_SWAP] {
+        assert!(is_wanted(present | PM_FILE, Wanted::Present));
+        assert!(!is_wanted(present | PM_FILE, Wanted::Written));
+    }
+}
+
+#[test]
+fn guard_markers_are_not_pages() {
+    const MADV_GUARD_INSTALL: i32 = 102;
+    let memory = Memory::anonymous();
+    memory.write(0..8);
+    if memory.advise(2..4, MADV_GUARD_INSTALL) != 0 {
+        return println!("skipped: MADV_GUARD_INSTALL needs Linux 6.13");
+    }
+    for pagemap in ways() {
+        if matches!(pagemap.way, Way::Ioctl { unwanted } if unwanted & PAGE_IS_GUARD == 0) {
+            println!("skipped: this kernel does not tell guard markers");
+            continue;
+        }
+        assert_eq!(memory.runs(&pagemap, Wanted::Present), [0..2, 4..8], "{:?}", pagemap.way());
+        let guards = 2..4;
+        assert_eq!(memory.runs(&pagemap, Wanted::Guards), [guards], "{:?}", pagemap.way());
+    }
+}
+
+#[test]
+fn breaking_ends_the_scan() {
+    let memory = Memory::anonymous();
+    memory.write(0..1);
+    memory.write(2..3);
+    for pagemap in ways() {
+        let mut calls = 0;
+        let range = memory.start..memory.start + PAGES * memory.page;
+        pagemap
+            .scan(range, Wanted::Present, &mut |_| {
+                calls += 1;
+                ControlFlow::Break(())
+            })
+            .unwrap();
+        assert_eq!(calls, 1, "{:?}", pagemap.way());
+    }
+}
+
+#[test]
+fn ranges_of_parts_of_pages_are_refused() {
+    for pagemap in ways() {
+        let error = pagemap.scan(1..0x10_0000, Wanted::Present, &mut |_| ControlFlow::Continue(())).unwrap_err();
+        assert!(error.to_string().starts_with("0x1..0x100000 is not a range of whole pages"), "{error}");
+    }
+}
