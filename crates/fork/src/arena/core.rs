@@ -1,0 +1,321 @@
+//! The allocator proper, in a mapping of its own, so that the [`Arena`](super::Arena) that points to it may be a constant and may move.
+
+use std::mem::{self, MaybeUninit};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::chunks::{Chunk, Flipped, MOST, State};
+use super::class::{CLASSES, Class, MAX_SMALL, UNIT};
+use super::lock::Lock;
+use super::runs::mark;
+use super::slab::{Bin, Block, SHARDS, shard};
+use super::space::{Layout, Space};
+use super::stats::{InUse, Memory, Stats};
+use super::unit::{Kind, Units};
+use super::{Backing, forks, misuse};
+
+/// Freed runs of so many units give their memory back at once: at this size the system calls are lost in the page faults.
+const DISCARD_UNITS: u32 = 64;
+
+/// Keeps neighbours out of each other's cache lines.
+#[repr(align(64))]
+#[derive(Default)]
+struct Apart<T>(T);
+
+/// See the module.
+pub(super) struct Core {
+    bins: [Apart<Lock<Bin>>; CLASSES * SHARDS],
+    space: Lock<Space>,
+    units: Units,
+    layout: Layout,
+    /// The next arena of this process; written under the registry's lock.
+    pub(super) next: AtomicPtr<Core>,
+    freezes: AtomicUsize,
+    /// Chunks whose file could not be made constant.
+    unsealed: AtomicUsize,
+}
+
+impl Core {
+    /// Makes one that fork handlers know of.
+    pub(super) fn create(backing: Backing) -> Result<NonNull<Self>, Errno> {
+        let layout = Layout::reserve()?;
+        // SAFETY: a new mapping where the kernel likes.
+        let mapped = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                mapping_len(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        };
+        let place = mapped.inspect_err(|_| {
+            // SAFETY: nobody knows of it yet.
+            unsafe { layout.release() };
+        })?;
+        // Behind the value, at its alignment.
+        let table = place.wrapping_byte_add(table_offset()).cast::<MaybeUninit<Chunk>>();
+        // SAFETY: mapped to this length, aligned, used by nothing else, and valid uninitialised; `'static` is as long as the mapping,
+        // which the value in it does not outlive.
+        let table = unsafe { std::slice::from_raw_parts_mut(table, MOST) };
+        let mut space = Space::new(layout, table, backing);
+        match forks::watch() {
+            Ok(()) => space.chunks.forgo_files_where_memory_is_counted(),
+            Err(errno) => space.chunks.forgo_files(errno),
+        }
+        // SAFETY: records are reserved there, aligned to a piece, and used by this value alone.
+        let units = unsafe { Units::new(layout.records()) };
+        let core = Self {
+            bins: [const { Apart(Lock::new(Bin::EMPTY)) }; CLASSES * SHARDS],
+            space: Lock::new(space),
+            units,
+            layout,
+            next: AtomicPtr::new(ptr::null_mut()),
+            freezes: AtomicUsize::new(0),
+            unsealed: AtomicUsize::new(0),
+        };
+        let place = place.cast::<Self>();
+        // SAFETY: mapped, page-aligned, and nobody else's.
+        unsafe { place.write(core) };
+        // SAFETY: a successful mapping is not at 0.
+        let core = unsafe { NonNull::new_unchecked(place) };
+        forks::enter(core);
+        Ok(core)
+    }
+
+    /// Ends it.
+    ///
+    /// # Safety
+    ///
+    /// 1. It came from [`create`](Self::create), and nobody uses it or its memory any more.
+    pub(super) unsafe fn destroy(core: NonNull<Self>) {
+        forks::leave(core);
+        // SAFETY: contract 1.
+        let this = unsafe { core.as_ref() };
+        this.space.lock().chunks.close();
+        // SAFETY: contract 1.
+        unsafe { this.layout.release() };
+        // SAFETY: the mapping that `create` made; nothing in the value has a destructor that matters.
+        let _ = unsafe { rustix::mm::munmap(core.as_ptr().cast(), mapping_len()) };
+    }
+
+    /// Allocates at least `size` bytes at a multiple of `align`, a power of two.
+    #[inline]
+    pub(super) fn allocate(&self, size: usize, align: usize) -> Option<Block> {
+        let class = if align <= 16 && size <= MAX_SMALL { Some(Class::of(size)) } else { Class::aligned(size, align) };
+        let block = match class {
+            Some(class) => {
+                let shard = shard();
+                self.bin(class, shard).lock().take(&self.units, &self.space, class, shard)?
+            }
+            None => self.allocate_run(size, align)?,
+        };
+        Some(Block { address: self.layout.data + block.address, ..block })
+    }
+
+    fn allocate_run(&self, size: usize, align: usize) -> Option<Block> {
+        let len = u32::try_from(size.max(1).div_ceil(UNIT)).ok()?;
+        let align = u32::try_from(align.div_ceil(UNIT)).ok()?;
+        let mut space = self.space.lock();
+        let taken = space.take(&self.units, len, align)?;
+        space.large += 1;
+        space.large_units += len as usize;
+        Some(Block { address: taken.first as usize * UNIT, dirty: (taken.dirty as usize * UNIT).min(size) })
+    }
+
+    /// Takes back the block at `address`.
+    #[inline]
+    pub(super) fn release(&self, address: usize) {
+        let place = self.locate(address);
+        let unit = self.units.get(place.head);
+        if place.kind == Kind::Slab {
+            let (class, shard) = unit.bin();
+            let class = Class::from_index(class);
+            let given =
+                self.bin(class, shard.into()).lock().give(&self.units, &self.space, class, place.head, place.offset);
+            if let Err(misused) = given {
+                misuse(misused.0);
+            }
+            return;
+        }
+        let len = unit.len.get();
+        let mut space = self.space.lock();
+        space.large -= 1;
+        space.large_units -= len as usize;
+        self.give(&mut space, place.head, len);
+    }
+
+    fn give(&self, space: &mut Space, first: u32, len: u32) {
+        let range = self.layout.address(first)..self.layout.address(first + len);
+        // SAFETY: the caller gives these units up.
+        let zeroed = if len >= DISCARD_UNITS { unsafe { space.chunks.discard(&range) } } else { 0 };
+        let dirty = if zeroed == range.len() { 0 } else { len };
+        space.runs.give(&self.units, first, len, dirty);
+    }
+
+    /// Bytes that the block at `address` has.
+    pub(super) fn usable(&self, address: usize) -> usize {
+        let place = self.locate(address);
+        let unit = self.units.get(place.head);
+        match place.kind {
+            Kind::Slab => Class::from_index(unit.bin().0).size(),
+            _ => unit.len.get() as usize * UNIT,
+        }
+    }
+
+    /// Makes the block at `address` one of `size` bytes where it is. `None` leaves it as it was.
+    pub(super) fn resize(&self, address: usize, size: usize) -> Option<()> {
+        let place = self.locate(address);
+        let unit = self.units.get(place.head);
+        if place.kind == Kind::Slab {
+            let has = Class::from_index(unit.bin().0).size();
+            // A block that would fill less than half of its place moves, so that shrinking frees memory.
+            return (size <= has && (size * 2 >= has || has <= 64)).then_some(());
+        }
+        if size <= MAX_SMALL {
+            return None;
+        }
+        let wanted = u32::try_from(size.div_ceil(UNIT)).ok()?;
+        let len = unit.len.get();
+        if wanted == len {
+            return Some(());
+        }
+        let mut space = self.space.lock();
+        if wanted < len {
+            mark(&self.units, place.head, wanted, Kind::Run);
+            mark(&self.units, place.head + wanted, len - wanted, Kind::Run);
+            self.give(&mut space, place.head + wanted, len - wanted);
+        } else {
+            space.runs.extend(&self.units, place.head, len, wanted - len)?;
+        }
+        space.large_units = space.large_units - len as usize + wanted as usize;
+        Some(())
+    }
+
+    /// Makes shared memory private.
+    pub(super) fn freeze(&self) -> Flipped {
+        self.flip(&mut self.space.lock())
+    }
+
+    fn flip(&self, space: &mut Space) -> Flipped {
+        let flipped = space.chunks.flip();
+        // Relaxed: numbers for `stats`.
+        self.freezes.fetch_add(usize::from(flipped.bytes > 0), Ordering::Relaxed);
+        self.unsealed.fetch_add(flipped.unsealed, Ordering::Relaxed);
+        flipped
+    }
+
+    /// The part of the arena that a re-freeze works on.
+    pub(super) fn space(&self) -> &Lock<Space> {
+        &self.space
+    }
+
+    /// Gives back the memory of free runs. Returns how many bytes became untouched zeros.
+    pub(super) fn trim(&self) -> usize {
+        let mut space = self.space.lock();
+        let mut trimmed = 0;
+        let mut last = 0;
+        while let Some((first, len)) = space.runs.next_dirty(&self.units, last) {
+            last = first;
+            let range = self.layout.address(first)..self.layout.address(first + len);
+            // SAFETY: the run is free, so nobody needs its bytes, and the lock keeps it so.
+            let mut zeroed = unsafe { space.chunks.discard(&range) };
+            let mut at = range.start;
+            // SAFETY: as above.
+            while let Some(renewed) = unsafe { space.chunks.renew(&(at..range.end)) } {
+                at = renewed.end;
+                zeroed += renewed.len();
+            }
+            if zeroed == range.len() {
+                self.units.get(first).dirty.set(0);
+            }
+            trimmed += zeroed;
+        }
+        trimmed
+    }
+
+    /// Takes every lock and makes shared memory private: the next instruction may be the fork.
+    pub(super) fn before_fork(&self) {
+        self.bins.iter().for_each(|bin| bin.0.acquire());
+        let mut space = self.space.lock();
+        self.flip(&mut space);
+        // Kept until `after_fork`, in both processes.
+        mem::forget(space);
+    }
+
+    /// Releases every lock, in the parent or in the child.
+    pub(super) fn after_fork(&self) {
+        self.space.release();
+        self.bins.iter().for_each(|bin| bin.0.release());
+    }
+
+    /// Counts what there is.
+    pub(super) fn stats(&self) -> Stats {
+        let mut in_use = InUse::default();
+        for (index, bin) in self.bins.iter().enumerate() {
+            let bin = bin.0.lock();
+            // Below 48.
+            let class = Class::from_index((index / SHARDS) as u8);
+            in_use.blocks += bin.live;
+            in_use.bytes += bin.live * class.size();
+        }
+        let space = self.space.lock();
+        in_use.blocks += space.large;
+        in_use.bytes += space.large_units * UNIT;
+        let chunks = &space.chunks;
+        Stats {
+            in_use,
+            memory: Memory {
+                shared: chunks.bytes(State::Shared),
+                frozen: chunks.bytes(State::Frozen),
+                anonymous: chunks.bytes(State::Anonymous),
+            },
+            committed: space.committed(),
+            free: space.runs.free as usize * UNIT,
+            longest_free: space.runs.longest(&self.units) as usize * UNIT,
+            chunks: chunks.all().len(),
+            // Relaxed: numbers.
+            freezes: self.freezes.load(Ordering::Relaxed),
+            unsealed: self.unsealed.load(Ordering::Relaxed),
+            refused: chunks.refused.map(|errno| errno.raw_os_error()),
+        }
+    }
+
+    #[inline]
+    fn bin(&self, class: Class, shard: usize) -> &Lock<Bin> {
+        &self.bins[class.index() * SHARDS + shard].0
+    }
+
+    #[inline]
+    fn locate(&self, address: usize) -> Place {
+        let offset = address.wrapping_sub(self.layout.data);
+        // A pointer below the arena becomes a huge number, which `get` refuses.
+        let index = u32::try_from(offset / UNIT).unwrap_or(u32::MAX);
+        let unit = self.units.get(index);
+        let kind = unit.kind();
+        let head = unit.head.get();
+        let offset = offset - head as usize * UNIT;
+        if kind == Kind::Free || kind == Kind::Run && offset != 0 {
+            misuse("a pointer that is not of a block in use");
+        }
+        Place { head, kind, offset }
+    }
+}
+
+/// Where a block is.
+struct Place {
+    head: u32,
+    kind: Kind,
+    /// Bytes from the start of its slab or run.
+    offset: usize,
+}
+
+fn table_offset() -> usize {
+    size_of::<Core>().next_multiple_of(64)
+}
+
+fn mapping_len() -> usize {
+    (table_offset() + MOST * size_of::<Chunk>()).next_multiple_of(rustix::param::page_size())
+}

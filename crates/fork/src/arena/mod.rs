@@ -1,0 +1,338 @@
+//! An allocator whose memory is made to be frozen: a fork then copies no page tables of it, and freezing copies no bytes.
+//!
+//! # How
+//!
+//! Memory is handed out from *chunks*. A chunk is a memory file of its own, mapped shared while it is being filled. Freezing maps the same file
+//! at the same addresses again, private: every byte stays where it is and what it is, and the kernel has no private page to remember, so that
+//! `fork` skips the mapping (`mm/memory.c`, `vma_needs_copy`). What parent or child write afterwards are copies of their own, page by page.
+//! Different files never become one mapping, so that a written page costs a fork the page tables of one chunk. New memory comes in new shared
+//! chunks.
+//!
+//! The arena owns its address space and what is done to it. The hazards of freezing other people's memory do not exist: no discard advice on
+//! frozen memory, no growth by `mremap`, no flags that get lost, no guard pages, no locked pages.
+//!
+//! # Why freezing needs no stopped threads
+//!
+//! A thread may write while a chunk is made private. The kernel replaces the mapping under the lock of the address space, and flushes the
+//! old translations before it gives the lock back; a fault waits for it (`mm/vma.c`, `mmap_region`). So a store either reaches the
+//! file's page before, and is part of what is frozen, or faults afterwards, and goes to a copy of that page. None is lost, and no
+//! access finds a hole. Copying anonymous memory away in use, as the engine has to, would lose stores: only
+//! [`Arena::refreeze`] does, and asks for a promise.
+//!
+//! # Fork without freeze
+//!
+//! A child must not see later stores of its parent, and a shared mapping would show them. Two measures, since there are two ways to fork:
+//!
+//! * `fork` of the C library, which everything but raw system calls goes through, runs handlers: they freeze first (`forks`). A fork *is*
+//!   a freeze of what has come since the last, and costs next to nothing if nothing has.
+//! * Shared chunks are marked so that children do not get them (`MADV_DONTFORK`). A child of a raw `clone` system call that runs no handlers
+//!   faults when it touches memory that was never frozen, instead of sharing it. Call [`Arena::freeze`] before such a call, with one thread;
+//!   `vfork` and `posix_spawn`, whose children share everything by design, are not concerned.
+//!
+//! The alternative is anonymous memory until the first freeze, which then copies. It is safe with any fork by nature; it doubles
+//! the memory of a chunk for a time, takes as long as the copy, and is wrong while other threads write. It remains for systems
+//! without memory files: [`Stats::refused`] tells, and [`Memory::anonymous`] is what a freeze would have to copy.
+//!
+//! # Locks
+//!
+//! A bin's lock, then the lock of the runs; the registry of arenas before both. Fork handlers take all of them, so that the child finds a
+//! consistent arena and no lock of a thread that it does not have. Allocating and freeing small blocks takes one uncontended lock and
+//! makes no system call but for new memory.
+//!
+//! Bookkeeping lies apart from the blocks (`unit`): neither freeing nor allocating writes to a frozen page that holds a neighbour.
+//!
+//! # What stays dangerous
+//!
+//! A device that writes to memory of the arena while it is frozen (registered io_uring buffers, RDMA, direct I/O under way) writes to
+//! the file, and so also to what children see. Such files cannot be sealed: [`Stats::unsealed`] counts them.
+
+mod chunks;
+mod class;
+mod core;
+mod extent;
+mod forks;
+mod lock;
+mod refreeze;
+mod runs;
+mod slab;
+mod space;
+mod stats;
+mod unit;
+
+#[cfg(feature = "allocator-api2")]
+mod allocator;
+#[cfg(feature = "capi")]
+pub mod capi;
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::fmt;
+use std::io;
+use std::process;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use self::core::Core;
+pub use self::refreeze::{RefreezeError, Refrozen};
+pub use self::stats::{InUse, Memory, Stats};
+
+/// Chunks are whole multiples of this, so that their memory can be collapsed into huge pages.
+const PIECE: usize = palimpsest_sys::HUGE_PAGE;
+
+/// Where an arena gets memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Backing {
+    /// Memory files, which freeze without a copy.
+    #[default]
+    Memfd,
+    /// Anonymous memory; also what takes over where files are refused.
+    Anonymous,
+}
+
+/// What [`Arena::freeze`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frozen {
+    /// Bytes that were shared until now.
+    pub bytes: usize,
+    /// Bytes that are no file's, so that forks copy their page tables; [`Arena::refreeze`] can freeze them.
+    pub anonymous: usize,
+}
+
+/// Why some memory of an arena could not be frozen.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{bytes} bytes of the arena stay shared and are missing in forked children; did the program close the descriptors of its memory?"
+)]
+pub struct FreezeError {
+    /// How many.
+    pub bytes: usize,
+    /// The kernel's answer to the last.
+    #[source]
+    pub source: io::Error,
+}
+
+/// An allocator that freezes without copying; see the [module](self).
+///
+/// It works as the global allocator, as an allocator of single collections (feature `allocator-api2`), and through functions for C
+/// (feature `capi`). It takes nothing from the system until its first allocation. Dropping it frees all its memory at once.
+///
+/// ```
+/// use palimpsest_fork::arena::Arena;
+///
+/// #[global_allocator]
+/// static HEAP: Arena = Arena::new();
+///
+/// let numbers: Vec<u64> = (0..1000).collect();
+/// let frozen = HEAP.freeze().expect("nobody closed the arena's files");
+/// assert!(frozen.bytes + frozen.anonymous > 0);
+/// assert_eq!(numbers[999], 999);
+/// ```
+pub struct Arena {
+    /// # Invariants
+    ///
+    /// Null, or a value made by [`Core::create`] that stays until this is dropped.
+    core: AtomicPtr<Core>,
+    backing: Backing,
+}
+
+impl Arena {
+    /// An arena in memory files.
+    pub const fn new() -> Self {
+        Self::with_backing(Backing::Memfd)
+    }
+
+    /// An arena in memory of this kind. [`Backing::Anonymous`] is for processes under a filter that kills them for `memfd_create`.
+    pub const fn with_backing(backing: Backing) -> Self {
+        Self { core: AtomicPtr::new(ptr::null_mut()), backing }
+    }
+
+    /// Freezes what was allocated so far. Other threads may go on using it.
+    ///
+    /// Forks by the C library do this by themselves; calling it before saves the first of them the time, about 40 ms per GiB in use.
+    ///
+    /// # Errors
+    ///
+    /// [`FreezeError`]; all that could be frozen is.
+    pub fn freeze(&self) -> Result<Frozen, FreezeError> {
+        let Some(core) = self.existing() else { return Ok(Frozen { bytes: 0, anonymous: 0 }) };
+        let flipped = core.freeze();
+        match flipped.refused {
+            Some(errno) => Err(FreezeError { bytes: flipped.stranded, source: errno.into() }),
+            None => Ok(Frozen { bytes: flipped.bytes, anonymous: core.stats().memory.anonymous }),
+        }
+    }
+
+    /// Freezes, and freezes again what this process wrote since it was frozen, by copying pieces of 2 MiB.
+    ///
+    /// A written page makes each fork copy the page tables of its chunk (about 15 µs per MiB of it that is in use). Copying takes about 0.8 ms
+    /// for each written piece, and is worth it before many forks.
+    ///
+    /// # Safety
+    ///
+    /// 1. Nobody writes to memory of this arena until the call returns: no other thread, no signal handler, no device.
+    ///
+    /// # Errors
+    ///
+    /// See [`RefreezeError`]; what was done until then stays.
+    pub unsafe fn refreeze(&self) -> Result<Refrozen, RefreezeError> {
+        let Some(core) = self.existing() else { return Ok(Refrozen::default()) };
+        let mut space = core.space().lock();
+        space.chunks.flip();
+        // SAFETY: contract 1; this thread writes to its stack and to the arena's table, which are not memory of the arena.
+        unsafe { refreeze::refreeze(&mut space.chunks) }
+    }
+
+    /// Gives memory of free blocks back to the system, also where it is frozen: whole free pieces get new, shared memory there. Returns
+    /// the bytes that are given back.
+    pub fn trim(&self) -> usize {
+        self.existing().map_or(0, Core::trim)
+    }
+
+    /// What the arena holds.
+    pub fn stats(&self) -> Stats {
+        self.existing().map_or(Stats::NOTHING, Core::stats)
+    }
+
+    /// Allocates `size` bytes at a multiple of `align`, a power of two. Null if there is no memory; a size of 0 is one of 1.
+    pub fn allocate(&self, size: usize, align: usize) -> *mut u8 {
+        let block = self.core().and_then(|core| core.allocate(size, align));
+        block.map_or(ptr::null_mut(), |block| ptr::with_exposed_provenance_mut(block.address))
+    }
+
+    /// As [`allocate`](Self::allocate), filled with zeros.
+    pub fn allocate_zeroed(&self, size: usize, align: usize) -> *mut u8 {
+        let Some(block) = self.core().and_then(|core| core.allocate(size, align)) else { return ptr::null_mut() };
+        let place: *mut u8 = ptr::with_exposed_provenance_mut(block.address);
+        // SAFETY: a new block of at least `size` bytes; what is not dirty is zeros already.
+        unsafe { place.write_bytes(0, block.dirty.min(size)) };
+        place
+    }
+
+    /// Frees a block.
+    ///
+    /// # Safety
+    ///
+    /// 1. `block` came from this arena, by any of its functions, and is not freed yet; nobody uses it any more.
+    pub unsafe fn release(&self, block: NonNull<u8>) {
+        let Some(core) = self.existing() else { misuse("a pointer that is not of this arena") };
+        core.release(block.addr().get());
+    }
+
+    /// Makes a block one of `size` bytes at a multiple of `align`, with the contents that fit, in place if that is possible. Null leaves it as
+    /// it was: there is no memory.
+    ///
+    /// # Safety
+    ///
+    /// 1. As for [`release`](Self::release), unless the answer is null.
+    /// 2. The block was allocated with this `align`, a power of two.
+    pub unsafe fn resize(&self, block: NonNull<u8>, size: usize, align: usize) -> *mut u8 {
+        let Some(core) = self.existing() else { misuse("a pointer that is not of this arena") };
+        let address = block.addr().get();
+        if core.resize(address, size).is_some() {
+            return block.as_ptr();
+        }
+        let moved = self.allocate(size, align);
+        if !moved.is_null() {
+            let len = core.usable(address).min(size);
+            // SAFETY: both blocks have `len` bytes, and the new one is no part of the old.
+            unsafe { moved.copy_from_nonoverlapping(block.as_ptr(), len) };
+            core.release(address);
+        }
+        moved
+    }
+
+    /// Bytes that a block really has, all of which may be used.
+    ///
+    /// # Safety
+    ///
+    /// 1. `block` came from this arena and is not freed.
+    pub unsafe fn usable_size(&self, block: NonNull<u8>) -> usize {
+        self.existing().map_or(0, |core| core.usable(block.addr().get()))
+    }
+
+    fn existing(&self) -> Option<&Core> {
+        // Acquire: pairs with the exchange in `set_up`.
+        let core = self.core.load(Ordering::Acquire);
+        // SAFETY: null, or valid as long as `self` by the invariant of the field.
+        unsafe { core.as_ref() }
+    }
+
+    #[inline]
+    fn core(&self) -> Option<&Core> {
+        self.existing().or_else(|| self.set_up())
+    }
+
+    #[cold]
+    fn set_up(&self) -> Option<&Core> {
+        let core = Core::create(self.backing).ok()?;
+        // Release: pairs with the load in `existing`. Acquire on failure: for the winner's value.
+        let raced =
+            self.core.compare_exchange(ptr::null_mut(), core.as_ptr(), Ordering::Release, Ordering::Acquire).is_err();
+        if raced {
+            // SAFETY: made above and given to nobody.
+            unsafe { Core::destroy(core) };
+        }
+        self.existing()
+    }
+}
+
+impl Default for Arena {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arena").field("stats", &self.stats()).finish()
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        if let Some(core) = NonNull::new(*self.core.get_mut()) {
+            // SAFETY: made by `create` by the invariant of the field; blocks borrow the arena or are the business of whoever allocated them
+            // through raw pointers.
+            unsafe { Core::destroy(core) };
+        }
+    }
+}
+
+// SAFETY: blocks have the layout that was asked for, are nobody else's until they are freed, and stay where they are; nothing unwinds.
+unsafe impl GlobalAlloc for Arena {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.allocate(layout.size(), layout.align())
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        self.allocate_zeroed(layout.size(), layout.align())
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, _: Layout) {
+        // SAFETY: the caller's block is one of this allocator, hence not null.
+        let block = unsafe { NonNull::new_unchecked(block) };
+        // SAFETY: the contract of `dealloc` is that of `release`.
+        unsafe { self.release(block) };
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller's block is one of this allocator, hence not null.
+        let block = unsafe { NonNull::new_unchecked(block) };
+        // SAFETY: 1. the contract of `realloc`. 2. The layout is the block's.
+        unsafe { self.resize(block, size, layout.align()) }
+    }
+}
+
+/// Ends the process, telling what the program did. Nothing here may allocate: the caller may be the allocator of the standard library.
+#[cold]
+fn misuse(what: &str) -> ! {
+    for part in ["palimpsest: arena: the program frees or resizes ", what, "\n"] {
+        // There is nobody left to tell of a failure.
+        // SAFETY: the bytes are valid for reading.
+        let _ = unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
+    }
+    process::abort()
+}

@@ -1,0 +1,182 @@
+//! The address space of an arena: reserved once, given memory from the front as it is needed.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::chunks::{Chunk, Chunks};
+use super::class::UNIT;
+use super::runs::{Runs, Taken};
+use super::unit::{Unit, Units};
+use super::{Backing, PIECE};
+
+/// Sizes of the reservation that are tried: address-space limits and 39-bit machines refuse the larger ones.
+const RESERVATIONS: [usize; 5] = [1 << 40, 1 << 37, 1 << 34, 1 << 32, 1 << 30];
+
+/// An arena that grows little by little gets chunks of at least this part of the whole: with up to as many per doubling, mappings stay few.
+const PARTS: usize = 32;
+
+/// A request that is most of the arena comes at once, and is cut into so many, up to twice: one written byte makes a fork copy less.
+const PARTS_AT_ONCE: usize = 64;
+
+/// Chunks do not get longer than this, in bytes.
+const LONGEST: usize = 128 << 20;
+
+/// Requests above this are checked against the machine's memory: the file would be granted whatever its size.
+const PLAUSIBLE: usize = 1 << 30;
+
+/// Where things are; constant.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// First unit's address, a multiple of [`PIECE`].
+    pub(super) data: usize,
+    pub(super) data_len: usize,
+    /// Records of the units.
+    records: usize,
+    records_len: usize,
+    /// The whole reservation.
+    start: usize,
+    len: usize,
+}
+
+impl Layout {
+    /// Reserves address space.
+    pub(super) fn reserve() -> Result<Self, Errno> {
+        let mut refused = Errno::NOMEM;
+        for data_len in RESERVATIONS {
+            let records_len = (data_len / UNIT * size_of::<Unit>()).next_multiple_of(PIECE);
+            let len = data_len + records_len + PIECE;
+            // SAFETY: a new mapping where the kernel likes.
+            match unsafe {
+                rustix::mm::mmap_anonymous(
+                    ptr::null_mut(),
+                    len,
+                    ProtFlags::empty(),
+                    MapFlags::PRIVATE | MapFlags::NORESERVE,
+                )
+            } {
+                Ok(start) => {
+                    let start = start.expose_provenance();
+                    let data = start.next_multiple_of(PIECE);
+                    return Ok(Self { data, data_len, records: data + data_len, records_len, start, len });
+                }
+                Err(errno) => refused = errno,
+            }
+        }
+        Err(refused)
+    }
+
+    pub(super) fn records(&self) -> *const Unit {
+        ptr::with_exposed_provenance(self.records)
+    }
+
+    pub(super) fn address(&self, unit: u32) -> usize {
+        self.data + unit as usize * UNIT
+    }
+
+    /// Gives the reservation up.
+    ///
+    /// # Safety
+    ///
+    /// 1. Nobody uses memory of the arena any more.
+    pub(super) unsafe fn release(&self) {
+        // SAFETY: the range was mapped by `reserve`, and contract 1.
+        let _ = unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(self.start), self.len) };
+    }
+}
+
+/// Runs and what they lie in: what the lock of the runs protects.
+pub(super) struct Space {
+    pub(super) layout: Layout,
+    pub(super) runs: Runs,
+    pub(super) chunks: Chunks,
+    /// Bytes of data that have memory.
+    data: usize,
+    /// Bytes of records that have memory.
+    records: usize,
+    /// Blocks that are whole runs, and their units.
+    pub(super) large: usize,
+    pub(super) large_units: usize,
+}
+
+impl Space {
+    pub(super) fn new(layout: Layout, table: &'static mut [MaybeUninit<Chunk>], backing: Backing) -> Self {
+        let runs = Runs::default();
+        let chunks = Chunks::new(table, backing);
+        Self { layout, runs, chunks, data: 0, records: 0, large: 0, large_units: 0 }
+    }
+
+    /// Takes a run, with new memory if need be.
+    pub(super) fn take(&mut self, units: &Units, len: u32, align: u32) -> Option<Taken> {
+        // The reservation is less than 2^32 units above address 0 only modulo alignment, which is all that matters.
+        let origin = (self.layout.data / UNIT) as u32;
+        if let Some(taken) = self.runs.take(units, len, align, origin) {
+            return Some(taken);
+        }
+        let wanted = len.checked_add(align - 1)?;
+        self.grow(units, wanted).ok()?;
+        self.runs.take(units, len, align, origin)
+    }
+
+    /// Adds memory at the end until a run of `wanted` units is free there.
+    fn grow(&mut self, units: &Units, wanted: u32) -> Result<(), Errno> {
+        let end = units.count();
+        let missing = wanted.saturating_sub(self.runs.free_before(units, end)).max(1) as usize;
+        // The first unit of all is never handed out.
+        let missing = if end == 0 { missing + 1 } else { missing };
+        let bytes = missing.checked_mul(UNIT).ok_or(Errno::NOMEM)?;
+        let bytes = bytes.checked_next_multiple_of(PIECE).ok_or(Errno::NOMEM)?;
+        if bytes > self.layout.data_len - self.data || (bytes > PLAUSIBLE && bytes > machine_memory()) {
+            return Err(Errno::NOMEM);
+        }
+        let piece = if bytes > self.data {
+            1 << (bytes / PARTS_AT_ONCE).ilog2()
+        } else {
+            ((self.data + bytes) / PARTS).next_power_of_two()
+        };
+        let piece = piece.clamp(PIECE, LONGEST);
+        let goal = self.data + bytes;
+        while self.data < goal {
+            // A little more than asked for, so that small requests do not come back at once; never beyond the reservation.
+            let len =
+                piece.min(self.layout.data_len - self.data).min(if bytes > piece { goal - self.data } else { piece });
+            self.back_records(units, self.data + len)?;
+            // SAFETY: 1. behind the data that has memory and inside the reservation, in whole pieces; no unit of it is known to anyone yet.
+            unsafe { self.chunks.add(self.layout.data + self.data, len) }?;
+            let first = units.count();
+            self.data += len;
+            // The reservation has less than 2^32 units.
+            let count = (self.data / UNIT) as u32;
+            // SAFETY: 1. `back_records` has mapped them. 2. It maps zeros, and nobody wrote there yet.
+            unsafe { units.commit(count) };
+            let usable = first.max(1);
+            self.runs.give(units, usable, count - usable, 0);
+        }
+        Ok(())
+    }
+
+    fn back_records(&mut self, units: &Units, data: usize) -> Result<(), Errno> {
+        let needed = (data / UNIT * size_of::<Unit>()).next_multiple_of(PIECE);
+        debug_assert!(needed <= self.layout.records_len && units.count() as usize * UNIT == self.data);
+        if needed > self.records {
+            // SAFETY: 1. behind the records that have memory and inside their part of the reservation, whose pieces are whole.
+            unsafe { self.chunks.add(self.layout.records + self.records, needed - self.records) }?;
+            self.records = needed;
+        }
+        Ok(())
+    }
+
+    /// Bytes of blocks and records that have an address; untouched pages of them have no memory.
+    pub(super) fn committed(&self) -> usize {
+        self.data + self.records
+    }
+}
+
+fn machine_memory() -> usize {
+    let page = rustix::param::page_size();
+    // SAFETY: asks for a number.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    usize::try_from(pages).map_or(usize::MAX, |pages| pages.saturating_mul(page))
+}

@@ -1,0 +1,282 @@
+//! Freezing what was planned, window by window, chunk by chunk, piece by piece.
+
+use std::ops::ControlFlow;
+
+use palimpsest_sys::extent::{Extent, ExtentError};
+use palimpsest_sys::pagemap::{Pagemap, PagemapError, Wanted};
+
+use super::guards::Guards;
+use super::piece::{Outcome, PIECE, freeze_piece};
+use super::plan::{Eligible, Skipped};
+use super::registry::{Held, State};
+use super::span::Span;
+use crate::options::{Chunk, Options, Pages};
+use crate::report::Skip;
+
+/// Least length of what is scanned at a time.
+const WINDOW: usize = 1 << 30;
+
+/// What a freeze may use up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    /// Further mappings.
+    pub(crate) mappings: usize,
+    /// Further descriptors that are kept for repairs.
+    pub(crate) descriptors: usize,
+}
+
+/// Why a freeze ended early. What is frozen stays so, and the rest is as it was.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Stopped {
+    #[error(transparent)]
+    Extent(#[from] ExtentError),
+    #[error("{0}")]
+    Pages(#[from] PagemapError),
+    #[error("the process would have too many mappings; raise vm.max_map_count (`sysctl -w vm.max_map_count=…`)")]
+    Mappings,
+    #[error("{0}")]
+    Tables(#[from] palimpsest_sys::mapped_vec::Full),
+}
+
+/// The figures of a freeze.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Figures {
+    pub(crate) chunks: usize,
+    pub(crate) frozen: usize,
+    /// Largest amount of memory that was held twice, in bytes.
+    pub(crate) peak_extra: usize,
+    pub(crate) collapsed: usize,
+}
+
+/// From how much memory on forks are better served by fewer chunks than by small ones: each costs about 0.7 µs, and one that was written to 14 µs for each
+/// MiB that is present.
+const MANY_BYTES: usize = 5 << 28;
+
+/// The chunk length for so many populated bytes.
+pub(crate) fn chunk_len(chunk: Chunk, populated: usize) -> usize {
+    let wanted = match chunk {
+        Chunk::Auto => {
+            let parts = if populated > MANY_BYTES { 32 } else { 64 };
+            // A little more than a power of two is rounded down.
+            let wanted = populated / parts;
+            wanted - wanted / 4
+        }
+        Chunk::Bytes(bytes) => bytes,
+    };
+    // Half the address space is more than any chunk needs, and a power of two.
+    wanted.min(usize::MAX / 4).next_power_of_two().max(PIECE)
+}
+
+/// Freezes everything eligible.
+///
+/// # Safety
+///
+/// 1. Nothing else in the process runs or writes to eligible memory, the kernel on behalf of earlier requests included.
+pub(crate) unsafe fn freeze_all(
+    state: &mut State,
+    pages: (&Pagemap, &Guards),
+    options: &Options,
+    chunk: usize,
+    mut budget: Budget,
+) -> (Figures, Result<(), Stopped>) {
+    let mut figures = Figures::default();
+    for index in 0..state.eligible.len() {
+        let eligible = state.eligible[index];
+        for window in eligible.span.cut(chunk.max(WINDOW)) {
+            let mut from = window.start;
+            while from < window.end {
+                let next = match collect_runs(state, pages.0, Span::new(from, window.end), chunk) {
+                    Ok(next) => next,
+                    Err(error) => return (figures, Err(error.into())),
+                };
+                for part in Span::new(from, next).cut(chunk) {
+                    // SAFETY: 1. is this function's own.
+                    let done = unsafe {
+                        freeze_chunk(state, pages.1, options, (index, eligible), part, &mut figures, &mut budget)
+                    };
+                    if let Err(stopped) = done {
+                        return (figures, Err(stopped));
+                    }
+                }
+                from = next;
+            }
+        }
+    }
+    (figures, Ok(()))
+}
+
+/// Fills `runs` with the populated runs of `span`, and tells up to where: a chunk's end, or the span's. If there are more than fit, the last chunk is
+/// left for the next time.
+fn collect_runs(state: &mut State, pagemap: &Pagemap, span: Span, chunk: usize) -> Result<usize, PagemapError> {
+    state.runs.clear();
+    let runs = &mut state.runs;
+    let mut full_at = None;
+    pagemap.scan(span.range(), Wanted::Present, &mut |run| match runs.push(run.clone().into()) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(_) => {
+            full_at = Some(run.start);
+            ControlFlow::Break(())
+        }
+    })?;
+    let end = full_at.map_or(span.end, |at| at & !(chunk - 1));
+    // A chunk with more runs than the table has room for, which takes a chunk above 1 GiB: its pieces are done in several rounds.
+    Ok(if end > span.start { end } else { full_at.unwrap_or(span.end) & !(PIECE - 1) })
+}
+
+/// Freezes the populated pieces of `part`, which is in one chunk, into one extent.
+///
+/// # Safety
+///
+/// As [`freeze_all`].
+unsafe fn freeze_chunk(
+    state: &mut State,
+    guards: &Guards,
+    options: &Options,
+    eligible: (usize, Eligible),
+    part: Span,
+    figures: &mut Figures,
+    budget: &mut Budget,
+) -> Result<(), Stopped> {
+    let mut extent = None;
+    // SAFETY: as this function's own.
+    let result = unsafe { freeze_pieces(state, guards, options, eligible, part, &mut extent, figures, budget) };
+    // Whatever happened, mappings of it may be there.
+    let kept = extent.map_or(Ok(()), |extent| {
+        figures.chunks += 1;
+        keep(state, extent, budget)
+    });
+    result.and(kept)
+}
+
+/// # Safety
+///
+/// As [`freeze_all`].
+#[expect(clippy::too_many_arguments, reason = "what the pieces of a chunk have in common, and what they change")]
+unsafe fn freeze_pieces(
+    state: &mut State,
+    guards: &Guards,
+    options: &Options,
+    (index, eligible): (usize, Eligible),
+    part: Span,
+    extent: &mut Option<Extent>,
+    figures: &mut Figures,
+    budget: &mut Budget,
+) -> Result<(), Stopped> {
+    let base = part.start & !(PIECE - 1);
+    let mut next = state.runs.partition_point(|run| run.end <= part.start);
+    let mut frozen_to = 0;
+    for piece in part.cut(PIECE) {
+        let (runs, populated, after) = runs_of(&state.runs, next, piece);
+        next = after;
+        if populated == 0 {
+            continue;
+        }
+        if populated < piece.len() && guards.any_in(piece) {
+            state.skipped.push(Skipped { span: piece, populated, reason: Skip::Guarded })?;
+            continue;
+        }
+        // A piece that does not continue the one before becomes a mapping of its own, and so does what is left behind it.
+        let new_mappings = if frozen_to == piece.start { 0 } else { 2 };
+        budget.mappings = budget.mappings.checked_sub(new_mappings).ok_or(Stopped::Mappings)?;
+        let extent = match extent {
+            Some(extent) => extent,
+            None => extent.insert(Extent::create()?),
+        };
+        // SAFETY: 1. a part of an eligible mapping, as the inventory has it, and nothing has changed the mappings since but us. 2. is the
+        // caller's. 3. the runs are what the kernel calls populated, cut to the piece.
+        let outcome =
+            unsafe { freeze_piece(extent, base, piece, runs.as_slice(), eligible.permissions, eligible.flags) }?;
+        match outcome {
+            Outcome::Frozen(bytes) => {
+                frozen_to = piece.end;
+                figures.frozen += bytes;
+                figures.peak_extra = figures.peak_extra.max(bytes);
+                state.eligible[index].frozen += bytes;
+                if options.pages == Pages::Collapse && populated * 4 >= piece.len() * 3 && collapse(piece) {
+                    figures.collapsed += 1;
+                }
+            }
+            Outcome::Unreadable => {
+                state.skipped.push(Skipped { span: piece, populated, reason: Skip::Guarded })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Seals a finished extent and remembers it, with its descriptor as long as there are enough.
+pub(crate) fn keep(state: &mut State, mut extent: Extent, budget: &mut Budget) -> Result<(), Stopped> {
+    let sealed = extent.seal();
+    if budget.descriptors == 0 {
+        extent.close();
+    } else {
+        budget.descriptors -= 1;
+    }
+    state.extents.push(Held { extent, seen: true })?;
+    Ok(sealed?)
+}
+
+/// Up to one run for each other page of a piece.
+struct Runs {
+    all: [Span; PIECE / 4096 / 2],
+    len: usize,
+}
+
+impl Runs {
+    fn as_slice(&self) -> &[Span] {
+        &self.all[..self.len]
+    }
+}
+
+/// The runs of `piece` among the sorted `runs` from `first` on, cut to it; their length; and where the next piece's begin.
+fn runs_of(runs: &[Span], first: usize, piece: Span) -> (Runs, usize, usize) {
+    let mut own = Runs { all: [Span::default(); PIECE / 4096 / 2], len: 0 };
+    let (mut next, mut populated) = (first, 0);
+    while let Some(run) = runs.get(next).filter(|run| run.start < piece.end) {
+        let part = run.intersection(piece);
+        if !part.is_empty() {
+            own.all[own.len] = part;
+            own.len += 1;
+            populated += part.len();
+        }
+        if run.end > piece.end {
+            break;
+        }
+        next += 1;
+    }
+    (own, populated, next)
+}
+
+/// Asks for a huge page. Refusal is no error: the piece stays as it is.
+fn collapse(piece: Span) -> bool {
+    if piece.len() != PIECE {
+        return false;
+    }
+    // SAFETY: a collapse keeps contents and rights.
+    unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(piece.start), piece.len(), libc::MADV_COLLAPSE) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_grow_with_what_is_frozen() {
+        assert_eq!(chunk_len(Chunk::Auto, 100), 2 << 20);
+        assert_eq!(chunk_len(Chunk::Auto, 512 << 20), 8 << 20);
+        assert_eq!(chunk_len(Chunk::Auto, 520 << 20), 8 << 20);
+        assert_eq!(chunk_len(Chunk::Auto, (4 << 30) + 1), 128 << 20);
+        assert_eq!(chunk_len(Chunk::Bytes(3 << 20), 0), 4 << 20);
+        assert!(chunk_len(Chunk::Bytes(usize::MAX), 0).is_power_of_two());
+    }
+
+    #[test]
+    fn runs_are_cut_to_their_piece() {
+        let runs = [Span::new(0x1000, PIECE + 0x2000), Span::new(PIECE + 0x4000, PIECE + 0x5000)];
+        let (first, populated, next) = runs_of(&runs, 0, Span::new(0, PIECE));
+        assert_eq!((first.as_slice(), populated, next), (&[Span::new(0x1000, PIECE)][..], PIECE - 0x1000, 0));
+        let (second, populated, next) = runs_of(&runs, next, Span::new(PIECE, 2 * PIECE));
+        assert_eq!(second.as_slice(), [Span::new(PIECE, PIECE + 0x2000), runs[1]]);
+        assert_eq!((populated, next), (0x3000, 2));
+    }
+}

@@ -1,0 +1,52 @@
+//! Guard regions (`MADV_GUARD_INSTALL`, Linux 6.13): pages that look unpopulated, and would be gone after a replacement.
+
+use palimpsest_sys::pagemap::{Pagemap, PagemapError};
+use rustix::fd::OwnedFd;
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::span::Span;
+
+/// `PM_GUARD_REGION` of `/proc/PID/pagemap` (`fs/proc/task_mmu.c`, Linux 6.15). In 6.13 and 6.14 guards show as swapped, and reading one fails.
+const GUARD: u64 = 1 << 58;
+const ENTRY: usize = size_of::<u64>();
+
+/// The process's page tables, asked for guards.
+#[derive(Debug)]
+pub(crate) struct Guards {
+    file: OwnedFd,
+    page: usize,
+}
+
+impl Guards {
+    pub(crate) fn open() -> Result<Self, PagemapError> {
+        let file = rustix::fs::openat(CWD, c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| PagemapError::Open(errno.into()))?;
+        Ok(Self { file, page: rustix::param::page_size() })
+    }
+
+    /// Whether a page of `span` is a guard, or that cannot be told.
+    pub(crate) fn any_in(&self, span: Span) -> bool {
+        let mut buffer = [0_u8; 512 * ENTRY];
+        let mut at = span.start;
+        while at < span.end {
+            let want = ((span.end - at) / self.page * ENTRY).min(buffer.len());
+            let got = match rustix::io::pread(&self.file, &mut buffer[..want], (at / self.page * ENTRY) as u64) {
+                Err(Errno::INTR) => continue,
+                Ok(got) if got >= ENTRY => got / ENTRY,
+                _ => return true,
+            };
+            let (entries, _) = buffer[..got * ENTRY].as_chunks::<ENTRY>();
+            if entries.iter().any(|entry| u64::from_ne_bytes(*entry) & GUARD != 0) {
+                return true;
+            }
+            at += got * self.page;
+        }
+        false
+    }
+}
+
+/// Opens both views of the page tables.
+pub(crate) fn open_pages() -> Result<(Pagemap, Guards), PagemapError> {
+    Ok((Pagemap::open()?, Guards::open()?))
+}

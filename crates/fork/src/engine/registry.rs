@@ -1,0 +1,365 @@
+//! What this process has frozen: tables outside the heap, one set for each process, inherited by children.
+//!
+//! Two parts with different rules:
+//!
+//! * [`State`] belongs to who holds the lock. Locking never waits: freezes and repairs by two threads at once are a mistake of the caller, and a signal handler
+//!   that waited for the code it interrupted would wait for ever. The lock is the holder's process id, so that a child is never locked out
+//!   by a thread that it does not have.
+//! * [`Shared`] holds atomics that anybody reads at any time: counters, and the *touched spans*, a superset of what is frozen. Spans are
+//!   only ever added while other threads run; the list is rewritten with no other thread running, and who was interrupted while
+//!   reading finds the generation changed and reads again.
+//!
+//! The memory is never given back, since guards may read it at any time.
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+use palimpsest_sys::MapError;
+use palimpsest_sys::extent::{Extent, FileId};
+use palimpsest_sys::mapped_vec::{MappedVec, leak_zeroed};
+use palimpsest_sys::proc::sysctl;
+use palimpsest_sys::vmas::{Vma, Vmas};
+
+use super::plan::{Eligible, Excluded, Skipped};
+use super::repair::HotPiece;
+use super::span::Span;
+
+/// An extent that is, or was, mapped somewhere.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) extent: Extent,
+    /// Whether a mapping of it was seen by the inventory that is being worked on.
+    pub(crate) seen: bool,
+}
+
+/// The tables that a freeze works with. Most live for one round: what stays mapped costs every fork a page table each.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) vmas: Vmas,
+    pub(crate) eligible: MappedVec<Eligible>,
+    pub(crate) skipped: MappedVec<Skipped>,
+    /// Populated runs of the window that is being worked on.
+    pub(crate) runs: MappedVec<Span>,
+    /// Memory that must never be frozen: this library's, and what the kernel or running code writes to.
+    pub(crate) excluded: MappedVec<Excluded>,
+    /// Sorted by identity.
+    pub(crate) extents: &'static mut MappedVec<Held>,
+    pub(crate) hot: &'static mut MappedVec<HotPiece>,
+}
+
+/// The tables that last.
+#[derive(Debug)]
+struct Lasting {
+    extents: MappedVec<Held>,
+    hot: MappedVec<HotPiece>,
+}
+
+/// Runs in a window of 1 GiB with pages of 4 KiB are at most half as many as its pages; bigger windows have their runs cut off and taken up again.
+const RUNS: usize = 1 << 17;
+/// Spans of the quick test. When they are used up, the test says yes to everything.
+const SPANS: usize = 1 << 12;
+/// Mappings that a process has room for at most here, however high the sysctl is: the tables are address space only.
+const MOST_MAPPINGS: usize = 1 << 21;
+
+/// How many mappings the process can have.
+fn most_mappings() -> usize {
+    let limit = sysctl::max_map_count().unwrap_or(65_530);
+    // Kernel mappings and those that a limit lowered later leaves over come on top.
+    usize::try_from(limit).unwrap_or(MOST_MAPPINGS).min(MOST_MAPPINGS) + 1024
+}
+
+impl Lasting {
+    fn new() -> Result<Self, MapError> {
+        let mappings = most_mappings();
+        Ok(Self { extents: MappedVec::with_capacity(mappings)?, hot: MappedVec::with_capacity(mappings)? })
+    }
+}
+
+impl State {
+    /// Allocates nothing from the heap.
+    fn new(lasting: &'static mut Lasting) -> Result<Self, MapError> {
+        let mappings = lasting.extents.capacity();
+        Ok(Self {
+            vmas: Vmas::with_capacity(mappings)?,
+            eligible: MappedVec::with_capacity(2 * mappings)?,
+            skipped: MappedVec::with_capacity(2 * mappings)?,
+            runs: MappedVec::with_capacity(RUNS)?,
+            excluded: MappedVec::with_capacity(mappings)?,
+            extents: &mut lasting.extents,
+            hot: &mut lasting.hot,
+        })
+    }
+
+    /// The addresses of these tables.
+    pub(crate) fn own_spans(&self) -> impl Iterator<Item = Span> {
+        let [list, text] = self.vmas.own_ranges();
+        [
+            list,
+            text,
+            self.eligible.range(),
+            self.skipped.range(),
+            self.runs.range(),
+            self.excluded.range(),
+            self.extents.range(),
+            self.hot.range(),
+        ]
+        .into_iter()
+        .map(Span::from)
+    }
+
+    /// The extent that a mapping shows.
+    pub(crate) fn held(&mut self, id: FileId) -> Option<&mut Held> {
+        let place = self.extents.binary_search_by_key(&key(id), |held| key(held.extent.id())).ok()?;
+        self.extents.get_mut(place)
+    }
+
+    /// The extent that a mapping shows, as it was told by the kernel.
+    pub(crate) fn extent_of(&mut self, vma: &Vma) -> Option<Extent> {
+        self.held(FileId { device: vma.device, inode: vma.inode }).map(|held| held.extent)
+    }
+
+    /// Restores the order after extents were added.
+    pub(crate) fn sort_extents(&mut self) {
+        self.extents.sort_unstable_by_key(|held| key(held.extent.id()));
+    }
+}
+
+fn key(id: FileId) -> (u32, u32, u64) {
+    (id.device.major, id.device.minor, id.inode)
+}
+
+/// Figures that anybody may read.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) frozen_bytes: AtomicUsize,
+    pub(crate) chunks: AtomicUsize,
+    pub(crate) hot_pieces: AtomicUsize,
+    pub(crate) forks: AtomicU64,
+    pub(crate) repairs: AtomicU64,
+    /// Nanoseconds that forks took above the clean time since the last repair.
+    pub(crate) debt: AtomicU64,
+    /// Nanoseconds of the quickest fork since the last freeze or repair; 0 before the first.
+    pub(crate) clean: AtomicU64,
+    /// Nanoseconds that the last freeze or repair took.
+    pub(crate) repair_cost: AtomicU64,
+    /// How many times its cost a repair must be worth; doubled by each that gained nothing.
+    pub(crate) patience: AtomicU64,
+    /// The number of rounds: freezes and repairs.
+    pub(crate) rounds: AtomicU64,
+    /// 1 if repairs may stop other threads.
+    pub(crate) may_stop_threads: AtomicUsize,
+    /// Nanoseconds of the last fork before the last repair; 0 once it has been compared with the first one after.
+    pub(crate) before_repair: AtomicU64,
+    /// What the caller of the last freeze answered for.
+    pub(crate) answers: AtomicUsize,
+    /// The length of chunks.
+    pub(crate) chunk: AtomicUsize,
+}
+
+#[derive(Default)]
+struct SpanSlot {
+    start: AtomicUsize,
+    end: AtomicUsize,
+}
+
+/// The part that is read without the lock.
+pub(crate) struct Shared {
+    /// Process id of who holds `lasting`; 0 for nobody.
+    owner: AtomicI32,
+    /// Bounds of all touched spans.
+    low: AtomicUsize,
+    high: AtomicUsize,
+    /// Grows with each rewriting of the spans.
+    generation: AtomicUsize,
+    /// Slots that were given out; may exceed `SPANS`.
+    spans: AtomicUsize,
+    slots: [SpanSlot; SPANS],
+    /// Ranges in frozen memory that were discarded since the last freeze.
+    replacements: AtomicUsize,
+    pub(crate) counters: Counters,
+    lasting: UnsafeCell<Lasting>,
+}
+
+// SAFETY: everything is atomic but `lasting`, which only the holder of `owner` refers to, one at a time in a process.
+unsafe impl Sync for Shared {}
+
+/// Null in a process that has never frozen.
+static SHARED: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
+
+/// The tables, if this process or one that it was forked from has frozen.
+pub(crate) fn shared() -> Option<&'static Shared> {
+    // Acquire, partner: the Release exchange in `lock`. Forbids to see the tables without their contents.
+    // SAFETY: null, or memory that is never given back.
+    unsafe { SHARED.load(Ordering::Acquire).as_ref() }
+}
+
+/// The tables, locked; made now if there are none. `None` if somebody holds them.
+pub(crate) fn lock() -> Result<Option<Locked>, MapError> {
+    let shared = match shared() {
+        Some(shared) => shared,
+        None => make()?,
+    };
+    shared.lock()
+}
+
+fn make() -> Result<&'static Shared, MapError> {
+    let lasting = Lasting::new()?;
+    let place = leak_zeroed(size_of::<Shared>())?.cast::<Shared>();
+    // SAFETY: inside the memory that was made for it.
+    let lasting_place = UnsafeCell::raw_get(unsafe { &raw const (*place.as_ptr()).lasting });
+    // SAFETY: fresh memory of the right size, aligned to a page; all other fields are atomics, for which zero is valid.
+    unsafe { lasting_place.write(lasting) };
+    // Release, partner: the Acquire load in `shared`. Acquire on failure: the winner's tables are read.
+    match SHARED.compare_exchange(ptr::null_mut(), place.as_ptr(), Ordering::Release, Ordering::Acquire) {
+        // SAFETY: initialised above, and never given back.
+        Ok(_) => Ok(unsafe { place.as_ref() }),
+        // Ours leaks: address space and a page, once.
+        // SAFETY: another thread's tables, never given back.
+        Err(winner) => Ok(unsafe { &*winner }),
+    }
+}
+
+impl Shared {
+    fn lock(&'static self) -> Result<Option<Locked>, MapError> {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        // Acquire, partner: the Release store in `Locked::drop`. Forbids to work on tables that the last holder is still writing.
+        let known = self.owner.load(Ordering::Relaxed);
+        if known == own {
+            return Ok(None);
+        }
+        // Another id than our own and 0 is a parent's: its holder does not exist here.
+        if self.owner.compare_exchange(known, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return Ok(None);
+        }
+        let held = Holding(self);
+        // SAFETY: there is one holder at a time, and what it lends ends with it: `Locked` gives `State` out by reference alone.
+        let lasting = unsafe { &mut *self.lasting.get() };
+        Ok(Some(Locked { state: State::new(lasting)?, shared: self, held }))
+    }
+
+    /// Where this lies.
+    pub(crate) fn span(&self) -> Span {
+        let start = ptr::from_ref(self).addr();
+        Span::new(start, start + size_of::<Self>())
+    }
+
+    /// Whether `span` may hold frozen memory. Lock-free; says yes too often rather than too seldom.
+    pub(crate) fn touches(&self, span: Span) -> bool {
+        // Relaxed, here and below: what is asked about was frozen before the asker got to know of it, by this thread or one that it has
+        // synchronised with; spans that another thread adds meanwhile concern memory that the asker does not own.
+        if span.start >= self.high.load(Ordering::Relaxed) || span.end <= self.low.load(Ordering::Relaxed) {
+            return false;
+        }
+        loop {
+            let generation = self.generation.load(Ordering::Relaxed);
+            let count = self.spans.load(Ordering::Relaxed);
+            let Some(slots) = self.slots.get(..count) else { return true };
+            let found = slots.iter().any(|slot| {
+                span.overlaps(Span::new(slot.start.load(Ordering::Relaxed), slot.end.load(Ordering::Relaxed)))
+            });
+            // A rewriting happens with all other threads held still, so that program order suffices to notice it.
+            if found || self.generation.load(Ordering::Relaxed) == generation {
+                return found;
+            }
+        }
+    }
+
+    /// Adds a span to the quick test.
+    pub(crate) fn touch(&self, span: Span) {
+        let count = self.spans.load(Ordering::Relaxed).min(SPANS);
+        let known = self.slots[..count].iter().any(|slot| {
+            slot.start.load(Ordering::Relaxed) <= span.start && span.end <= slot.end.load(Ordering::Relaxed)
+        });
+        if known || span.is_empty() {
+            return;
+        }
+        // Relaxed: see `touches`.
+        let place = self.spans.fetch_add(1, Ordering::Relaxed);
+        if let Some(slot) = self.slots.get(place) {
+            slot.end.store(span.end, Ordering::Relaxed);
+            slot.start.store(span.start, Ordering::Relaxed);
+        }
+        let _ = self.low.try_update(Ordering::Relaxed, Ordering::Relaxed, |low| {
+            Some(if low == 0 { span.start } else { low.min(span.start) })
+        });
+        self.high.fetch_max(span.end, Ordering::Relaxed);
+    }
+
+    /// Takes a span that is mapped no more out of the quick test.
+    pub(crate) fn forget(&self, span: Span) {
+        let count = self.spans.load(Ordering::Relaxed).min(SPANS);
+        for slot in &self.slots[..count] {
+            let start = slot.start.load(Ordering::Relaxed);
+            if start != 0 && span.start <= start && slot.end.load(Ordering::Relaxed) <= span.end {
+                slot.start.store(0, Ordering::Relaxed);
+                slot.end.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// From the first to the last touched address.
+    pub(crate) fn bounds(&self) -> Span {
+        Span::new(self.low.load(Ordering::Relaxed), self.high.load(Ordering::Relaxed))
+    }
+
+    /// Counts a replacement in frozen memory, and tells how many there were.
+    pub(crate) fn count_replacement(&self) -> usize {
+        self.replacements.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Forgets all spans. The caller adds those that count before any other thread runs.
+    pub(crate) fn untouch_all(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.spans.store(0, Ordering::Relaxed);
+        for slot in &self.slots {
+            slot.start.store(0, Ordering::Relaxed);
+            slot.end.store(0, Ordering::Relaxed);
+        }
+        self.low.store(0, Ordering::Relaxed);
+        self.high.store(0, Ordering::Relaxed);
+        self.replacements.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The state, until dropped.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    /// Dropped before the lock is given back.
+    state: State,
+    pub(crate) shared: &'static Shared,
+    #[expect(dead_code, reason = "its drop is its purpose")]
+    held: Holding,
+}
+
+impl Deref for Locked {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+/// Gives the lock back when dropped.
+#[derive(Debug)]
+struct Holding(&'static Shared);
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        // Release, partner: the Acquire exchange in `Shared::lock`.
+        self.0.owner.store(0, Ordering::Release);
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("counters", &self.counters).finish_non_exhaustive()
+    }
+}

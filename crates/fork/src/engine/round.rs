@@ -1,0 +1,182 @@
+//! One round: everything that happens while the process is held still, for a freeze and for a repair alike.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use palimpsest_sys::extent::FileId;
+use palimpsest_sys::pagemap::{Pagemap, ScanWay};
+use palimpsest_sys::vmas::{Detail, VmaFlags};
+
+use super::freeze::{Budget, Figures, Stopped, chunk_len, freeze_all};
+use super::guards::Guards;
+use super::registry::{Locked, State};
+use super::repair::Repaired;
+use super::signals::Blocked;
+use super::span::Span;
+use crate::error::FreezeError;
+use crate::hazards::{FileSize, Headroom};
+use crate::options::{Answer, Chunk, Options};
+
+/// What a round did.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) figures: Figures,
+    pub(crate) repaired: Repaired,
+    pub(crate) stopped: Option<Stopped>,
+    pub(crate) taken: Duration,
+    pub(crate) way: ScanWay,
+    pub(crate) chunk: usize,
+}
+
+/// Whether anything is to be changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    /// Only look.
+    Survey,
+    /// Freeze and repair.
+    Freeze,
+}
+
+impl Locked {
+    /// Plays one round. The caller has blocked signals, as `_blocked` shows, and holds other threads still. Nothing here uses the heap.
+    ///
+    /// # Safety
+    ///
+    /// 1. No other thread runs, and none is started; the kernel writes to none of the memory on behalf of earlier requests.
+    pub(crate) unsafe fn play(
+        &mut self,
+        mode: Mode,
+        options: &Options,
+        (pagemap, guards): (&Pagemap, &Guards),
+        headroom: Headroom,
+        _blocked: &Blocked,
+    ) -> Result<Done, FreezeError> {
+        let started = Instant::now();
+        let round = self.shared.counters.rounds.load(Ordering::Relaxed) + 1;
+        let result = self.inventory(options, round);
+        let chunk = match options.chunk {
+            // What is frozen already counts.
+            Chunk::Auto => chunk_len(Chunk::Auto, self.eligible_bytes() + crate::frozen_bytes()),
+            bytes => chunk_len(bytes, 0),
+        };
+        let mut done = Done {
+            figures: Figures::default(),
+            repaired: Repaired::default(),
+            stopped: None,
+            taken: Duration::ZERO,
+            way: pagemap.way(),
+            chunk,
+        };
+        match result {
+            Ok(()) => {}
+            Err(Early::Refused(error)) => return Err(error),
+            Err(Early::Stopped(stopped)) => {
+                done.stopped = Some(stopped);
+                return Ok(done);
+            }
+        }
+        if mode == Mode::Freeze {
+            let _file_size = FileSize::raise();
+            let kept = self.extents.iter().filter(|held| held.seen).count();
+            let mut budget =
+                Budget { mappings: headroom.mappings, descriptors: headroom.descriptors.saturating_sub(kept) };
+            // SAFETY: 1. is this function's own.
+            let (repaired, result) = unsafe { self.repair((pagemap, guards), round, &mut budget) };
+            done.repaired = repaired;
+            let result = result.and_then(|()| {
+                // SAFETY: 1. is this function's own.
+                let (figures, result) = unsafe { freeze_all(self, (pagemap, guards), options, chunk, budget) };
+                done.figures = figures;
+                result
+            });
+            done.stopped = result.err();
+            self.settle(chunk, round);
+        }
+        done.taken = started.elapsed();
+        Ok(done)
+    }
+
+    /// Reads the mappings and plans, leaving out what was excluded before.
+    fn inventory(&mut self, options: &Options, round: u64) -> Result<(), Early> {
+        self.exclude_resting(round)?;
+        self.excluded.sort_unstable_by_key(|excluded| excluded.span);
+        self.vmas.read(Detail::Figures).map_err(FreezeError::from)?;
+        // This library's tables are ordinary mappings: if they are locked, so will be all that are made.
+        let own = self.runs.as_ptr().addr();
+        let is_locked = |flags: VmaFlags| flags.intersects(VmaFlags::LOCKED);
+        if !options.answers_for(Answer::LockedMemory)
+            && self.vmas.iter().any(|vma| vma.range().contains(&own) && is_locked(vma.flags))
+        {
+            return Err(FreezeError::FutureLocked.into());
+        }
+        for held in self.extents.iter_mut() {
+            held.seen = false;
+        }
+        self.plan(options.least).map_err(Stopped::from)?;
+        Ok(())
+    }
+
+    /// Forgets extents that nothing maps any more, and brings the figures up to date.
+    fn settle(&mut self, chunk: usize, round: u64) {
+        let shared = self.shared;
+        // The mappings have changed, so extents that a repair has emptied are seen only by a new reading. If that fails, they are kept.
+        let state: &mut State = &mut *self;
+        state.sort_extents();
+        if state.vmas.read(Detail::Places).is_ok() {
+            for held in state.extents.iter_mut() {
+                held.seen = false;
+            }
+            shared.untouch_all();
+            let (mut bytes, mut open) = (0, Span::default());
+            for index in 0..state.vmas.len() {
+                let vma = state.vmas[index];
+                let Some(held) = state.held(FileId { device: vma.device, inode: vma.inode }) else { continue };
+                held.seen = true;
+                bytes += vma.range().len();
+                if open.end == vma.start {
+                    open.end = vma.end;
+                } else {
+                    shared.touch(open);
+                    open = vma.range().into();
+                }
+            }
+            shared.touch(open);
+            let mut kept = 0;
+            for index in 0..state.extents.len() {
+                let mut held = state.extents[index];
+                if !held.seen {
+                    held.extent.close();
+                    continue;
+                }
+                state.extents[kept] = held;
+                kept += 1;
+            }
+            state.extents.truncate(kept);
+            // Relaxed, here and below: figures for reading.
+            shared.counters.frozen_bytes.store(bytes, Ordering::Relaxed);
+            shared.counters.chunks.store(kept, Ordering::Relaxed);
+        }
+        let resting = state.hot.iter().filter(|piece| piece.is_resting(round)).count();
+        shared.counters.hot_pieces.store(resting, Ordering::Relaxed);
+        shared.counters.rounds.store(round, Ordering::Relaxed);
+        shared.counters.chunk.store(chunk, Ordering::Relaxed);
+    }
+}
+
+/// Why a round ended before it began.
+enum Early {
+    Refused(FreezeError),
+    Stopped(Stopped),
+}
+
+impl From<FreezeError> for Early {
+    fn from(error: FreezeError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<Stopped> for Early {
+    fn from(stopped: Stopped) -> Self {
+        Self::Stopped(stopped)
+    }
+}

@@ -1,0 +1,89 @@
+//! Ranges of addresses that can be stored in tables.
+
+use std::ops::Range;
+
+/// Addresses from `start` to below `end`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub(crate) struct Span {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl Span {
+    pub(crate) const fn new(start: usize, end: usize) -> Self {
+        Self { start, end }
+    }
+
+    pub(crate) const fn len(self) -> usize {
+        self.end.saturating_sub(self.start)
+    }
+
+    pub(crate) const fn is_empty(self) -> bool {
+        self.end <= self.start
+    }
+
+    pub(crate) const fn range(self) -> Range<usize> {
+        self.start..self.end
+    }
+
+    /// What both have in common; empty if nothing.
+    pub(crate) fn intersection(self, other: Self) -> Self {
+        Self::new(self.start.max(other.start), self.end.min(other.end))
+    }
+
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        !self.intersection(other).is_empty()
+    }
+
+    /// The whole pages that hold this.
+    pub(crate) fn rounded_out(self, page: usize) -> Self {
+        Self::new(self.start & !(page - 1), self.end.checked_next_multiple_of(page).unwrap_or(usize::MAX & !(page - 1)))
+    }
+
+    /// This, cut at the multiples of `len` (a power of two).
+    pub(crate) fn cut(self, len: usize) -> impl Iterator<Item = Self> {
+        let mut rest = self;
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let end = (rest.start | (len - 1)).saturating_add(1).min(rest.end);
+            let piece = Self::new(rest.start, end);
+            rest.start = end;
+            Some(piece)
+        })
+    }
+}
+
+impl From<Range<usize>> for Span {
+    fn from(range: Range<usize>) -> Self {
+        Self::new(range.start, range.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cutting_loses_nothing() {
+        let pieces: Vec<_> = Span::new(0x1f_f000, 0x60_1000).cut(0x20_0000).collect();
+        assert_eq!(
+            pieces,
+            [
+                Span::new(0x1f_f000, 0x20_0000),
+                Span::new(0x20_0000, 0x40_0000),
+                Span::new(0x40_0000, 0x60_0000),
+                Span::new(0x60_0000, 0x60_1000)
+            ]
+        );
+        assert_eq!(Span::new(0x20_0000, 0x40_0000).cut(0x20_0000).count(), 1);
+        assert_eq!(Span::new(5, 5).cut(16).count(), 0);
+    }
+
+    #[test]
+    fn pages_are_rounded_outwards() {
+        assert_eq!(Span::new(5000, 5001).rounded_out(4096), Span::new(4096, 8192));
+        assert_eq!(Span::new(4096, 8192).rounded_out(4096), Span::new(4096, 8192));
+    }
+}

@@ -1,0 +1,107 @@
+//! `madvise` on frozen memory.
+//!
+//! A private mapping of a file shows the file again where its pages are discarded; anonymous memory shows zeros. So discarding becomes a
+//! replacement by fresh anonymous memory. Every such replacement in the middle of a mapping makes two more; small ones in a mapping that has had many
+//! are done by writing zeros instead, so that the number of mappings stays bounded.
+
+use palimpsest_sys::extent::map_zeros_over;
+use palimpsest_sys::proc::maps::Permissions;
+use rustix::io::Errno;
+
+use super::errno::Kept;
+use super::frozen::{self, Part, each_part};
+use super::{Outcome, thaw, touches};
+use crate::engine::measure::last_errno;
+use crate::engine::registry;
+use crate::engine::span::Span;
+
+/// `MADV_GUARD_INSTALL` (Linux 6.13, `include/uapi/asm-generic/mman-common.h`).
+const GUARD_INSTALL: i32 = 102;
+/// `MADV_DONTNEED_LOCKED` (Linux 5.18).
+const DONTNEED_LOCKED: i32 = 24;
+
+/// Ranges up to this many bytes are zeroed in place once there were many replacements.
+const SMALL: usize = 64 << 10;
+/// From how many replacements on.
+const MANY: usize = 1024;
+
+/// Does for frozen memory what `madvise(address, len, advice)` does for anonymous memory.
+///
+/// # Safety
+///
+/// 1. The caller may give this advice: discarding takes contents away.
+pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
+    let page = rustix::param::page_size();
+    let Some(span) = whole_pages(address, len, page).filter(|span| touches(span.range())) else {
+        // What is malformed is the kernel's to refuse.
+        return Outcome::NotOurs;
+    };
+    let _errno = Kept::now();
+    match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL => {
+            match frozen::any(span) {
+                Ok(true) => {}
+                Ok(false) => return Outcome::NotOurs,
+                Err(errno) => return Outcome::Done(Err(errno)),
+            }
+            let mut mapped_to = span.start;
+            let mut has_hole = false;
+            let done = each_part(span, |part| {
+                has_hole |= part.span.start != mapped_to;
+                mapped_to = part.span.end;
+                // SAFETY: 1. is this function's own.
+                unsafe { discard(part, advice) }
+            });
+            has_hole |= mapped_to != span.end;
+            // The kernel does what it can and then tells of holes (`madvise_walk_vmas` in mm/madvise.c).
+            Outcome::Done(done.and(if has_hole { Err(Errno::NOMEM) } else { Ok(()) }))
+        }
+        libc::MADV_REMOVE => match frozen::any(span) {
+            // As for anonymous memory.
+            Ok(true) => Outcome::Done(Err(Errno::INVAL)),
+            Ok(false) => Outcome::NotOurs,
+            Err(errno) => Outcome::Done(Err(errno)),
+        },
+        // Refused for mappings of files.
+        libc::MADV_WIPEONFORK => match thaw(span.range()) {
+            Ok(()) => Outcome::NotOurs,
+            Err(errno) => Outcome::Done(Err(errno)),
+        },
+        _ => Outcome::NotOurs,
+    }
+}
+
+/// # Safety
+///
+/// 1. The caller may discard the part's contents.
+unsafe fn discard(part: Part, advice: i32) -> Result<(), Errno> {
+    let Part { span, vma, is_frozen } = part;
+    if is_frozen {
+        let is_writable = vma.permissions.contains(Permissions::WRITE);
+        if advice != GUARD_INSTALL && is_writable && span.len() <= SMALL && replacements() > MANY {
+            let place = std::ptr::with_exposed_provenance_mut::<u8>(span.start);
+            // SAFETY: writable memory, says the kernel, whose contents the caller gives up (1).
+            unsafe { place.write_bytes(0, span.len()) };
+            return Ok(());
+        }
+        // SAFETY: 1. the contents are given up (1).
+        unsafe { map_zeros_over(span.range(), vma.permissions) }.map_err(|_| Errno::NOMEM)?;
+        if advice != GUARD_INSTALL {
+            return Ok(());
+        }
+    }
+    // SAFETY: the caller's own advice (1) on memory that is not frozen, or not any more.
+    let answer = unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(span.start), span.len(), advice) };
+    if answer == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// How many replacements there were, this one included.
+fn replacements() -> usize {
+    registry::shared().map_or(0, registry::Shared::count_replacement)
+}
+
+/// The pages of `address..address + len`; `None` if the kernel would refuse them, or there are none.
+pub(super) fn whole_pages(address: usize, len: usize, page: usize) -> Option<Span> {
+    let end = address.checked_add(len.checked_next_multiple_of(page)?)?;
+    (address.is_multiple_of(page) && len > 0).then_some(Span::new(address, end))
+}

@@ -1,0 +1,22 @@
+//! The thread's `errno`, kept.
+
+/// Restores `errno` when dropped: what an interposed call did on the way must not show.
+pub(super) struct Kept(i32);
+
+impl Kept {
+    pub(super) fn now() -> Self {
+        // SAFETY: the C library gives a valid pointer to the thread's own variable.
+        let place = unsafe { libc::__errno_location() };
+        // SAFETY: the thread's own variable.
+        Self(unsafe { *place })
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        let place = unsafe { libc::__errno_location() };
+        // SAFETY: the thread's own variable.
+        unsafe { *place = self.0 };
+    }
+}

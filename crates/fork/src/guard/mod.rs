@@ -1,0 +1,44 @@
+//! What has to happen when a program manages memory that is frozen, so that it sees what it would see of anonymous memory.
+//!
+//! For whoever stands between a program and the kernel: an interposed `madvise` asks here first. Nothing here uses the heap, and `errno` is left alone.
+//! A process that never froze pays one load.
+//!
+//! Whether an address shows frozen memory is told by the kernel each time, from the mapping's file: the library's own list may be out of date, as
+//! the C library's inner calls pass by everyone.
+
+mod advice;
+mod errno;
+mod frozen;
+mod moving;
+mod thaw;
+
+use std::ops::Range;
+
+use rustix::io::Errno;
+
+pub use advice::madvise;
+pub use moving::{Remap, mremap};
+pub use thaw::{before_mlock, before_mlockall, thaw};
+
+use crate::engine::registry;
+
+/// What became of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome<T = ()> {
+    /// No frozen memory is concerned: make the system call.
+    NotOurs,
+    /// It is done, with this result; the system call must not be made.
+    Done(Result<T, Errno>),
+}
+
+/// Whether a range may hold frozen memory. Takes no lock; says yes too often rather than too seldom.
+pub fn touches(range: Range<usize>) -> bool {
+    registry::shared().is_some_and(|shared| shared.touches(range.into()))
+}
+
+/// Tells that whatever was at `range` is gone (`munmap`, `mmap` with `MAP_FIXED`). Not needed for correctness: it keeps [`touches`] quick.
+pub fn forget(range: Range<usize>) {
+    if let Some(shared) = registry::shared() {
+        shared.forget(range.into());
+    }
+}

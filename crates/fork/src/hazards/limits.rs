@@ -1,0 +1,61 @@
+//! Limits of the process that a freeze meets.
+
+use palimpsest_sys::proc::{maps, sysctl};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::error::FreezeError;
+
+/// Length of the memory files, above which the limit must be (`LENGTH` in `sys::extent`).
+const NEEDED: u64 = 1 << 46;
+
+/// Refuses a process whose hard limit forbids memory files.
+pub(super) fn file_size_suffices() -> Result<(), FreezeError> {
+    match getrlimit(Resource::Fsize).maximum {
+        Some(limit) if limit < NEEDED => Err(FreezeError::FileSizeLimit { limit }),
+        _ => Ok(()),
+    }
+}
+
+/// The soft file-size limit is as high as the hard one while this lives.
+#[derive(Debug)]
+pub(crate) struct FileSize {
+    before: Option<Rlimit>,
+}
+
+impl FileSize {
+    pub(crate) fn raise() -> Self {
+        let before = getrlimit(Resource::Fsize);
+        if before.current.is_none_or(|limit| limit >= NEEDED) {
+            return Self { before: None };
+        }
+        // If it is refused, the first memory file is, and the report says so.
+        let raised = setrlimit(Resource::Fsize, Rlimit { current: before.maximum, maximum: before.maximum });
+        Self { before: raised.is_ok().then_some(before) }
+    }
+}
+
+impl Drop for FileSize {
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take() {
+            // Lowering a soft limit is always allowed.
+            let _ = setrlimit(Resource::Fsize, before);
+        }
+    }
+}
+
+/// What is left of the process's limits, by half: the program needs some too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Headroom {
+    pub(crate) mappings: usize,
+    pub(crate) descriptors: usize,
+}
+
+/// Asks for what is left. Uses the heap.
+pub(crate) fn headroom() -> Headroom {
+    let limit = sysctl::max_map_count().unwrap_or(65_530);
+    let used = maps::count().unwrap_or(0);
+    let mappings = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(used) / 2;
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+    let descriptors = usize::try_from(files).unwrap_or(usize::MAX) / 4;
+    Headroom { mappings, descriptors }
+}

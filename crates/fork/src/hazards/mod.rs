@@ -1,0 +1,36 @@
+//! What makes freezing a process wrong, looked for before anything is changed.
+
+mod allocators;
+mod io_uring;
+mod limits;
+mod threads;
+
+pub(crate) use limits::{FileSize, Headroom, headroom};
+
+use palimpsest_sys::seccomp::{self, Probe, Verdict};
+
+use crate::error::FreezeError;
+use crate::options::{Answer, Options, OtherThreads};
+
+/// Refuses a process that cannot be frozen without harm. Changes nothing; uses the heap.
+pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
+    let count = threads::count()?;
+    if count > 1 && options.other_threads == OtherThreads::Refuse {
+        return Err(FreezeError::Threads { count });
+    }
+    match seccomp::probe(Probe::MemfdCreate) {
+        Verdict::Allowed => {}
+        verdict => return Err(FreezeError::NoMemfd { verdict }),
+    }
+    if !options.answers_for(Answer::RawAllocator)
+        && let Some(what) = allocators::raw()?
+    {
+        return Err(FreezeError::RawAllocator { what });
+    }
+    if !options.answers_for(Answer::IoUring)
+        && let Some(ring) = io_uring::busy_ring()?
+    {
+        return Err(FreezeError::IoUring { descriptor: ring.descriptor, buffers: ring.buffers, pending: ring.pending });
+    }
+    limits::file_size_suffices()
+}

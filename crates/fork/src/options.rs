@@ -1,0 +1,142 @@
+//! What a freeze may do.
+
+/// How long the pieces are that fork by themselves: memory that is written to makes its whole chunk cost like unfrozen memory at each fork.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Chunk {
+    /// About a 64th of what is frozen, above 1.25 GiB a 32nd, as a power of two of at least 2 MiB.
+    #[default]
+    Auto,
+    /// This many bytes, rounded up to a power of two of at least 2 MiB.
+    Bytes(usize),
+}
+
+/// The pages of frozen memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Pages {
+    /// Pages of the base size.
+    #[default]
+    Base,
+    /// Huge pages where a piece of 2 MiB is mostly populated (`MADV_COLLAPSE`, Linux 6.1); where the kernel refuses, base pages.
+    Collapse,
+}
+
+/// What to do about other threads, whose writes during the freeze would be lost.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum OtherThreads {
+    /// Refuse to freeze.
+    #[default]
+    Refuse,
+    /// Interrupt each by a signal and hold it until the freeze is over.
+    Stop,
+}
+
+/// Something that makes a freeze wrong, unless the caller knows better.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Answer {
+    /// A runtime was found that manages its memory by system calls of its own, which nothing can interpose (Go, musl, static programs). The caller knows
+    /// that it gives none of its memory back by discarding it.
+    RawAllocator,
+    /// An io_uring has registered buffers or requests under way. The caller knows that they are not in memory that will be frozen.
+    IoUring,
+    /// All future mappings are to be locked (`mlockall`). The caller accepts that freezing gains nothing and memory is held twice.
+    LockedMemory,
+}
+
+/// Whether forks are timed before and after.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Measure {
+    /// A few children are forked that end at once. Nobody sees them: they have no exit signal, and `waitpid(-1, …)` does not find them.
+    #[default]
+    Forks,
+    /// Nothing is measured, and the report has no verdict.
+    Nothing,
+}
+
+/// How to freeze. The default freezes what is worth it and refuses what is dangerous.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    pub(crate) chunk: Chunk,
+    pub(crate) least: usize,
+    pub(crate) pages: Pages,
+    pub(crate) other_threads: OtherThreads,
+    pub(crate) measure: Measure,
+    /// One bit for each [`Answer`].
+    answers: usize,
+}
+
+impl Options {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self {
+            chunk: Chunk::default(),
+            least: 16 * rustix::param::page_size(),
+            pages: Pages::default(),
+            other_threads: OtherThreads::default(),
+            measure: Measure::default(),
+            answers: 0,
+        }
+    }
+
+    /// How long chunks are.
+    #[must_use]
+    pub fn chunk(mut self, chunk: Chunk) -> Self {
+        self.chunk = chunk;
+        self
+    }
+
+    /// Leaves mappings alone that have fewer populated bytes than this; 16 pages by default.
+    #[must_use]
+    pub fn least(mut self, bytes: usize) -> Self {
+        self.least = bytes;
+        self
+    }
+
+    /// Which pages frozen memory is made of.
+    #[must_use]
+    pub fn pages(mut self, pages: Pages) -> Self {
+        self.pages = pages;
+        self
+    }
+
+    /// What to do about other threads.
+    #[must_use]
+    pub fn other_threads(mut self, other_threads: OtherThreads) -> Self {
+        self.other_threads = other_threads;
+        self
+    }
+
+    /// The caller vouches for something that would otherwise be refused.
+    #[must_use]
+    pub fn answer_for(mut self, answer: Answer) -> Self {
+        self.answers |= 1 << answer as usize;
+        self
+    }
+
+    /// Whether forks are timed.
+    #[must_use]
+    pub fn measure(mut self, measure: Measure) -> Self {
+        self.measure = measure;
+        self
+    }
+
+    /// The answers of earlier options, for repairs.
+    pub(crate) fn answers(mut self, answers: usize) -> Self {
+        self.answers = answers;
+        self
+    }
+
+    pub(crate) fn all_answers(&self) -> usize {
+        self.answers
+    }
+
+    pub(crate) fn answers_for(&self, answer: Answer) -> bool {
+        self.answers & 1 << answer as usize != 0
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,179 @@
+//! Freezing the whole process.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use palimpsest_sys::world::World;
+
+use crate::engine::guards::open_pages;
+use crate::engine::measure::shortest_fork;
+use crate::engine::piece::PIECE;
+use crate::engine::registry::{self, Locked};
+use crate::engine::round::{Done, Mode};
+use crate::engine::signals::Blocked;
+use crate::error::FreezeError;
+use crate::hazards;
+use crate::options::{Measure, Options, OtherThreads};
+use crate::report::{FrozenRange, Report, SkippedRange, Verdict};
+
+/// Forks that are timed, of which the shortest counts.
+const TRIALS: usize = 5;
+
+/// Replaces the private memory of this process by private mappings of sealed files with the same bytes, so that a fork need not copy its page
+/// tables. A second freeze freezes what is new, and makes cheap again what was written to since.
+///
+/// Takes about a millisecond for each 2 MiB and as much extra memory as one such piece. Children inherit frozen memory and may freeze
+/// for themselves.
+///
+/// If it ends early, for lack of descriptors or mappings, [`Report::stopped`] says so: what is frozen until then is right, and the rest as it was.
+///
+/// # Safety
+///
+/// 1. From now on nobody discards frozen memory (`MADV_DONTNEED`, `MADV_FREE`), nor resizes or moves it (`mremap`), nor has it wiped or guarded by `madvise`,
+///    but through [`guard`](crate::guard), or in ways that do not count on zeros afterwards: the bytes of the freeze would come back.
+/// 2. Nothing in the kernel or a device holds on to pages of this process's private memory: no direct or asynchronous I/O is under way, no buffer is
+///    registered (io_uring is looked for; RDMA, AF_XDP and VFIO are not).
+/// 3. No process shares this one's address space (`vfork`, `CLONE_VM` without `CLONE_THREAD`), and nobody writes to its memory from outside (a debugger,
+///    `process_vm_writev`) during the call.
+/// 4. The first three hold as well for [`fork`](crate::fork) from now on, which repairs frozen memory now and then.
+///
+/// # Errors
+///
+/// See [`FreezeError`]; the process is as it was.
+pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
+    hazards::check(options)?;
+    let before = measure(options);
+    let mut report = {
+        let mut report = played(options, Mode::Freeze, |tables, done| told(tables, Mode::Freeze, done))?;
+        report.notes.extend(lost_names(&report));
+        report.notes.extend(let_core_dumps_have_files());
+        report
+    };
+    report.fork_before = before;
+    report.fork_after = measure(options);
+    report.judge();
+    if let Some(shared) = registry::shared() {
+        let clean = report.fork_after.map_or(0, nanos);
+        // Relaxed: figures that only forks read, which come later on this thread or after it.
+        shared.counters.clean.store(clean, Ordering::Relaxed);
+        shared.counters.debt.store(0, Ordering::Relaxed);
+        shared.counters.patience.store(1, Ordering::Relaxed);
+        shared.counters.before_repair.store(0, Ordering::Relaxed);
+        shared.counters.repair_cost.store(first_price(&report), Ordering::Relaxed);
+        let may_stop = usize::from(options.other_threads == OtherThreads::Stop);
+        shared.counters.may_stop_threads.store(may_stop, Ordering::Relaxed);
+        shared.counters.answers.store(options.all_answers(), Ordering::Relaxed);
+    }
+    tracing::debug!(frozen = report.frozen_bytes(), skipped = report.skipped_bytes(), "froze this process");
+    Ok(report)
+}
+
+/// Tells what [`freeze`] would do, and changes nothing.
+///
+/// # Errors
+///
+/// As [`freeze`].
+pub fn survey(options: &Options) -> Result<Report, FreezeError> {
+    hazards::check(options)?;
+    let before = measure(options);
+    let mut report = played(options, Mode::Survey, |tables, done| told(tables, Mode::Survey, done))?;
+    report.fork_before = before;
+    Ok(report)
+}
+
+/// Makes everything ready, plays a round, and hands the tables on, from which it can be told.
+pub(crate) fn played<T>(
+    options: &Options,
+    mode: Mode,
+    tell: impl FnOnce(&Locked, &Done) -> T,
+) -> Result<T, FreezeError> {
+    let (pagemap, guards) = open_pages()?;
+    let headroom = hazards::headroom();
+    let mut locked = registry::lock()?.ok_or(FreezeError::Busy)?;
+    let world = match (mode, options.other_threads) {
+        (Mode::Freeze, OtherThreads::Stop) => Some(World::prepare()?),
+        _ => None,
+    };
+    let done = {
+        let blocked = Blocked::all();
+        let stopped = world.as_ref().map(World::stop_others).transpose()?;
+        locked.exclude(world.as_ref(), stopped.as_ref())?;
+        // SAFETY: 1. other threads are held, or were found to be absent, and one that was started by another since would be the caller's
+        // breach, who is busy here; the rest is the caller's contract for a freeze. A survey changes nothing.
+        unsafe { locked.play(mode, options, (&pagemap, &guards), headroom, &blocked) }?
+    };
+    Ok(tell(&locked, &done))
+}
+
+/// The report of a round.
+fn told(state: &Locked, mode: Mode, done: &Done) -> Report {
+    let eligible = state.eligible.iter().map(|one| FrozenRange {
+        range: one.span.range(),
+        bytes: if mode == Mode::Survey { one.populated.min(one.span.len()) } else { one.frozen },
+        lost_name: one.is_named,
+    });
+    let skipped = state.skipped.iter().map(|one| SkippedRange {
+        range: one.span.range(),
+        bytes: one.populated,
+        reason: one.reason,
+    });
+    Report {
+        frozen: eligible.filter(|range| range.bytes > 0).collect(),
+        skipped: skipped.collect(),
+        chunk: done.chunk,
+        chunks: done.figures.chunks,
+        collapsed: done.figures.collapsed,
+        fork_before: None,
+        fork_after: None,
+        verdict: Verdict::Unmeasured,
+        peak_extra: done.figures.peak_extra,
+        taken: done.taken,
+        way: done.way,
+        stopped: done.stopped.as_ref().map(ToString::to_string),
+        notes: Vec::new(),
+    }
+}
+
+fn measure(options: &Options) -> Option<Duration> {
+    match options.measure {
+        // A process that cannot fork has no time to report.
+        Measure::Forks => shortest_fork(TRIALS).ok(),
+        Measure::Nothing => None,
+    }
+}
+
+/// What the first repair is expected to take, in nanoseconds: a look at everything, and a few pieces at the price of the freeze.
+fn first_price(report: &Report) -> u64 {
+    const LOOK: u64 = 1_000_000;
+    const PIECES: usize = 4;
+    let share = (PIECES * PIECE) as f64 / report.frozen_bytes().max(PIECES * PIECE) as f64;
+    LOOK + nanos(report.taken.mul_f64(share))
+}
+
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Tells of names that are gone.
+fn lost_names(report: &Report) -> Option<String> {
+    let count = report.frozen.iter().filter(|range| range.lost_name).count();
+    (count > 0).then(|| format!("{count} ranges had names (PR_SET_VMA_ANON_NAME), which frozen memory cannot have"))
+}
+
+/// Has private mappings of files dumped (`core(5)`, bit 2): frozen memory is such. Says so if that changed something.
+fn let_core_dumps_have_files() -> Option<String> {
+    const PATH: &str = "/proc/self/coredump_filter";
+    const PRIVATE_FILES: u64 = 1 << 2;
+    let text = std::fs::read_to_string(PATH).ok()?;
+    let filter = u64::from_str_radix(text.trim(), 16).ok()?;
+    if filter & PRIVATE_FILES != 0 {
+        return None;
+    }
+    Some(match std::fs::write(PATH, format!("{:#x}", filter | PRIVATE_FILES)) {
+        Ok(()) => "core dumps will hold private mappings of files (coredump_filter bit 2), since frozen memory is such"
+            .to_owned(),
+        Err(error) => {
+            format!("core dumps will lack frozen memory: {PATH} cannot be written ({error}); set bit 2 of it")
+        }
+    })
+}

@@ -1,0 +1,234 @@
+//! What a freeze did, or would do.
+
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+use palimpsest_sys::pagemap::ScanWay;
+
+/// Why memory is not frozen.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
+#[non_exhaustive]
+pub enum Skip {
+    /// Fewer populated bytes than [`Options::least`](crate::Options::least).
+    Small,
+    /// A private mapping of a file with pages of its own, such as a library's data.
+    File,
+    /// A stack.
+    Stack,
+    /// Made by the kernel for itself (`[vdso]` and the like).
+    Kernel,
+    /// Shared with other processes.
+    Shared,
+    /// Memory of a device.
+    Device,
+    /// Pages of hugetlbfs.
+    Hugetlb,
+    /// Children do not get it (`MADV_DONTFORK`), so that it costs a fork nothing.
+    NotForked,
+    /// Children get zeros (`MADV_WIPEONFORK`), which mappings of files cannot do.
+    WipedOnFork,
+    /// Locked in memory.
+    Locked,
+    /// Watched by a userfaultfd.
+    Userfault,
+    /// It has guard regions or other pages that cannot be read.
+    Guarded,
+    /// Sealed against changes (`mseal`).
+    Sealed,
+    /// Its pages carry tags (AArch64 memory tagging).
+    Tagged,
+    /// The kernel may drop its pages.
+    Droppable,
+    /// It has a memory protection key.
+    ProtectionKey,
+    /// It has a policy for NUMA nodes, which the mapping of a file would not obey.
+    MemoryPolicy,
+    /// Executable.
+    Executable,
+    /// It cannot be read.
+    Inaccessible,
+    /// The running thread's own: its stack, its thread-local storage (to which the kernel writes too), and this library's tables.
+    InUse,
+    /// It was written to after each of the last freezes, so that freezing it does not pay for now.
+    Hot,
+}
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Small => "too few pages",
+            Self::File => "private pages of a file",
+            Self::Stack => "stack",
+            Self::Kernel => "the kernel's",
+            Self::Shared => "shared",
+            Self::Device => "device memory",
+            Self::Hugetlb => "hugetlbfs",
+            Self::NotForked => "not given to children",
+            Self::WipedOnFork => "wiped in children",
+            Self::Locked => "locked",
+            Self::Userfault => "userfaultfd",
+            Self::Guarded => "guard regions",
+            Self::Sealed => "sealed",
+            Self::Tagged => "memory tagging",
+            Self::Droppable => "droppable",
+            Self::ProtectionKey => "protection key",
+            Self::MemoryPolicy => "memory policy",
+            Self::Executable => "executable",
+            Self::Inaccessible => "inaccessible",
+            Self::InUse => "in use by this thread",
+            Self::Hot => "written to all the time",
+        })
+    }
+}
+
+/// Memory that is frozen, or would be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct FrozenRange {
+    /// The addresses.
+    pub range: Range<usize>,
+    /// Bytes that were populated. From a survey, those of the whole mapping that the range is part of.
+    pub bytes: usize,
+    /// Whether it had a name (`PR_SET_VMA_ANON_NAME`), which it has lost.
+    pub lost_name: bool,
+}
+
+/// Memory that is left as it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct SkippedRange {
+    /// The addresses.
+    pub range: Range<usize>,
+    /// Its populated bytes, which each fork goes on copying page table entries for.
+    pub bytes: usize,
+    /// Why.
+    pub reason: Skip,
+}
+
+/// What a freeze is worth.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
+#[non_exhaustive]
+pub enum Verdict {
+    /// Nothing was measured.
+    Unmeasured,
+    /// Forks are quicker than before.
+    Quicker,
+    /// Forks are not noticeably quicker.
+    NoBenefit {
+        /// The mapping that costs most, as far as known.
+        spoiler: Option<SkippedRange>,
+    },
+}
+
+/// What a freeze did, or would do.
+#[derive(Clone, PartialEq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Report {
+    /// What is frozen.
+    pub frozen: Vec<FrozenRange>,
+    /// What is not, and why; without mappings that have no populated page.
+    pub skipped: Vec<SkippedRange>,
+    /// Length of a chunk in bytes.
+    pub chunk: usize,
+    /// Chunks that were made.
+    pub chunks: usize,
+    /// Pieces of 2 MiB that the kernel made huge pages of.
+    pub collapsed: usize,
+    /// Shortest fork before.
+    pub fork_before: Option<Duration>,
+    /// Shortest fork afterwards.
+    pub fork_after: Option<Duration>,
+    /// What it is worth.
+    pub verdict: Verdict,
+    /// Largest amount of memory that was held twice at a time, in bytes.
+    pub peak_extra: usize,
+    /// How long the process was held up by the freeze itself, without measurements.
+    pub taken: Duration,
+    /// How populated pages were found.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "way_name"))]
+    pub way: ScanWay,
+    /// Why the freeze ended early, if so. What is frozen is right all the same.
+    pub stopped: Option<String>,
+    /// What was changed in the process beside its memory, and what is lost.
+    pub notes: Vec<String>,
+}
+
+#[cfg(feature = "serde")]
+fn way_name<S: serde::Serializer>(way: &ScanWay, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match way {
+        ScanWay::Ioctl => "pagemap-scan",
+        ScanWay::Entries => "pagemap-entries",
+    })
+}
+
+impl Report {
+    /// Bytes that are frozen.
+    pub fn frozen_bytes(&self) -> usize {
+        self.frozen.iter().map(|range| range.bytes).sum()
+    }
+
+    /// Bytes that are populated and not frozen.
+    pub fn skipped_bytes(&self) -> usize {
+        self.skipped.iter().map(|range| range.bytes).sum()
+    }
+
+    /// The skipped mapping with most populated bytes.
+    pub fn largest_skipped(&self) -> Option<&SkippedRange> {
+        // What children do not get costs a fork nothing.
+        self.skipped.iter().filter(|range| range.reason != Skip::NotForked).max_by_key(|range| range.bytes)
+    }
+
+    /// Compares the measurements.
+    pub(crate) fn judge(&mut self) {
+        self.verdict = match (self.fork_before, self.fork_after) {
+            (Some(before), Some(after)) if after < before.mul_f64(0.9) => Verdict::Quicker,
+            (Some(_), Some(_)) => Verdict::NoBenefit { spoiler: self.largest_skipped().cloned() },
+            _ => Verdict::Unmeasured,
+        };
+    }
+}
+
+const KIB: usize = 1024;
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "frozen   {:>10} kB in {} ranges, {} chunks of {} kB, {:.1} ms, {} kB extra at most",
+            self.frozen_bytes() / KIB,
+            self.frozen.len(),
+            self.chunks,
+            self.chunk / KIB,
+            self.taken.as_secs_f64() * 1e3,
+            self.peak_extra / KIB,
+        )?;
+        let mut reasons: Vec<_> = self.skipped.iter().map(|range| range.reason).collect();
+        reasons.sort_unstable_by_key(|reason| *reason as u8);
+        reasons.dedup();
+        for reason in reasons {
+            let of_reason = || self.skipped.iter().filter(|range| range.reason == reason);
+            let bytes: usize = of_reason().map(|range| range.bytes).sum();
+            writeln!(f, "left     {:>10} kB in {} ranges: {reason}", bytes / KIB, of_reason().count())?;
+        }
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        if let (Some(before), Some(after)) = (self.fork_before, self.fork_after) {
+            writeln!(f, "fork     {:>10.0} µs before, {:.0} µs after", micros(before), micros(after))?;
+        }
+        if let Verdict::NoBenefit { spoiler } = &self.verdict {
+            write!(f, "no benefit")?;
+            if let Some(SkippedRange { range, bytes, reason }) = spoiler {
+                let Range { start, end } = range;
+                write!(f, ": {} kB at {start:#x}..{end:#x} could not be frozen ({reason})", bytes / KIB)?;
+            }
+            writeln!(f)?;
+        }
+        if let Some(stopped) = &self.stopped {
+            writeln!(f, "stopped early: {stopped}")?;
+        }
+        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))
+    }
+}

@@ -1,0 +1,88 @@
+//! Registers that a call preserves: System V ABI, AMD64 supplement, section 3.2.1.
+
+use std::arch::{asm, naked_asm};
+use std::ffi::c_void;
+
+/// Calls `function(data)` and returns 0, or returns 1 when [`leave`] is given what was stored to `anchor`.
+///
+/// `*anchor` becomes the stack pointer, below which the call runs and above which the preserved registers lie, with the control words of both floating-point units.
+///
+/// # Safety
+///
+/// 1. `anchor` can be written.
+/// 2. `function` may be called with `data`.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn call(
+    anchor: *mut usize,
+    function: unsafe extern "C" fn(*mut c_void),
+    data: *mut c_void,
+) -> usize {
+    naked_asm!(
+        "push rbp",
+        "push rbx",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
+        // With the return address and six registers this aligns the stack to 16 bytes.
+        "sub rsp, 8",
+        "stmxcsr [rsp]",
+        "fnstcw [rsp + 4]",
+        "mov [rdi], rsp",
+        "mov rdi, rdx",
+        "call rsi",
+        "xor eax, eax",
+        "add rsp, 8",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "pop rbp",
+        "ret",
+    )
+}
+
+/// Makes the call with this anchor return 1.
+///
+/// # Safety
+///
+/// 1. The call has not returned, and this is its thread.
+/// 2. Nothing that the frames in between were to do on their way out is needed.
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn leave(anchor: usize) -> ! {
+    naked_asm!(
+        "mov rsp, rdi",
+        "cld",
+        // The register stack of the x87 may be in use where the call was left; callers find it empty.
+        "fninit",
+        "fldcw [rsp + 4]",
+        "ldmxcsr [rsp]",
+        "mov eax, 1",
+        "add rsp, 8",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "pop rbp",
+        "ret",
+    )
+}
+
+/// The stack pointer of the caller, or a little less.
+#[inline(always)]
+pub(crate) fn stack_pointer() -> usize {
+    let value: usize;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, rsp", out(reg) value, options(nomem, nostack, preserves_flags)) };
+    value
+}
+
+/// The thread pointer: the ABI keeps its value in the word that it points to (`%fs:0`).
+pub(crate) fn thread_pointer() -> usize {
+    let value: usize;
+    // SAFETY: reads the word that the ABI puts there (ELF handling for thread-local storage, section 3.4.6).
+    unsafe { asm!("mov {}, fs:[0]", out(reg) value, options(readonly, nostack, preserves_flags)) };
+    value
+}

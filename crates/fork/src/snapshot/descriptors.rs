@@ -1,0 +1,197 @@
+//! File descriptors: which there were, where their offsets stood, and duplicates to put them back from.
+//!
+//! Duplicates share the open file, and so its offset, with what they were made of. They are kept of regular files, directories and devices only: one more end of
+//! a pipe or socket would keep the other end waiting for a close that never comes.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::FromRawFd;
+
+use palimpsest_sys::MapError;
+use palimpsest_sys::extent::FileId;
+use palimpsest_sys::mapped_vec::MappedVec;
+use palimpsest_sys::proc::maps::Device;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
+use rustix::io::{DupFlags, Errno, FdFlags};
+use rustix::process::Resource;
+
+use super::error::{RestoreError, TakeError};
+
+/// Room for so many descriptors; more are an error.
+const DESCRIPTORS: usize = 1 << 16;
+
+/// One descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entry {
+    number: RawFd,
+    id: FileId,
+    close_on_exec: DupFlags,
+    /// Nothing for what has no offset.
+    offset: Option<u64>,
+    spare: Option<RawFd>,
+}
+
+/// The descriptors of the process when the snapshot was taken, ascending.
+#[derive(Debug)]
+pub(super) struct Table {
+    entries: MappedVec<Entry>,
+    /// Files of the snapshot itself, which it may open and close as it likes.
+    own: [FileId; 3],
+}
+
+/// What was done about descriptors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) closed: usize,
+    pub(super) reopened: usize,
+    pub(super) lost: usize,
+}
+
+impl Table {
+    pub(super) fn with_capacity() -> Result<Self, MapError> {
+        Ok(Self { entries: MappedVec::with_capacity(DESCRIPTORS)?, own: [FileId::default(); 3] })
+    }
+
+    pub(super) fn range(&self) -> Range<usize> {
+        self.entries.range()
+    }
+
+    /// Notes all descriptors but those of `own` files.
+    pub(super) fn read(&mut self, own: [FileId; 3]) -> Result<(), TakeError> {
+        let failed = |call| move |errno| TakeError::Call { call, errno };
+        self.own = own;
+        let Self { entries, .. } = self;
+        let mut full = Ok(());
+        each(&mut |number| {
+            let Some((fd, stat)) = look(number).filter(|(_, stat)| !own.contains(&id(stat))) else { return };
+            let close_on_exec = match rustix::io::fcntl_getfd(fd) {
+                Ok(flags) if flags.contains(FdFlags::CLOEXEC) => DupFlags::CLOEXEC,
+                _ => DupFlags::empty(),
+            };
+            let offset = rustix::fs::tell(fd).ok();
+            let entry = Entry { number, id: id(&stat), close_on_exec, offset, spare: None };
+            full = full.and(entries.push(entry));
+        })
+        .map_err(failed("getdents64"))?;
+        full?;
+        // After the listing, which would show them.
+        for entry in entries.iter_mut() {
+            let Some((fd, stat)) = look(entry.number) else { continue };
+            if matches!(
+                FileType::from_raw_mode(stat.st_mode),
+                FileType::RegularFile | FileType::Directory | FileType::CharacterDevice | FileType::BlockDevice
+            ) {
+                entry.spare = Some(spare(fd).map_err(failed("fcntl(F_DUPFD_CLOEXEC)"))?.into_raw_fd());
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes what was opened since, puts back what was closed, and sets offsets.
+    pub(super) fn restore(&self) -> Result<Counts, RestoreError> {
+        let mut counts = Counts::default();
+        let Self { entries, own } = self;
+        let mut next = 0;
+        let mut failed = Ok(());
+        let listed = each(&mut |number| {
+            while entries.get(next).is_some_and(|entry| entry.number < number) {
+                self.put_back(&entries[next], &mut counts, &mut failed);
+                next += 1;
+            }
+            if entries.get(next).is_some_and(|entry| entry.number == number) {
+                self.put_back(&entries[next], &mut counts, &mut failed);
+                next += 1;
+            } else if !entries.iter().any(|entry| entry.spare == Some(number))
+                && look(number).is_some_and(|(_, stat)| !own.contains(&id(&stat)))
+            {
+                // SAFETY: opened after the snapshot was taken by code whose every effect is undone, so nobody owns it any more.
+                unsafe { rustix::io::close(number) };
+                counts.closed += 1;
+            }
+        });
+        listed.map_err(|errno| RestoreError::Call { call: "getdents64", address: 0, errno })?;
+        for entry in entries.iter().skip(next) {
+            self.put_back(entry, &mut counts, &mut failed);
+        }
+        failed.map(|()| counts)
+    }
+
+    fn put_back(&self, entry: &Entry, counts: &mut Counts, failed: &mut Result<(), RestoreError>) {
+        let there = look(entry.number).filter(|(_, stat)| id(stat) == entry.id);
+        let fd = match (there, entry.spare.and_then(look)) {
+            (Some((fd, _)), _) => fd,
+            (None, Some((spare, stat))) if id(&stat) == entry.id => {
+                // SAFETY: the number was this file's when the snapshot was taken, and is to be again, whatever it is now; it is forgotten, not closed, below.
+                let mut target = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(entry.number) });
+                if let Err(errno) = rustix::io::dup3(spare, &mut target, entry.close_on_exec) {
+                    let address = usize::try_from(entry.number).unwrap_or(0);
+                    *failed = Err(RestoreError::Call { call: "dup3", address, errno });
+                    return;
+                }
+                counts.reopened += 1;
+                spare
+            }
+            (None, _) => {
+                counts.lost += 1;
+                return;
+            }
+        };
+        if let Some(offset) = entry.offset {
+            // What could tell its offset can set it; a device that answers otherwise has none that matters.
+            let _ = rustix::fs::seek(fd, SeekFrom::Start(offset));
+        }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        for entry in self.entries.iter() {
+            if let Some(number) =
+                entry.spare.filter(|number| look(*number).is_some_and(|(_, stat)| id(&stat) == entry.id))
+            {
+                // SAFETY: a duplicate that `read` made, still of the same file, and used no more.
+                unsafe { rustix::io::close(number) };
+            }
+        }
+    }
+}
+
+/// A descriptor of this number, and what it is, if there is one.
+fn look(number: RawFd) -> Option<(BorrowedFd<'static>, Stat)> {
+    // SAFETY: not -1. Whether there is such a descriptor is found out by the call below; one that is there stays while signals are blocked and other
+    // threads sleep.
+    let fd = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::fs::fstat(fd).ok().map(|stat| (fd, stat))
+}
+
+/// Which file this is.
+pub(super) fn id(stat: &Stat) -> FileId {
+    let device = Device { major: rustix::fs::major(stat.st_dev), minor: rustix::fs::minor(stat.st_dev) };
+    FileId { device, inode: stat.st_ino }
+}
+
+/// A duplicate above the middle of what is allowed, where programs do not meet it.
+pub(super) fn spare(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    const ENOUGH: u64 = 1 << 19;
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(ENOUGH).min(ENOUGH);
+    rustix::io::fcntl_dupfd_cloexec(fd, RawFd::try_from(limit / 2).unwrap_or(0))
+}
+
+/// Calls `found` with the number of each descriptor, ascending, but for the one that lists them.
+fn each(found: &mut dyn FnMut(RawFd)) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    // Not at a low number, which may be one that was closed and is to be put back while this is being read.
+    let directory = spare(rustix::fs::openat(CWD, c"/proc/self/fd", flags, Mode::empty())?.as_fd())?;
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut entries = RawDir::new(&directory, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        // `.` and `..` are no numbers.
+        let number = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        if let Some(number) = number.filter(|number| *number != directory.as_raw_fd()) {
+            found(number);
+        }
+    }
+    Ok(())
+}

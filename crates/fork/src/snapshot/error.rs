@@ -1,0 +1,166 @@
+//! What can go wrong with a snapshot.
+
+use std::fmt;
+
+use palimpsest_sys::MapError;
+use palimpsest_sys::extent::ExtentError;
+use palimpsest_sys::mapped_vec::Full;
+use palimpsest_sys::pagemap::PagemapError;
+use palimpsest_sys::vmas::VmasError;
+use rustix::io::Errno;
+
+/// Why no snapshot was taken. The process goes on as it was; memory that was already moved into the snapshot's file keeps its bytes.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TakeError {
+    /// Other threads could write while memory is copied.
+    #[error("the process has {count} threads; end the others, or vouch for them by OtherThreads::Asleep")]
+    Threads {
+        /// Threads, with the calling one.
+        count: u64,
+    },
+    /// One snapshot of the whole process would undo the other's mappings.
+    #[error("there is a snapshot of the whole process already; drop it first")]
+    Another,
+    /// A chosen range is not what a snapshot can hold.
+    #[error("{start:#x}..{end:#x} cannot be in a snapshot: {reason}")]
+    Range {
+        /// First address.
+        start: usize,
+        /// One past the last address.
+        end: usize,
+        /// Why.
+        reason: Left,
+    },
+    /// The stack that this runs on is not the thread's own.
+    #[error(
+        "{stack_pointer:#x} is not on this thread's own stack; take the snapshot outside of coroutines and signal handlers"
+    )]
+    ForeignStack {
+        /// The stack pointer.
+        stack_pointer: usize,
+    },
+    /// `RLIMIT_FSIZE` also limits files in memory.
+    #[error("RLIMIT_FSIZE is finite, and a snapshot is a file in memory; run `ulimit -f unlimited` first")]
+    FileSize,
+    /// The snapshot's own tables could not be mapped.
+    #[error("cannot map the snapshot's own memory")]
+    Map(#[from] MapError),
+    /// The mappings cannot be listed.
+    #[error("cannot list the mappings of the process")]
+    Vmas(#[from] VmasError),
+    /// The page tables cannot be asked.
+    #[error("cannot tell which pages are in use")]
+    Pagemap(#[from] PagemapError),
+    /// The snapshot's file cannot be written or mapped.
+    #[error("cannot copy memory into the snapshot")]
+    Extent(#[from] ExtentError),
+    /// A table is too small for this process.
+    #[error("the process is too big for a table of the snapshot")]
+    Full(#[from] Full),
+    /// A system call failed.
+    #[error("{call} failed while the snapshot was taken")]
+    Call {
+        /// Its name.
+        call: &'static str,
+        /// The kernel's answer.
+        #[source]
+        errno: Errno,
+    },
+}
+
+/// Why a snapshot was not put back. What was written since may be there in parts, so the process is in no state to go on from.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// The mappings cannot be listed.
+    #[error("cannot list the mappings of the process")]
+    Vmas(#[from] VmasError),
+    /// The page tables cannot be asked.
+    #[error("cannot tell which pages were written")]
+    Pagemap(#[from] PagemapError),
+    /// The snapshot's file cannot be mapped; has the program closed its descriptor?
+    #[error("cannot map memory of the snapshot again")]
+    Extent(#[from] ExtentError),
+    /// A table is too small.
+    #[error("too much was written for a table of the snapshot")]
+    Full(#[from] Full),
+    /// A mapping that is not in the snapshot was removed or replaced.
+    #[error(
+        "the mapping at {start:#x}..{end:#x} is gone and was not in the snapshot; keep the program from unmapping files and shared memory"
+    )]
+    Lost {
+        /// First address.
+        start: usize,
+        /// One past the last address.
+        end: usize,
+    },
+    /// A system call failed.
+    #[error("{call} failed at {address:#x}")]
+    Call {
+        /// Its name.
+        call: &'static str,
+        /// What it was about: an address, or the number of a descriptor.
+        address: usize,
+        /// The kernel's answer.
+        #[source]
+        errno: Errno,
+    },
+    /// This runs on memory that is to be put back.
+    #[error(
+        "{stack_pointer:#x} is not on the stack that the snapshot was taken on; leave the target by `abandon` first"
+    )]
+    ForeignStack {
+        /// The stack pointer.
+        stack_pointer: usize,
+    },
+}
+
+/// Why memory is not in a snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Left {
+    /// Nothing is mapped there.
+    Unmapped,
+    /// Not a range of whole pages.
+    Unaligned,
+    /// It overlaps another range.
+    Overlapping,
+    /// Its writes are shared.
+    Shared,
+    /// It cannot be written.
+    ReadOnly,
+    /// It can be executed.
+    Executable,
+    /// It is locked in memory, or a protection key guards it.
+    Locked,
+    /// It grows downwards, and is not the running stack.
+    Stack,
+    /// The program has told the kernel to wipe it in children.
+    WipedOnFork,
+    /// A userfaultfd watches it.
+    Userfault,
+    /// Memory of a device, of hugetlbfs, a shadow stack, tagged, sealed, droppable or with guards inside.
+    Special,
+    /// It belongs to the snapshot itself, or was excepted.
+    Excepted,
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unmapped => "nothing is mapped there",
+            Self::Unaligned => "it is not made of whole pages",
+            Self::Overlapping => "it overlaps another range",
+            Self::Shared => "it is shared memory",
+            Self::ReadOnly => "it cannot be written",
+            Self::Executable => "it can be executed",
+            Self::Locked => "it is locked or has a protection key",
+            Self::Stack => "it is a stack that grows",
+            Self::WipedOnFork => "it is wiped in children",
+            Self::Userfault => "a userfaultfd watches it",
+            Self::Special => "it is not ordinary memory",
+            Self::Excepted => "it was excepted",
+        })
+    }
+}

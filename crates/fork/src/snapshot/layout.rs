@@ -1,0 +1,243 @@
+//! Putting mappings back: the list of now is laid beside the list of then, and what differs is undone.
+
+use std::ops::Range;
+
+use palimpsest_sys::extent::map_zeros_over;
+use palimpsest_sys::proc::maps::Permissions;
+use palimpsest_sys::vmas::{Detail, Vma};
+use rustix::io::Errno;
+use rustix::mm::MprotectFlags;
+
+use super::error::RestoreError;
+use super::options::Layout;
+use super::state::{Contents, Reach, Span, State, pointer};
+use super::take::program_break;
+
+/// What was done about mappings, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) unmapped: usize,
+    pub(super) remade: usize,
+    pub(super) protected: usize,
+}
+
+/// What is to be done about a stretch of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Change {
+    Unmap,
+    Remake,
+    Protect(Permissions),
+}
+
+/// Makes the mappings and the program break what they were.
+pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
+    let mut counts = Counts::default();
+    let State { reach, parts, extent, .. } = state;
+    let Reach::Whole(whole) = reach else { return Ok(counts) };
+    if whole.layout == Layout::Trust {
+        return Ok(counts);
+    }
+    // First, since moving it maps and unmaps.
+    set_program_break(whole.program_break)?;
+    let current = match &mut whole.listing {
+        Some(listing) => listing.read(&whole.excluded)?,
+        None => {
+            whole.current.read(Detail::Places)?;
+            &*whole.current
+        }
+    };
+    compare(&whole.reference, current, &whole.excluded, &mut |range, change| {
+        match change {
+            Change::Unmap => {
+                // SAFETY: mapped since the snapshot was taken, which the caller wants undone; it is none of ours, those are excluded.
+                unsafe { rustix::mm::munmap(pointer(range.start).cast(), range.len()) }
+                    .map_err(|errno| RestoreError::Call { call: "munmap", address: range.start, errno })?;
+                counts.unmapped += range.len();
+            }
+            Change::Protect(permissions) => {
+                let rights = rights(permissions);
+                // SAFETY: gives a mapping of the snapshot the rights that it had.
+                unsafe { rustix::mm::mprotect(pointer(range.start).cast(), range.len(), rights) }
+                    .map_err(|errno| RestoreError::Call { call: "mprotect", address: range.start, errno })?;
+                counts.protected += range.len();
+            }
+            Change::Remake => {
+                let mut at = range.start;
+                let first = parts.partition_point(|part| part.end <= range.start);
+                for part in parts[first..].iter().take_while(|part| part.start < range.end) {
+                    if part.start > at {
+                        break;
+                    }
+                    let piece = at..part.end.min(range.end);
+                    at = piece.end;
+                    match part.contents {
+                        Contents::Zeros => {
+                            // SAFETY: these addresses were zeros when the snapshot was taken, and are to be again.
+                            unsafe { map_zeros_over(piece, part.permissions) }?;
+                        }
+                        Contents::Saved { offset, .. } => {
+                            let offset = offset + (piece.start - part.start) as u64;
+                            // SAFETY: these addresses showed this part of the file when the snapshot was taken, and are to again.
+                            unsafe { extent.map_over(piece, offset, part.permissions) }?;
+                        }
+                    }
+                }
+                if at != range.end {
+                    return Err(RestoreError::Lost { start: at, end: range.end });
+                }
+                counts.remade += range.len();
+            }
+        }
+        Ok(())
+    })?;
+    Ok(counts)
+}
+
+/// Calls `change` for each stretch of addresses in which the lists differ, ascending, but for what is excluded.
+fn compare(
+    reference: &[Vma],
+    current: &[Vma],
+    excluded: &[Span],
+    change: &mut dyn FnMut(Range<usize>, Change) -> Result<(), RestoreError>,
+) -> Result<(), RestoreError> {
+    let (mut then, mut now, mut out) =
+        (reference.iter().peekable(), current.iter().peekable(), excluded.iter().peekable());
+    let mut at = 0;
+    loop {
+        while then.next_if(|vma| vma.end <= at).is_some() {}
+        while now.next_if(|vma| vma.end <= at).is_some() {}
+        while out.next_if(|span| span.end <= at).is_some() {}
+        let starts = [then.peek().map(|vma| vma.start), now.peek().map(|vma| vma.start)];
+        let Some(start) = starts.into_iter().flatten().min() else { return Ok(()) };
+        let start = start.max(at);
+        while out.next_if(|span| span.end <= start).is_some() {}
+        if let Some(span) = out.peek().filter(|span| span.contains(start)) {
+            at = span.end;
+            continue;
+        }
+        let covering = |vma: Option<&&Vma>| vma.filter(|vma| vma.start <= start).map(|vma| **vma);
+        let (was, is) = (covering(then.peek()), covering(now.peek()));
+        // Up to where nothing begins or ends in any list.
+        let edge = |vma: Option<&&Vma>| vma.map(|vma| if vma.start > start { vma.start } else { vma.end });
+        let edges = [edge(then.peek()), edge(now.peek()), out.peek().map(|span| span.start)];
+        let end = edges.into_iter().flatten().min().unwrap_or(usize::MAX);
+        match (was, is) {
+            (Some(was), Some(is)) if is_same(&was, &is, start) => {
+                if was.permissions != is.permissions {
+                    change(start..end, Change::Protect(was.permissions))?;
+                }
+            }
+            (Some(_), _) => change(start..end, Change::Remake)?,
+            (None, Some(_)) => change(start..end, Change::Unmap)?,
+            (None, None) => {}
+        }
+        at = end;
+    }
+}
+
+/// Whether both mappings show the same object at `address`, in the same manner.
+fn is_same(was: &Vma, is: &Vma, address: usize) -> bool {
+    let shown = |vma: &Vma| {
+        // Anonymous memory has no place in a file; the kernel prints one for some of it.
+        let place = if vma.inode == 0 { 0 } else { vma.offset + (address - vma.start) as u64 };
+        (vma.device, vma.inode, place, vma.permissions.contains(Permissions::SHARED))
+    };
+    shown(was) == shown(is)
+}
+
+fn set_program_break(wanted: usize) -> Result<(), RestoreError> {
+    if program_break() == wanted {
+        return Ok(());
+    }
+    // SAFETY: the break that the process had when the snapshot was taken; memory above it is wanted no more, and the C library's
+    // own variable of it is put back with the rest of its data.
+    let answer = unsafe { libc::syscall(libc::SYS_brk, wanted) } as usize;
+    if answer == wanted {
+        Ok(())
+    } else {
+        Err(RestoreError::Call { call: "brk", address: wanted, errno: Errno::NOMEM })
+    }
+}
+
+fn rights(permissions: Permissions) -> MprotectFlags {
+    [
+        (Permissions::READ, MprotectFlags::READ),
+        (Permissions::WRITE, MprotectFlags::WRITE),
+        (Permissions::EXECUTE, MprotectFlags::EXEC),
+    ]
+    .into_iter()
+    .filter(|(permission, _)| permissions.contains(*permission))
+    .fold(MprotectFlags::empty(), |all, (_, right)| all | right)
+}
+
+#[cfg(test)]
+mod tests {
+    use palimpsest_sys::proc::maps::Device;
+    use palimpsest_sys::vmas::{Label, VmaFlags};
+
+    use super::*;
+
+    const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
+
+    fn vma(range: Range<usize>, permissions: Permissions, inode: u64, offset: u64) -> Vma {
+        Vma {
+            start: range.start,
+            end: range.end,
+            permissions,
+            offset,
+            device: Device::default(),
+            inode,
+            label: Label::None,
+            anonymous: 0,
+            flags: VmaFlags::default(),
+            protection_key: 0,
+        }
+    }
+
+    fn changes(then: &[Vma], now: &[Vma], excluded: &[Span]) -> Vec<(Range<usize>, Change)> {
+        let mut all = Vec::new();
+        compare(then, now, excluded, &mut |range, change| {
+            all.push((range, change));
+            Ok(())
+        })
+        .unwrap();
+        all
+    }
+
+    #[test]
+    fn splits_and_merges_are_no_changes() {
+        let one = [vma(10..40, READ_WRITE, 7, 100)];
+        let three = [vma(10..20, READ_WRITE, 7, 100), vma(20..30, READ_WRITE, 7, 110), vma(30..40, READ_WRITE, 7, 120)];
+        assert_eq!(changes(&one, &three, &[]), []);
+        assert_eq!(changes(&three, &one, &[]), []);
+    }
+
+    #[test]
+    fn each_difference_has_its_change() {
+        let then = [vma(10..40, READ_WRITE, 7, 100), vma(50..60, READ_WRITE, 0, 0)];
+        let now = [
+            vma(5..12, READ_WRITE, 0, 0),
+            vma(12..20, Permissions::READ, 7, 102),
+            vma(25..40, READ_WRITE, 7, 116),
+            vma(45..65, READ_WRITE, 0, 0),
+        ];
+        let expected = [
+            (5..10, Change::Unmap),
+            (10..12, Change::Remake),
+            (12..20, Change::Protect(READ_WRITE)),
+            (20..25, Change::Remake),
+            (25..40, Change::Remake),
+            (45..50, Change::Unmap),
+            (60..65, Change::Unmap),
+        ];
+        assert_eq!(changes(&then, &now, &[]), expected);
+    }
+
+    #[test]
+    fn what_is_excluded_is_left_alone() {
+        let now = [vma(10..100, READ_WRITE, 0, 0)];
+        let excluded = [Span { start: 0, end: 5 }, Span { start: 20, end: 30 }, Span { start: 90, end: 200 }];
+        assert_eq!(changes(&[], &now, &excluded), [(10..20, Change::Unmap), (30..90, Change::Unmap)]);
+        assert_eq!(changes(&now, &[], &excluded), [(10..20, Change::Remake), (30..90, Change::Remake)]);
+    }
+}

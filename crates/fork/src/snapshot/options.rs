@@ -1,0 +1,132 @@
+//! What a snapshot holds and how it is put back.
+
+use std::ops::Range;
+
+/// What a snapshot holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// These ranges of whole pages, in private writable mappings that stay where they are.
+    Ranges(Vec<Range<usize>>),
+    /// All private writable memory of the process, and where everything is mapped, but for the running stack.
+    Whole,
+}
+
+/// When page tables are searched for pages that were written.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Sweep {
+    /// When the process has had a page fault since the last time, and in every 64th restore. A page can become private only by
+    /// a fault, which the kernel counts; so without one, the pages of the last sweep are all there are. What writes to this process's memory from another
+    /// process (ptrace, `process_vm_writev`) or by `UFFDIO_COPY` is not counted here.
+    #[default]
+    OnFaults,
+    /// In each restore.
+    Always,
+    /// In the first restore and in every n-th after it. In between only [known](super::Snapshot::declare) pages are put back: the caller's claim is that others
+    /// do not matter.
+    Every(u32),
+    /// Never: only declared pages are put back, without a system call. The caller's claim is that there are no others.
+    Never,
+}
+
+/// Whether mappings are compared with those of the snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Layout {
+    /// In each restore: `/proc/self/maps` is read.
+    #[default]
+    Check,
+    /// Never: the caller's claim is that nothing is mapped, unmapped or protected, and that the program break stays.
+    Trust,
+}
+
+/// What is done about other threads of the process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum OtherThreads {
+    /// No snapshot is taken while there are any.
+    #[default]
+    Refuse,
+    /// The caller's claim is that they sleep whenever a snapshot is taken or put back, and have no use for memory that is.
+    Asleep,
+}
+
+/// What is done about file descriptors.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Descriptors {
+    /// They are left alone.
+    #[default]
+    Leave,
+    /// Those opened since are closed, those closed or replaced since are put back from duplicates, and offsets are put back.
+    Restore,
+}
+
+/// How a snapshot is taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    pub(super) scope: Scope,
+    pub(super) sweep: Sweep,
+    pub(super) layout: Layout,
+    pub(super) resident: usize,
+    pub(super) other_threads: OtherThreads,
+    pub(super) descriptors: Descriptors,
+    pub(super) except: Vec<Range<usize>>,
+}
+
+/// Bytes that stay private between restores unless [`Options::resident`] says otherwise: what can be copied in a few milliseconds.
+const RESIDENT: usize = 64 << 20;
+
+impl Options {
+    /// A snapshot of `scope`, with [`Sweep::OnFaults`], [`Layout::Check`], no other threads, and descriptors left alone.
+    pub const fn new(scope: Scope) -> Self {
+        Self {
+            scope,
+            sweep: Sweep::OnFaults,
+            layout: Layout::Check,
+            resident: RESIDENT,
+            other_threads: OtherThreads::Refuse,
+            descriptors: Descriptors::Leave,
+            except: Vec::new(),
+        }
+    }
+
+    /// When page tables are searched.
+    #[must_use]
+    pub fn sweep(mut self, sweep: Sweep) -> Self {
+        self.sweep = sweep;
+        self
+    }
+
+    /// Whether mappings are compared; of no effect with [`Scope::Ranges`].
+    #[must_use]
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = layout;
+        self
+    }
+
+    /// At most so many bytes of written pages are put back by copying and stay resident; pages beyond are dropped, and the next
+    /// write to them faults. 64 MiB by default.
+    #[must_use]
+    pub fn resident(mut self, bytes: usize) -> Self {
+        self.resident = bytes;
+        self
+    }
+
+    /// What is done about other threads.
+    #[must_use]
+    pub fn other_threads(mut self, other_threads: OtherThreads) -> Self {
+        self.other_threads = other_threads;
+        self
+    }
+
+    /// What is done about file descriptors.
+    #[must_use]
+    pub fn descriptors(mut self, descriptors: Descriptors) -> Self {
+        self.descriptors = descriptors;
+        self
+    }
+
+    /// Leaves alone the pages that hold any of `range`; they keep what is written to them.
+    #[must_use]
+    pub fn except(mut self, range: Range<usize>) -> Self {
+        self.except.push(range);
+        self
+    }
+}

@@ -1,0 +1,488 @@
+//! Taking a snapshot: memory is copied to a file, piece by piece, and the file is mapped privately in its place.
+//!
+//! From the list of mappings to the last mapping nothing allocates and no signal handler runs: the heap is among the memory that is replaced.
+
+use std::ops::{ControlFlow, Range};
+
+use palimpsest_sys::extent::Extent;
+use palimpsest_sys::mapped_vec::{Full, MappedVec};
+use palimpsest_sys::pagemap::{Pagemap, ScanWay, Wanted};
+use palimpsest_sys::proc::maps::Permissions;
+use palimpsest_sys::vmas::{Detail, Label, Vma, VmaFlags, Vmas};
+use rustix::fd::AsFd;
+use rustix::mm::{Advice, MprotectFlags, ProtFlags};
+use rustix::process::Resource;
+
+use super::contents;
+use super::descriptors;
+use super::error::{Left, TakeError};
+use super::listing::Listing;
+use super::options::{Descriptors, Options, OtherThreads, Scope};
+use super::signals::Blocked;
+use super::state::{Contents, Copied, MAPPINGS, NotTaken, Own, Part, Reach, Reserved, Span, State, Whole, pointer};
+use super::thread::{Running, Thread};
+
+/// Memory is copied and replaced in pieces of this size, so that at no time more than one piece is there twice; also the grain of what counts as untouched.
+const PIECE: usize = 2 << 20;
+/// The length of an extent.
+const FILE: u64 = 1 << 46;
+/// What lies between the parts of different mappings in the file, so that a mapping that is grown shows zeros.
+const GAP: u64 = 256 << 20;
+/// Bytes that are copied back each time are saved at multiples of this.
+const COPIES_ALIGN: usize = 64;
+/// A sweep goes on over as much as this that is not in the snapshot, since that costs less than another system call.
+const SHORT: usize = 256 << 10;
+
+/// Where the stack is to be saved from, if at all.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stack {
+    /// Its frames go on as they are.
+    GoesOn,
+    /// From here to its end it is in the snapshot.
+    From(usize),
+}
+
+/// Takes a snapshot.
+///
+/// # Safety
+///
+/// As [`Snapshot::take`](super::Snapshot::take).
+pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>, TakeError> {
+    refuse_threads(options.other_threads)?;
+    if rustix::process::getrlimit(Resource::Fsize).current.is_some() {
+        return Err(TakeError::FileSize);
+    }
+    let thread = Thread::look();
+    let page = rustix::param::page_size();
+    let known = options.resident / page + 1;
+    let mut vmas = Vmas::with_capacity(MAPPINGS)?;
+    let reference = match options.scope {
+        Scope::Ranges(_) => None,
+        Scope::Whole => Some(Vmas::with_capacity(MAPPINGS)?),
+    };
+    let listing = Listing::new()?;
+    let listed = listing.as_ref().and_then(Listing::id).unwrap_or_default();
+    let mut excluded = MappedVec::with_capacity(64 + options.except.len())?;
+    let mut state = Own::new(State {
+        reach: Reach::Ranges,
+        sweep: options.sweep,
+        resident: options.resident,
+        page,
+        process: std::process::id(),
+        pagemap: Pagemap::open()?,
+        extent: Extent::create()?,
+        parts: MappedVec::with_capacity(MAPPINGS)?,
+        groups: MappedVec::with_capacity(MAPPINGS)?,
+        copies: MappedVec::with_capacity(8)?,
+        known: MappedVec::with_capacity(known)?,
+        declared: MappedVec::with_capacity(known)?,
+        left: MappedVec::with_capacity(MAPPINGS)?,
+        views: Reserved::none(),
+        saved: Reserved::none(),
+        descriptors: match options.descriptors {
+            Descriptors::Leave => None,
+            Descriptors::Restore => Some(descriptors::Table::with_capacity()?),
+        },
+        faults: 0,
+        restores: 0,
+    })?;
+
+    let _blocked = Blocked::all();
+    vmas.read(Detail::Figures)?;
+    let mut running = None;
+    match &options.scope {
+        Scope::Ranges(ranges) => choose_ranges(&mut state, ranges, &vmas)?,
+        Scope::Whole => {
+            let found = thread.running(&vmas);
+            let found = found.ok_or_else(|| TakeError::ForeignStack { stack_pointer: super::arch::stack_pointer() })?;
+            excluded.push(found.stack)?;
+            for range in &options.except {
+                excluded.push(Span { start: range.start & !(page - 1), end: range.end.next_multiple_of(page) })?;
+            }
+            let lists = reference.as_ref().map(Vmas::own_ranges).into_iter().chain([vmas.own_ranges()]).flatten();
+            let listing = listing.as_ref().map(Listing::range);
+            for range in lists.chain([excluded.range()]).chain(listing) {
+                excluded.push(range.into())?;
+            }
+            // The kernel's own, such as the vDSO: never moved, and not all of them are told by all ways of asking.
+            for vma in vmas.iter().filter(|vma| vma.label == Label::Kernel) {
+                excluded.push(vma.range().into())?;
+            }
+            exclude_own(&state, &mut excluded)?;
+            copy_around(&mut state, &found, stack)?;
+            choose_whole(&mut state, &vmas, &excluded, &found)?;
+            running = Some(found);
+        }
+    }
+    // SAFETY: the caller's contract: nobody else writes to this memory, and it may be replaced by a mapping of the same bytes.
+    unsafe { replace(&mut state, &vmas) }?;
+    group(&mut state)?;
+    if let (Some(running), Some(mut reference)) = (running, reference) {
+        excluded.push(state.views.span())?;
+        excluded.push(state.saved.span())?;
+        excluded.sort_unstable_by_key(|span| span.start);
+        reference.read(Detail::Places)?;
+        state.reach = Reach::Whole(Whole {
+            layout: options.layout,
+            reference,
+            listing,
+            current: vmas,
+            excluded,
+            program_break: program_break(),
+            stack: running.stack,
+        });
+    }
+    let State { descriptors, extent, pagemap, .. } = &mut *state;
+    if let Some(table) = descriptors {
+        let stat = rustix::fs::fstat(pagemap.as_fd()).map_err(|errno| TakeError::Call { call: "fstat", errno })?;
+        table.read([extent.id(), descriptors::id(&stat), listed])?;
+    }
+    save_copies(&mut state);
+    state.faults = contents::faults();
+    Ok(state)
+}
+
+fn refuse_threads(threads: OtherThreads) -> Result<(), TakeError> {
+    if threads == OtherThreads::Asleep {
+        return Ok(());
+    }
+    // The type of the count differs between architectures.
+    fn wide(links: impl Into<u64>) -> u64 {
+        links.into()
+    }
+    // A directory has a link from each of its subdirectories, one for each thread, beside its own two.
+    let stat = rustix::fs::stat(c"/proc/self/task").map_err(|errno| TakeError::Call { call: "stat", errno })?;
+    let count = wide(stat.st_nlink).saturating_sub(2);
+    if count > 1 { Err(TakeError::Threads { count }) } else { Ok(()) }
+}
+
+/// Puts the ranges into the table of parts, with contents that are yet to be found out.
+fn choose_ranges(state: &mut State, ranges: &[Range<usize>], vmas: &[Vma]) -> Result<(), TakeError> {
+    let State { parts, pagemap, page, .. } = state;
+    let mut last = 0;
+    // By address without sorting in place: the ranges are the caller's, and nothing may be allocated.
+    while let Some(range) =
+        ranges.iter().filter(|range| range.start >= last && !range.is_empty()).min_by_key(|range| range.start)
+    {
+        let refused = |reason| TakeError::Range { start: range.start, end: range.end, reason };
+        if !range.start.is_multiple_of(*page) || !range.end.is_multiple_of(*page) {
+            return Err(refused(Left::Unaligned));
+        }
+        let mut at = range.start;
+        for vma in vmas.iter().filter(|vma| vma.end > range.start && vma.start < range.end) {
+            if vma.start > at {
+                break;
+            }
+            let end = vma.end.min(range.end);
+            unfit(vma).map_or(Ok(()), |reason| Err(refused(reason)))?;
+            if !vma.permissions.contains(Permissions::WRITE.union(Permissions::READ)) {
+                return Err(refused(Left::ReadOnly));
+            }
+            if holds_guards(pagemap, at..end)? {
+                return Err(refused(Left::Special));
+            }
+            cut(parts, pagemap, vma, at..end)?;
+            at = end;
+        }
+        if at != range.end {
+            return Err(refused(Left::Unmapped));
+        }
+        last = range.end;
+    }
+    let overlapping = ranges
+        .iter()
+        .enumerate()
+        .find(|(place, range)| ranges[..*place].iter().any(|other| other.start < range.end && range.start < other.end));
+    overlapping.map_or(Ok(()), |(_, range)| {
+        Err(TakeError::Range { start: range.start, end: range.end, reason: Left::Overlapping })
+    })
+}
+
+/// Puts all private memory into the table of parts.
+fn choose_whole(state: &mut State, vmas: &[Vma], excluded: &[Span], running: &Running) -> Result<(), TakeError> {
+    let words = running.rseq_pages(state.page);
+    let State { parts, pagemap, left, .. } = state;
+    for vma in vmas {
+        if let Some(reason) = unfit(vma) {
+            if is_of_interest(vma, excluded) {
+                left.push(NotTaken { start: vma.start, end: vma.end, reason })?;
+            }
+            continue;
+        }
+        // A file that is mapped without the right to write, such as program text, is as it was.
+        if vma.inode != 0 && !vma.permissions.contains(Permissions::WRITE) {
+            continue;
+        }
+        let mut at = vma.start;
+        while at < vma.end {
+            let avoided = || excluded.iter().copied().chain([words]);
+            if let Some(inside) = avoided().find(|span| span.contains(at)) {
+                at = inside.end;
+                continue;
+            }
+            let end = avoided().map(|span| span.start).filter(|start| *start > at).fold(vma.end, usize::min);
+            if holds_guards(pagemap, at..end)? {
+                left.push(NotTaken { start: at, end, reason: Left::Special })?;
+            } else {
+                cut(parts, pagemap, vma, at..end)?;
+            }
+            at = end;
+        }
+    }
+    Ok(())
+}
+
+/// Whether it is worth telling that this mapping is not in the snapshot.
+fn is_of_interest(vma: &Vma, excluded: &[Span]) -> bool {
+    vma.permissions.contains(Permissions::WRITE)
+        && vma.label != Label::Kernel
+        && !excluded.iter().any(|span| span.contains(vma.start))
+}
+
+/// Why this mapping cannot be replaced by a file's, if it cannot.
+fn unfit(vma: &Vma) -> Option<Left> {
+    const SPECIAL: VmaFlags = VmaFlags::PAGE_FRAMES
+        .union(VmaFlags::DEVICE)
+        .union(VmaFlags::HUGETLB)
+        .union(VmaFlags::MIXED)
+        .union(VmaFlags::SHADOW_STACK)
+        .union(VmaFlags::SEALED)
+        .union(VmaFlags::TAGGED)
+        .union(VmaFlags::GUARDED)
+        .union(VmaFlags::DROPPABLE);
+    let has = |flags| vma.flags.intersects(flags);
+    if vma.permissions.contains(Permissions::SHARED) {
+        Some(Left::Shared)
+    } else if vma.label == Label::Kernel || has(SPECIAL) {
+        Some(Left::Special)
+    } else if vma.permissions.contains(Permissions::EXECUTE) {
+        Some(Left::Executable)
+    } else if has(VmaFlags::GROWS_DOWN) {
+        Some(Left::Stack)
+    } else if has(VmaFlags::LOCKED) || vma.protection_key != 0 {
+        Some(Left::Locked)
+    } else if has(VmaFlags::WIPE_ON_FORK) {
+        Some(Left::WipedOnFork)
+    } else if has(VmaFlags::USERFAULT) {
+        Some(Left::Userfault)
+    } else {
+        None
+    }
+}
+
+/// Whether a replacement would lose guards. Few kernels tell of them in the flags of the mapping.
+fn holds_guards(pagemap: &Pagemap, range: Range<usize>) -> Result<bool, TakeError> {
+    // Entries would have to be read one by one, and kernels without the ioctl have no guards.
+    if pagemap.way() == ScanWay::Entries {
+        return Ok(false);
+    }
+    let mut found = false;
+    pagemap.scan(range, Wanted::Guards, &mut |_| {
+        found = true;
+        ControlFlow::Break(())
+    })?;
+    Ok(found)
+}
+
+/// Cuts `range`, inside `vma`, into parts that are to be saved and parts that are untouched.
+fn cut(parts: &mut MappedVec<Part>, pagemap: &Pagemap, vma: &Vma, range: Range<usize>) -> Result<(), TakeError> {
+    let permissions = vma.permissions;
+    let saved = Contents::Saved { offset: 0, view: 0 };
+    if vma.inode != 0 {
+        // A file's pages have contents wherever they are.
+        parts.push(Part { start: range.start, end: range.end, permissions, contents: saved })?;
+        return Ok(());
+    }
+    let mut at = range.start;
+    let mut full = Ok(());
+    pagemap.scan(range.clone(), Wanted::Present, &mut |run| {
+        // Whole pieces: one untouched page among others is not worth a mapping.
+        let start = (run.start & !(PIECE - 1)).max(at);
+        let end = run.end.next_multiple_of(PIECE).min(range.end);
+        if end <= at {
+            return ControlFlow::Continue(());
+        }
+        if start > at {
+            full = parts.push(Part { start: at, end: start, permissions, contents: Contents::Zeros });
+        }
+        if full.is_ok() {
+            full = match parts.last_mut() {
+                Some(last) if last.end == start && start > range.start && last.contents == saved => {
+                    last.end = end;
+                    Ok(())
+                }
+                _ => parts.push(Part { start, end, permissions, contents: saved }),
+            };
+        }
+        at = end;
+        if full.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    full?;
+    if at < range.end {
+        parts.push(Part { start: at, end: range.end, permissions, contents: Contents::Zeros })?;
+    }
+    Ok(())
+}
+
+/// Notes what is to be copied byte by byte: what shares pages with the running stack or with the words that the kernel writes.
+fn copy_around(state: &mut State, running: &Running, stack: Stack) -> Result<(), TakeError> {
+    let words = running.rseq_pages(state.page);
+    let beside_frames = running.frames_end..running.stack.end;
+    // These pages may be the ones that the stack ends on.
+    let meets_stack = words.start < running.stack.end && words.end > running.stack.start;
+    let beside_words = if meets_stack { words.start.max(running.stack.end) } else { words.start }..words.end;
+    let frames = match stack {
+        Stack::GoesOn => 0..0,
+        Stack::From(start) => start..running.frames_end,
+    };
+    let mut len = 0_usize;
+    for range in [frames, beside_frames, beside_words] {
+        let (before, after) = (
+            range.start..range.end.min(running.rseq.start.max(range.start)),
+            range.start.max(running.rseq.end.min(range.end))..range.end,
+        );
+        // Without such words the range is one.
+        let pieces = if running.rseq.start == running.rseq.end { [range, 0..0] } else { [before, after] };
+        for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
+            len += piece.len().next_multiple_of(COPIES_ALIGN);
+            state.copies.push(Copied { start: piece.start, len: piece.len(), saved: 0 })?;
+        }
+    }
+    state.saved = Reserved::new(len.next_multiple_of(state.page), ProtFlags::READ | ProtFlags::WRITE)?;
+    Ok(())
+}
+
+/// Moves every part that has contents into the snapshot's file.
+///
+/// # Safety
+///
+/// 1. Nobody writes to the parts meanwhile, and nobody minds that other pages with the same bytes are mapped there.
+unsafe fn replace(state: &mut State, vmas: &[Vma]) -> Result<(), TakeError> {
+    let saved = |part: &&Part| part.contents != Contents::Zeros;
+    let total = state.parts.iter().filter(saved).map(|part| part.end - part.start).sum();
+    state.views = Reserved::new(total, ProtFlags::empty())?;
+    let mut view = state.views.span().start;
+    let mut next: u64 = 0;
+    let mut place = 0;
+    let State { parts, pagemap, extent, .. } = state;
+    for part in parts.iter_mut().filter(|part| part.contents != Contents::Zeros) {
+        let offset = next.next_multiple_of(PIECE as u64) + (part.start % PIECE) as u64;
+        next = offset + (part.end - part.start) as u64 + GAP;
+        if next > FILE {
+            return Err(Full { capacity: place }.into());
+        }
+        part.contents = Contents::Saved { offset, view };
+        view += part.end - part.start;
+        while vmas[place].end <= part.start {
+            place += 1;
+        }
+        // SAFETY: (1).
+        unsafe { replace_part(part, offset, &vmas[place], pagemap, extent) }?;
+    }
+    extent.seal()?;
+    for part in state.parts.iter() {
+        if let Contents::Saved { offset, view } = part.contents {
+            let range = view..view + (part.end - part.start);
+            // SAFETY: inside the range that was reserved for views.
+            unsafe { state.extent.map_over(range, offset, Permissions::READ) }?;
+        }
+    }
+    Ok(())
+}
+
+/// Moves one part into the file.
+///
+/// # Safety
+///
+/// 1. As [`replace`].
+unsafe fn replace_part(
+    part: &Part,
+    offset: u64,
+    vma: &Vma,
+    pagemap: &Pagemap,
+    extent: &Extent,
+) -> Result<(), TakeError> {
+    let mut at = part.start;
+    while at < part.end {
+        let end = (at + 1).next_multiple_of(PIECE).min(part.end);
+        let to = |address: usize| offset + (address - part.start) as u64;
+        if !part.permissions.contains(Permissions::READ) {
+            // SAFETY: (1): rights are added for the time of the copy; the mapping below has the old ones.
+            unsafe { rustix::mm::mprotect(pointer(at).cast(), end - at, MprotectFlags::READ) }
+                .map_err(|errno| TakeError::Call { call: "mprotect", errno })?;
+        }
+        if vma.inode == 0 {
+            let mut stored = Ok(());
+            pagemap.scan(at..end, Wanted::Present, &mut |run| {
+                stored = extent.store(run.clone(), to(run.start));
+                if stored.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            stored?;
+        } else {
+            extent.store(at..end, to(at))?;
+        }
+        // SAFETY: all bytes of the piece that are not zero are in the file at this offset; (1) nobody has changed them since.
+        unsafe { extent.map_over(at..end, to(at), part.permissions) }?;
+        at = end;
+    }
+    advise_again(part, vma.flags);
+    Ok(())
+}
+
+/// Gives a replaced part the advice that the mapping had. What a file mapping refuses is of no use to it.
+fn advise_again(part: &Part, flags: VmaFlags) {
+    let all = [
+        (VmaFlags::DONT_FORK, Advice::LinuxDontFork),
+        (VmaFlags::DONT_DUMP, Advice::LinuxDontDump),
+        (VmaFlags::HUGE_PAGE, Advice::LinuxHugepage),
+        (VmaFlags::NO_HUGE_PAGE, Advice::LinuxNoHugepage),
+        (VmaFlags::SEQUENTIAL, Advice::Sequential),
+        (VmaFlags::RANDOM, Advice::Random),
+    ];
+    for (_, advice) in all.into_iter().filter(|(flag, _)| flags.intersects(*flag)) {
+        // SAFETY: none of these advices changes contents or rights.
+        let _ = unsafe { rustix::mm::madvise(pointer(part.start).cast(), part.end - part.start, advice) };
+    }
+}
+
+/// Joins the parts that one question to the kernel shall cover.
+fn group(state: &mut State) -> Result<(), TakeError> {
+    let State { parts, groups, .. } = state;
+    for part in parts.iter() {
+        match groups.last_mut() {
+            Some(last) if part.start - last.end <= SHORT => last.end = part.end,
+            _ => groups.push(Span { start: part.start, end: part.end })?,
+        }
+    }
+    Ok(())
+}
+
+/// Excepts the snapshot's own memory.
+fn exclude_own(state: &Own<State>, excluded: &mut MappedVec<Span>) -> Result<(), TakeError> {
+    let State { parts, groups, copies, known, declared, left, descriptors, .. } = &**state;
+    let tables = [parts.range(), groups.range(), copies.range(), known.range(), declared.range(), left.range()];
+    let more = descriptors.as_ref().map(descriptors::Table::range);
+    for range in tables.into_iter().chain(more) {
+        excluded.push(range.into())?;
+    }
+    excluded.push(state.span())?;
+    Ok(())
+}
+
+/// Saves the bytes that are copied back each time, in the state that they have now.
+fn save_copies(state: &mut State) {
+    let State { copies, saved, .. } = state;
+    let mut at = saved.span().start;
+    for copy in copies.iter_mut() {
+        copy.saved = at;
+        at += copy.len.next_multiple_of(COPIES_ALIGN);
+        // SAFETY: both are mapped, the first as thread-local storage or stack of this thread, the second for this purpose.
+        unsafe { std::ptr::copy_nonoverlapping(pointer(copy.start), pointer(copy.saved), copy.len) };
+    }
+}
+
+/// Where the program break is. The C library's `sbrk(0)` answers from a variable.
+pub(super) fn program_break() -> usize {
+    // SAFETY: 0 is below every program break, which is then only told.
+    unsafe { libc::syscall(libc::SYS_brk, 0) as usize }
+}

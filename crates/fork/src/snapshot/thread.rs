@@ -1,0 +1,178 @@
+//! The calling thread: where its frames end, and which of its words the kernel writes.
+
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+
+use palimpsest_sys::vmas::{Label, Vma};
+
+use super::arch;
+use super::state::Span;
+
+/// What the C library knows of the calling thread.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Thread {
+    stack: Option<Range<usize>>,
+    /// Where thread-local storage starts, if it is on the stack.
+    storage: usize,
+    rseq: Range<usize>,
+}
+
+/// What must not be put back like other memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Running {
+    /// Whole pages that hold the running stack.
+    pub(super) stack: Span,
+    /// Where its frames end: `stack.end`, or inside the last page, where thread-local storage follows.
+    pub(super) frames_end: usize,
+    /// The area of restartable sequences, to which the kernel writes the core's number whenever it preempts the thread.
+    pub(super) rseq: Range<usize>,
+}
+
+impl Running {
+    /// The pages that hold those words.
+    pub(super) fn rseq_pages(&self, page: usize) -> Span {
+        Span { start: self.rseq.start & !(page - 1), end: self.rseq.end.next_multiple_of(page) }
+    }
+}
+
+impl Thread {
+    /// Asks the C library, which may allocate.
+    pub(super) fn look() -> Self {
+        let stack = own_stack();
+        let storage = stack.as_ref().map_or(0, thread_storage_start);
+        Self { stack, storage, rseq: rseq_area() }
+    }
+
+    /// Finds the running stack among `vmas`, or nothing if this does not run on the thread's own.
+    pub(super) fn running(&self, vmas: &[Vma]) -> Option<Running> {
+        let pointer = arch::stack_pointer();
+        let page = rustix::param::page_size();
+        let at = vmas.iter().position(|vma| vma.range().contains(&pointer))?;
+        let rseq = self.rseq.clone();
+        if vmas[at].label == Label::Stack {
+            // Room to grow belongs to it, down to what is mapped below.
+            let start = at.checked_sub(1).map_or(0, |below| vmas[below].end);
+            let end = vmas[at].end;
+            return Some(Running { stack: Span { start, end }, frames_end: end, rseq });
+        }
+        let stack = self.stack.as_ref().filter(|stack| stack.contains(&pointer))?;
+        let span = Span { start: stack.start & !(page - 1), end: self.storage.next_multiple_of(page) };
+        Some(Running { stack: span, frames_end: self.storage, rseq })
+    }
+}
+
+/// The stack of the calling thread, as the C library made it; nothing if it does not know.
+fn own_stack() -> Option<Range<usize>> {
+    // SAFETY: an attributes object is plain memory until it is initialised by the call below.
+    let mut attributes: libc::pthread_attr_t = unsafe { std::mem::zeroed() };
+    // SAFETY: gives the calling thread's handle.
+    let this = unsafe { libc::pthread_self() };
+    // SAFETY: the thread lives; the call fills `attributes`.
+    if unsafe { libc::pthread_getattr_np(this, &raw mut attributes) } != 0 {
+        return None;
+    }
+    let (mut start, mut len) = (std::ptr::null_mut(), 0);
+    // SAFETY: initialised above; the results are written to locals.
+    let known = unsafe { libc::pthread_attr_getstack(&raw const attributes, &raw mut start, &raw mut len) } == 0;
+    // SAFETY: initialised above and used no more.
+    unsafe { libc::pthread_attr_destroy(&raw mut attributes) };
+    known.then(|| start.expose_provenance()..start.addr() + len)
+}
+
+/// Where the memory of a thread's stack stops to hold frames: the lowest of what the C library puts above them. That is the thread's own descriptor, which
+/// its handle points to in glibc and musl, the word at the thread pointer, and the thread-local variables of loaded objects.
+fn thread_storage_start(stack: &Range<usize>) -> usize {
+    struct Lowest<'a> {
+        stack: &'a Range<usize>,
+        address: usize,
+    }
+    unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, len: usize, lowest: *mut c_void) -> c_int {
+        if len < size_of::<libc::dl_phdr_info>() {
+            return 0;
+        }
+        // SAFETY: the dynamic linker passes an object of at least that length, valid during this call.
+        let data = unsafe { (*object).dlpi_tls_data }.addr();
+        // SAFETY: the value that was passed to dl_iterate_phdr below, borrowed by nobody else.
+        let lowest = unsafe { &mut *lowest.cast::<Lowest<'_>>() };
+        if lowest.stack.contains(&data) {
+            lowest.address = lowest.address.min(data);
+        }
+        0
+    }
+    // SAFETY: gives the calling thread's handle.
+    let handle = unsafe { libc::pthread_self() } as usize;
+    let address = [handle, arch::thread_pointer()]
+        .into_iter()
+        .filter(|address| stack.contains(address))
+        .fold(stack.end, usize::min);
+    let mut lowest = Lowest { stack, address };
+    // SAFETY: `look` is made for this argument, which lives longer than the call.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut lowest).cast()) };
+    lowest.address
+}
+
+/// The bytes that the kernel writes in the calling thread's area of restartable sequences; empty if none is registered by glibc (2.35) or tcmalloc.
+fn rseq_area() -> Range<usize> {
+    /// `struct rseq` in the kernel's first version; what was added since lies behind.
+    const LEAST: usize = 32;
+    let offset = symbol(c"__rseq_offset");
+    let size = symbol(c"__rseq_size");
+    if let (Some(offset), Some(size)) = (offset, size) {
+        // SAFETY: glibc exports this as a `const unsigned int`.
+        let size = unsafe { size.cast::<u32>().read() } as usize;
+        if size > 0 {
+            // SAFETY: glibc exports this as a `const ptrdiff_t`.
+            let offset = unsafe { offset.cast::<isize>().read() };
+            let start = arch::thread_pointer().wrapping_add_signed(offset);
+            return start..start + size.max(LEAST);
+        }
+    }
+    symbol(c"__rseq_abi").map_or(0..0, |area| area.addr()..area.addr() + LEAST)
+}
+
+fn symbol(name: &std::ffi::CStr) -> Option<*mut c_void> {
+    // SAFETY: looks a name up; the name is a C string.
+    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!address.is_null()).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_below_thread_local_variables() {
+        thread_local! {
+            static VARIABLE: std::cell::Cell<u64> = const { std::cell::Cell::new(1) };
+        }
+        let stack = own_stack().expect("the C library knows this thread's stack");
+        let mut vmas = palimpsest_sys::vmas::Vmas::with_capacity(1 << 16).unwrap();
+        vmas.read(palimpsest_sys::vmas::Detail::Places).unwrap();
+        let running = Thread::look().running(&vmas).expect("this runs on the thread's own stack");
+        let local = 0_u8;
+        assert!(running.stack.contains((&raw const local).addr()), "{running:x?}");
+        let variable = VARIABLE.with(|variable| std::ptr::from_ref(variable).addr());
+        if stack.contains(&variable) {
+            assert!(running.frames_end <= variable, "{running:x?} holds a variable at {variable:#x}");
+        }
+        assert!(running.frames_end > (&raw const local).addr());
+    }
+
+    #[test]
+    fn the_kernel_keeps_the_core_number_in_the_rseq_area() {
+        let area = rseq_area();
+        if area.is_empty() {
+            return println!("skipped: no area of restartable sequences is registered");
+        }
+        let (cpus, mut same) = (std::thread::available_parallelism().map_or(1, usize::from), false);
+        for _ in 0..100 {
+            // SAFETY: the area is mapped as long as this thread lives; its second word is the core's number.
+            let core = unsafe { std::ptr::with_exposed_provenance::<u32>(area.start + 4).read_volatile() };
+            let mut kernel = 0_u32;
+            // SAFETY: the kernel writes the core's number to a local; `sched_getcpu` of glibc would read the area itself.
+            let answer = unsafe { libc::syscall(libc::SYS_getcpu, &raw mut kernel, 0, 0) };
+            same |= answer == 0 && kernel == core;
+        }
+        assert!(same, "none of 100 reads agreed with the kernel on {cpus} cores");
+    }
+}

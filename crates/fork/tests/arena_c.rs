@@ -1,0 +1,82 @@
+//! The header: compiles as C and C++, and says the same as the functions.
+#![cfg(feature = "capi")]
+
+use std::ffi::c_void;
+use std::mem::offset_of;
+use std::process::Command;
+use std::ptr;
+
+use palimpsest_fork::arena::capi;
+
+const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
+
+#[test]
+fn the_header_has_the_layout_of_the_structure() {
+    let dir = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let (source, program) = (dir.join("arena_header.c"), dir.join("arena_header"));
+    let code = "#include <palimpsest_arena.h>\n#include <stdio.h>\n\
+        #define AT(field) printf(\"%zu \", offsetof(struct palimpsest_arena_stats, field))\n\
+        int main(void) { AT(size); AT(blocks); AT(bytes); AT(shared); AT(frozen); AT(anonymous); AT(free); AT(chunks); AT(refused);\n\
+        printf(\"%zu\", sizeof(struct palimpsest_arena_stats)); return 0; }\n";
+    std::fs::write(&source, code).expect("the target directory is writable");
+    let flags = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-I", HEADER];
+    let compiled = Command::new("cc").args(flags).arg("-std=c99").arg(&source).arg("-o").arg(&program).status();
+    let Ok(compiled) = compiled else {
+        println!("skipped: no C compiler `cc`");
+        return;
+    };
+    assert!(compiled.success());
+    let found = Command::new(&program).output().expect("runs").stdout;
+    let expected = [
+        offset_of!(capi::Stats, size),
+        offset_of!(capi::Stats, blocks),
+        offset_of!(capi::Stats, bytes),
+        offset_of!(capi::Stats, shared),
+        offset_of!(capi::Stats, frozen),
+        offset_of!(capi::Stats, anonymous),
+        offset_of!(capi::Stats, free),
+        offset_of!(capi::Stats, chunks),
+        offset_of!(capi::Stats, refused),
+        size_of::<capi::Stats>(),
+    ];
+    let expected = expected.map(|number| number.to_string()).join(" ");
+    assert_eq!(String::from_utf8_lossy(&found), expected);
+    let cpp = Command::new("cc").args(flags).args(["-x", "c++", "-fsyntax-only"]).arg(&source).status();
+    assert!(cpp.is_ok_and(|status| status.success()));
+}
+
+#[test]
+fn the_functions_follow_the_c_library() {
+    let errno = || std::io::Error::last_os_error().raw_os_error();
+    assert!(capi::palimpsest_arena_calloc(usize::MAX, 2).is_null());
+    assert_eq!(errno(), Some(libc::ENOMEM));
+    assert!(capi::palimpsest_arena_aligned_alloc(24, 1).is_null());
+    assert_eq!(errno(), Some(libc::EINVAL));
+    let block = capi::palimpsest_arena_aligned_alloc(2 << 20, 10);
+    assert!(!block.is_null() && block.addr().is_multiple_of(2 << 20));
+    // SAFETY: a block that is not freed.
+    assert!(unsafe { capi::palimpsest_arena_usable_size(block) } >= 10);
+    // SAFETY: as above.
+    let block = unsafe { capi::palimpsest_arena_realloc(block, 1 << 20) };
+    assert!(!block.is_null());
+    assert_eq!(capi::palimpsest_arena_freeze(), 0);
+    let mut stats = capi::Stats {
+        size: size_of::<capi::Stats>(),
+        blocks: 0,
+        bytes: 0,
+        shared: 1,
+        frozen: 0,
+        anonymous: 0,
+        free: 0,
+        chunks: 0,
+        refused: -1,
+    };
+    // SAFETY: as long as it says.
+    assert_eq!(unsafe { capi::palimpsest_arena_stats(&mut stats) }, 0);
+    assert!(stats.blocks >= 1 && stats.bytes >= 1 << 20 && stats.frozen > 0);
+    assert_eq!(stats.refused, 0);
+    // SAFETY: a block that is not used again.
+    unsafe { capi::palimpsest_arena_free(block) };
+    // SAFETY: null is allowed.
+    unsafe { capi::palimpsest_arena_free(ptr::null_mut::<c_void>()) };
+}

@@ -1,0 +1,269 @@
+//! What children see, what forks copy, and what happens where files are refused.
+
+mod arena_support;
+
+use std::cell::RefCell;
+use std::fs;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arena_support::{Filled, forked, waited};
+use palimpsest_fork::arena::{Arena, Backing};
+
+/// Tests that look at page tables or limits of the whole process take turns.
+static PROCESS: Mutex<()> = Mutex::new(());
+
+fn turn() -> std::sync::MutexGuard<'static, ()> {
+    PROCESS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// `VmPTE` of this process, kB.
+fn page_tables() -> usize {
+    let status = fs::read_to_string("/proc/self/status").expect("procfs");
+    let line = status.lines().find(|line| line.starts_with("VmPTE:")).expect("the kernel counts page tables");
+    line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).expect("a number")
+}
+
+/// As `forked`, by a bare system call that runs no handlers.
+fn cloned(child: impl FnOnce() -> bool, parent: impl FnOnce()) -> i32 {
+    // SAFETY: as in `forked`; without flags but the signal this is what the system call `fork` does.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    waited(pid.try_into().expect("a process id"), child, parent)
+}
+
+#[test]
+fn a_fork_that_was_not_announced_shares_nothing() {
+    let _turn = turn();
+    let arena = Arena::new();
+    let block = RefCell::new(Filled::new(&arena, 5 << 20, 16, 1).expect("memory"));
+    assert!(arena.stats().memory.shared > 0);
+    let (read, write) = std::io::pipe().expect("a pipe");
+    let mut child_block = Filled::new(&arena, 100, 16, 2).expect("memory");
+    let status = forked(
+        || {
+            // Until the parent has written.
+            let mut read = &read;
+            let waited = std::io::Read::read_exact(&mut read, &mut [0]).is_ok();
+            child_block.refill(7);
+            let more = Filled::new(&arena, 3 << 20, 16, 9);
+            waited && block.borrow().is_right() && more.is_some_and(|more| more.is_right())
+        },
+        || {
+            block.borrow_mut().refill(3);
+            let mut write = &write;
+            std::io::Write::write_all(&mut write, &[1]).expect("the child reads");
+        },
+    );
+    assert_eq!(status, 0, "the child saw its parent's stores");
+    assert!(block.borrow().is_right());
+    assert!(child_block.is_right(), "the parent saw its child's stores");
+    assert_eq!(arena.stats().freezes, 1);
+}
+
+#[test]
+fn a_child_of_a_bare_clone_faults_instead_of_sharing() {
+    let _turn = turn();
+    let arena = Arena::new();
+    let block = Filled::new(&arena, 100, 16, 1).expect("memory");
+    let status = cloned(|| block.is_right(), || {});
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{status:#x}");
+    arena.freeze().expect("the files are open");
+    assert_eq!(cloned(|| block.is_right(), || {}), 0);
+}
+
+#[test]
+fn freezing_loses_no_store_of_another_thread() {
+    let _turn = turn();
+    const COUNTERS: usize = 64;
+    for _ in 0..30 {
+        let arena = Arena::new();
+        let block = arena.allocate_zeroed(COUNTERS << 16, 4096).cast::<AtomicU64>();
+        // SAFETY: the block is this long, aligned, and zeros are valid; only these counters refer to it.
+        let counters = unsafe { std::slice::from_raw_parts(block, COUNTERS << 13) };
+        // Relaxed everywhere: the counters are one thread's, and these two only tell when to begin and when to end.
+        let (stop, progress) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let counter = scope.spawn(|| {
+                let mut rounds = 0_u64;
+                while !stop.load(Ordering::Relaxed) {
+                    for index in 0..COUNTERS {
+                        let counter = &counters[index << 13];
+                        let seen = counter.load(Ordering::Relaxed);
+                        assert_eq!(seen, rounds, "counter {index} lost stores");
+                        counter.store(seen + 1, Ordering::Relaxed);
+                    }
+                    rounds += 1;
+                    progress.store(rounds, Ordering::Relaxed);
+                }
+            });
+            let wait_until = |rounds: u64| {
+                while progress.load(Ordering::Relaxed) < rounds && !counter.is_finished() {
+                    std::thread::yield_now();
+                }
+            };
+            wait_until(50);
+            assert!(arena.freeze().expect("the files are open").bytes > 0);
+            wait_until(progress.load(Ordering::Relaxed) + 50);
+            stop.store(true, Ordering::Relaxed);
+            counter.join().expect("no store was lost");
+        });
+    }
+}
+
+#[test]
+fn a_child_gets_no_page_tables_of_frozen_memory() {
+    let _turn = turn();
+    const LEN: usize = 64 << 20;
+    let arena = Arena::new();
+    let block = Filled::new(&arena, LEN, 16, 1).expect("memory");
+    arena.freeze().expect("the files are open");
+    let before = page_tables();
+    let small = |limit: usize| move || page_tables() <= limit;
+    assert_eq!(forked(small(before + 16), || {}), 0);
+    // Read, so that the parent has all page tables again: 128 kB for 64 MiB with pages of 4 KiB.
+    assert!(block.is_right());
+    let populated = page_tables();
+    if populated < before + 64 {
+        println!("skipped: page tables are too small to be told apart ({before} kB, {populated} kB)");
+        return;
+    }
+    assert_eq!(forked(small(before + 16), || {}), 0, "a clean fork copied page tables");
+}
+
+#[test]
+fn a_written_page_costs_its_chunk_until_it_is_frozen_again() {
+    let _turn = turn();
+    const LEN: usize = 256 << 20;
+    let arena = Arena::new();
+    let block = arena.allocate(LEN, 16);
+    // SAFETY: as long as this, and this test's alone.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(block, LEN) };
+    bytes.fill(1);
+    arena.freeze().expect("the files are open");
+    let differ = |bytes: &[u8]| bytes.chunks(4096).filter(|piece| **piece != [1; 4096]).count();
+    assert_eq!(differ(bytes), 0);
+    bytes[LEN / 2] = 2;
+    let dirty = page_tables_of_child();
+    // SAFETY: the arena is this thread's alone.
+    let refrozen = unsafe { arena.refreeze() }.expect("a pagemap and files");
+    assert_eq!((refrozen.copied, refrozen.left), (2 << 20, 0));
+    assert!(refrozen.remapped > 0);
+    let clean = page_tables_of_child();
+    if rustix::param::page_size() == 4096 {
+        assert!(dirty > clean, "{dirty} kB with a dirty chunk, {clean} kB without");
+        assert!(dirty - clean < 64, "one chunk of 8 MiB has 16 kB of page tables, not {}", dirty - clean);
+    }
+    assert_eq!((differ(bytes), bytes[LEN / 2]), (1, 2));
+    // SAFETY: as above.
+    assert_eq!(unsafe { arena.refreeze() }.expect("a pagemap").copied, 0);
+}
+
+fn page_tables_of_child() -> usize {
+    let (read, write) = std::io::pipe().expect("a pipe");
+    let status = forked(
+        || {
+            let mut write = &write;
+            std::io::Write::write_all(&mut write, &page_tables().to_ne_bytes()).is_ok()
+        },
+        || {},
+    );
+    assert_eq!(status, 0);
+    let mut bytes = [0; size_of::<usize>()];
+    let mut read = &read;
+    std::io::Read::read_exact(&mut read, &mut bytes).expect("the child wrote");
+    usize::from_ne_bytes(bytes)
+}
+
+#[test]
+fn where_files_are_refused_memory_is_ordinary_and_told_so() {
+    let _turn = turn();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+    let small = rustix::process::Rlimit { current: Some(4096), ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, small).expect("lowering is allowed");
+    let arena = Arena::new();
+    let block = Filled::zeroed(&arena, 9 << 20, 16, 1).expect("memory of another kind");
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).expect("the old limit");
+    let stats = arena.stats();
+    assert_eq!(stats.refused, Some(libc::EFBIG));
+    assert_eq!(stats.memory.shared, 0);
+    let frozen = arena.freeze().expect("nothing to fail");
+    assert_eq!((frozen.bytes, frozen.anonymous), (0, stats.memory.anonymous));
+    assert_eq!(forked(|| block.is_right(), || {}), 0);
+    // Now that files are to be had, a copy freezes it.
+    // SAFETY: the arena is this thread's alone.
+    let refrozen = unsafe { arena.refreeze() }.expect("a pagemap and files");
+    assert!(refrozen.copied >= 9 << 20);
+    assert!(block.is_right());
+    assert_eq!(forked(|| block.is_right(), || {}), 0);
+}
+
+#[test]
+fn programs_that_close_descriptors_of_others_lose_the_child_not_the_bytes() {
+    let _turn = turn();
+    let arena = Arena::new();
+    let block = Filled::new(&arena, 100, 16, 1).expect("memory");
+    let mut closed = 0;
+    for entry in fs::read_dir("/proc/self/fd").expect("procfs").flatten() {
+        let is_arena =
+            fs::read_link(entry.path()).is_ok_and(|target| target.to_string_lossy().contains("palimpsest-arena"));
+        if is_arena && let Ok(fd) = entry.file_name().to_string_lossy().parse::<i32>() {
+            // SAFETY: what a daemon does to descriptors that it does not know; the arena must cope.
+            closed += usize::from(unsafe { libc::close(fd) } == 0);
+        }
+    }
+    assert!(closed > 0);
+    let error = arena.freeze().expect_err("there is no file to map");
+    assert!(error.to_string().contains("close the descriptors"), "{error}");
+    assert!(block.is_right());
+    let status = forked(|| block.is_right(), || {});
+    assert!(libc::WIFSIGNALED(status), "the child must not share: {status:#x}");
+}
+
+#[test]
+fn trimming_gives_memory_back_and_leaves_zeros() {
+    let _turn = turn();
+    for backing in [Backing::Memfd, Backing::Anonymous] {
+        let arena = Arena::with_backing(backing);
+        let kept = Filled::new(&arena, 3 << 20, 16, 1).expect("memory");
+        let freed = Filled::new(&arena, 20 << 20, 16, 2).expect("memory");
+        arena.freeze().expect("the files are open");
+        let before = arena.stats();
+        freed.free(&arena);
+        let trimmed = arena.trim();
+        assert!(trimmed >= 16 << 20 || backing == Backing::Anonymous, "{trimmed}");
+        let after = arena.stats();
+        if backing == Backing::Memfd {
+            assert!(after.memory.frozen + (16 << 20) <= before.memory.frozen, "{after}");
+        }
+        assert!(kept.is_right());
+        Filled::zeroed(&arena, 20 << 20, 16, 3).expect("memory").free(&arena);
+        kept.free(&arena);
+    }
+}
+
+#[test]
+fn impossible_requests_get_null_and_leave_the_arena_usable() {
+    let arena = Arena::new();
+    for len in [usize::MAX, usize::MAX / 2, 1 << 45, 1 << 39] {
+        assert!(arena.allocate(len, 16).is_null(), "{len}");
+        assert!(arena.allocate_zeroed(len, 1 << 21).is_null());
+    }
+    let mut block = Filled::new(&arena, 1000, 16, 1).expect("memory");
+    assert!(!block.resize(&arena, 1 << 45));
+    assert!(block.is_right());
+    block.free(&arena);
+}
+
+#[test]
+fn a_loop_of_allocations_reuses_its_memory() {
+    let arena = Arena::new();
+    let mut most = 0;
+    for round in 0..200_u64 {
+        let blocks: Vec<_> =
+            (0..40).map(|index| Filled::new(&arena, 200 << (index % 12), 16, round).expect("memory")).collect();
+        blocks.into_iter().for_each(|block| block.free(&arena));
+        let committed = arena.stats().committed;
+        assert!(round < 2 || committed == most, "round {round}: {committed} bytes after {most}");
+        most = committed;
+    }
+}

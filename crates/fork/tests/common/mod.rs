@@ -1,0 +1,216 @@
+//! Scenarios in child processes, since a freeze rewrites the process that it happens in: this test binary is started again and told which
+//! scenario to play.
+
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test binary uses a part, so that an expectation would fail in some"
+)]
+
+use std::env;
+use std::ffi::c_void;
+use std::ops::Range;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+use std::ptr;
+
+use palimpsest_sys::proc::smaps;
+
+const SCENARIO: &str = "PALIMPSEST_FORK_SCENARIO";
+const PATIENCE_SECONDS: u32 = 100;
+const DONE: &str = "the scenario was played to its end";
+
+/// Plays `scenario` in a child process; `name` is the path of the calling test.
+///
+/// The harness runs each test on a thread of its own, and a freeze wants to be alone. So the scenario runs in a fork of that child, on its only
+/// thread.
+pub(crate) fn play(name: &str, scenario: impl FnOnce()) {
+    if env::var(SCENARIO).is_ok_and(|playing| playing == name) {
+        // SAFETY: nothing but the scenario runs in the child; the harness's threads hold no lock that it needs: they wait for this one.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            // SAFETY: takes a number. A scenario that hangs ends by SIGALRM.
+            unsafe { libc::alarm(PATIENCE_SECONDS) };
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(scenario));
+            if ended.is_ok() {
+                println!("{DONE}");
+            }
+            // SAFETY: ends the process without the harness's destructors.
+            unsafe { libc::_exit(i32::from(ended.is_err())) };
+        }
+        assert_eq!(wait(child), 0, "{name} failed in its process");
+        return;
+    }
+    let own = env::current_exe().expect("/proc is mounted for the parent");
+    let output = Command::new(own)
+        .args(["--exact", name, "--nocapture", "--test-threads=1", "--include-ignored"])
+        .env(SCENARIO, name)
+        .output();
+    let Output { status, stdout, stderr } = match output {
+        Ok(output) => output,
+        Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
+            return println!("skipped: this binary is emulated and cannot start itself without binfmt_misc");
+        }
+        Err(error) => panic!("{name} cannot be started: {error}"),
+    };
+    let stdout = String::from_utf8_lossy(&stdout);
+    let stderr = String::from_utf8_lossy(&stderr);
+    println!("{stdout}{stderr}");
+    assert_eq!(status.signal(), None, "{name} died of a signal");
+    assert!(status.success() && stdout.contains(DONE), "{name} ended with {status}");
+}
+
+/// Ends the scenario, since it cannot be played here.
+pub(crate) fn skip(reason: &str) -> ! {
+    println!("skipped: {reason}\n{DONE}");
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(0) }
+}
+
+/// Waits for a child; its exit status, or 1000 plus the signal that ended it.
+pub(crate) fn wait(child: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: `status` outlives the call.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1000 + libc::WTERMSIG(status) }
+}
+
+/// Plays `child` in a fork made by the library, and gives its exit status.
+pub(crate) fn in_child(child: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the scenario has one thread, and keeps the contract of freezing.
+    match unsafe { palimpsest_fork::fork() }.expect("children can be made") {
+        palimpsest_fork::Forked::Child => {
+            let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(101);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(status) }
+        }
+        palimpsest_fork::Forked::Parent(pid) => wait(pid.as_raw_nonzero().get()),
+    }
+}
+
+pub(crate) fn page() -> usize {
+    rustix::param::page_size()
+}
+
+/// Raw memory of a scenario, never unmapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    pub(crate) start: *mut u8,
+    pub(crate) len: usize,
+}
+
+impl Memory {
+    /// Maps private anonymous memory.
+    pub(crate) fn map(len: usize) -> Self {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping replaces nothing.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                rights,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(start, libc::MAP_FAILED);
+        // Huge pages would hide what the tests count.
+        // SAFETY: changes no contents.
+        unsafe { libc::madvise(start, len, libc::MADV_NOHUGEPAGE) };
+        Self { start: start.cast(), len }
+    }
+
+    /// Memory between inaccessible pages, so that it is a mapping of its own; at a multiple of 2 MiB.
+    pub(crate) fn apart(len: usize) -> Self {
+        let whole = Self::map(len + (4 << 20));
+        let start = whole.start.wrapping_add(page()).addr().next_multiple_of(2 << 20);
+        let start = ptr::with_exposed_provenance_mut::<u8>(start);
+        for (from, to) in [(whole.start.addr(), start.addr()), (start.addr() + len, whole.start.addr() + whole.len)] {
+            // SAFETY: parts of the mapping made above that nobody uses.
+            assert_eq!(unsafe { libc::mprotect(ptr::with_exposed_provenance_mut(from), to - from, 0) }, 0);
+        }
+        Self { start, len }
+    }
+
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.start.addr()..self.start.addr() + self.len
+    }
+
+    pub(crate) fn at(&self, offset: usize) -> *mut c_void {
+        assert!(offset <= self.len);
+        self.start.wrapping_add(offset).cast()
+    }
+
+    pub(crate) fn set(&self, offset: usize, value: u8) {
+        assert!(offset < self.len);
+        // SAFETY: inside the scenario's own memory.
+        unsafe { self.start.wrapping_add(offset).write_volatile(value) };
+    }
+
+    pub(crate) fn get(&self, offset: usize) -> u8 {
+        assert!(offset < self.len);
+        // SAFETY: inside the scenario's own memory.
+        unsafe { self.start.wrapping_add(offset).read_volatile() }
+    }
+
+    /// Writes a word that depends on the place and `salt` to each page of the range.
+    pub(crate) fn fill(&self, range: Range<usize>, salt: u64) {
+        for offset in range.step_by(page()) {
+            // SAFETY: inside the scenario's own memory, and aligned.
+            unsafe { self.at(offset).cast::<u64>().write_volatile(word(offset, salt)) };
+        }
+    }
+
+    /// Whether the words of [`fill`](Self::fill) are there.
+    pub(crate) fn holds(&self, mut range: Range<usize>, salt: u64) -> bool {
+        let step = page();
+        range.start = range.start.next_multiple_of(step);
+        range.step_by(step).all(|offset| {
+            // SAFETY: inside the scenario's own memory, and aligned.
+            unsafe { self.at(offset).cast::<u64>().read_volatile() == word(offset, salt) }
+        })
+    }
+
+    pub(crate) fn is_zero(&self, range: Range<usize>) -> bool {
+        range.step_by(page()).all(|offset| self.get(offset) == 0)
+    }
+
+    /// Mappings in this memory.
+    pub(crate) fn mappings(&self) -> usize {
+        palimpsest_sys::proc::maps::Maps::read().expect("/proc").overlapping(self.range()).count()
+    }
+
+    /// Whether all of it is shown by sealed files.
+    pub(crate) fn is_frozen(&self) -> bool {
+        let maps = palimpsest_sys::proc::maps::Maps::read().expect("/proc");
+        maps.overlapping(self.range()).all(|entry| {
+            entry.path.as_ref().is_some_and(|path| path.as_os_str() == palimpsest_sys::extent::EXTENT_NAME)
+        })
+    }
+
+    /// Present bytes.
+    pub(crate) fn present(&self) -> usize {
+        smaps::overlapping(self.range()).expect("/proc").iter().map(|entry| entry.rss).sum()
+    }
+}
+
+fn word(offset: usize, salt: u64) -> u64 {
+    (offset as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt
+}
+
+/// A figure of `/proc/self/status` in kB, such as `VmPTE`.
+pub(crate) fn status_kb(name: &str) -> usize {
+    let text = std::fs::read_to_string("/proc/self/status").expect("/proc");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|value| value.trim().strip_suffix(" kB")?.parse().ok()).expect("a figure in kB")
+}
+
+/// Freezes this process.
+pub(crate) fn freeze(options: &palimpsest_fork::Options) -> palimpsest_fork::Report {
+    // SAFETY: the scenario is alone in its process and uses the guard functions.
+    let report = unsafe { palimpsest_fork::freeze(options) }.expect("this process can be frozen");
+    println!("{report}");
+    report
+}

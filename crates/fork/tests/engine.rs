@@ -1,0 +1,203 @@
+//! What a freeze does to a process that can be frozen.
+
+mod common;
+
+use common::{Memory, freeze, in_child, page, play, status_kb};
+use palimpsest_fork::{Chunk, Options};
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn contents_are_the_same_before_and_after() {
+    play("contents_are_the_same_before_and_after", || {
+        let memory = Memory::apart(64 * MIB + 3 * page());
+        memory.fill(0..memory.len, 1);
+        let heap: Vec<Vec<u8>> = (0..1000).map(|index| vec![index as u8; 3000]).collect();
+        let report = freeze(&Options::new());
+        assert!(memory.is_frozen(), "{report:?}");
+        assert!(report.stopped.is_none());
+        assert!(memory.holds(0..memory.len, 1));
+        assert!(heap.iter().enumerate().all(|(index, bytes)| bytes.iter().all(|byte| *byte == index as u8)));
+        let status = in_child(|| {
+            assert!(memory.holds(0..memory.len, 1));
+            memory.fill(0..memory.len, 2);
+            assert!(memory.holds(0..memory.len, 2));
+            0
+        });
+        assert_eq!(status, 0);
+        assert!(memory.holds(0..memory.len, 1), "a child's writes are its own");
+        memory.fill(0..8 * MIB, 3);
+        assert_eq!(in_child(|| i32::from(!memory.holds(0..8 * MIB, 3) || !memory.holds(8 * MIB..memory.len, 1))), 0);
+    });
+}
+
+#[test]
+fn a_child_has_small_page_tables() {
+    play("a_child_has_small_page_tables", || {
+        let memory = Memory::apart(256 * MIB);
+        memory.fill(0..memory.len, 1);
+        let plain = in_child(|| i32::from(status_kb("VmPTE") < 500));
+        assert_eq!(plain, 0, "a plain child has 512 kB of page tables and more");
+        freeze(&Options::new());
+        let frozen = in_child(|| {
+            let kb = status_kb("VmPTE");
+            println!("VmPTE of the child: {kb} kB");
+            i32::from(kb > 64)
+        });
+        assert_eq!(frozen, 0);
+    });
+}
+
+#[test]
+fn holes_stay_holes() {
+    play("holes_stay_holes", || {
+        let memory = Memory::apart(64 * MIB);
+        // Two pages in each 2 MiB of the first half, nothing in the second.
+        for offset in (0..32 * MIB).step_by(2 * MIB) {
+            memory.fill(offset + page()..offset + 3 * page(), 1);
+        }
+        freeze(&Options::new().chunk(Chunk::Bytes(8 * MIB)));
+        assert_eq!(memory.present(), 0, "nothing was touched by the freeze itself");
+        let blocks: u64 = palimpsest_file_kib();
+        assert!((128..1024).contains(&blocks), "{blocks} kB in memory files, of which 128 kB are this memory's");
+        assert!(memory.is_zero(32 * MIB..64 * MIB));
+        for offset in (0..32 * MIB).step_by(2 * MIB) {
+            assert_eq!(memory.get(offset), 0);
+            assert!(memory.holds(offset + page()..offset + 3 * page(), 1));
+        }
+    });
+}
+
+/// Memory of all sealed files of this process, in kB.
+fn palimpsest_file_kib() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let files = std::fs::read_dir("/proc/self/fd").expect("/proc").filter_map(Result::ok);
+    files
+        .filter(|entry| {
+            std::fs::read_link(entry.path())
+                .is_ok_and(|target| target.as_os_str() == palimpsest_sys::extent::EXTENT_NAME)
+        })
+        .map(|entry| std::fs::metadata(entry.path()).map_or(0, |file| file.blocks() / 2))
+        .sum()
+}
+
+#[test]
+fn a_second_freeze_takes_what_is_new() {
+    play("a_second_freeze_takes_what_is_new", || {
+        let old = Memory::apart(16 * MIB);
+        old.fill(0..old.len, 1);
+        freeze(&Options::new());
+        let new = Memory::apart(16 * MIB);
+        new.fill(0..new.len, 2);
+        old.fill(4 * MIB..4 * MIB + page(), 3);
+        let second = freeze(&Options::new());
+        assert!((16 * MIB..24 * MIB).contains(&second.frozen_bytes()), "{second}");
+        assert!(old.is_frozen() && new.is_frozen());
+        assert!(old.holds(0..4 * MIB, 1) && old.holds(4 * MIB..4 * MIB + page(), 3));
+        assert!(old.holds(4 * MIB + page()..old.len, 1) && new.holds(0..new.len, 2));
+        assert_eq!(anonymous(&old), 0, "written pages were frozen again");
+    });
+}
+
+/// Bytes of memory that are this process's own pages.
+fn anonymous(memory: &Memory) -> usize {
+    use palimpsest_sys::vmas::{Detail, Vmas};
+    let mut vmas = Vmas::with_capacity(10_000).expect("memory");
+    vmas.read(Detail::Figures).expect("/proc");
+    vmas.iter().filter(|vma| memory.range().contains(&vma.start)).map(|vma| vma.anonymous).sum()
+}
+
+#[test]
+fn children_freeze_for_themselves() {
+    play("children_freeze_for_themselves", || {
+        let memory = Memory::apart(32 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new());
+        let status = in_child(|| {
+            memory.fill(0..4 * MIB, 2);
+            freeze(&Options::new());
+            assert_eq!(anonymous(&memory), 0);
+            let grandchild = in_child(|| {
+                assert!(memory.holds(0..4 * MIB, 2) && memory.holds(4 * MIB..memory.len, 1));
+                memory.fill(8 * MIB..9 * MIB, 3);
+                freeze(&Options::new());
+                i32::from(!memory.holds(8 * MIB..9 * MIB, 3))
+            });
+            assert_eq!(grandchild, 0);
+            i32::from(!memory.holds(0..4 * MIB, 2) || !memory.holds(4 * MIB..memory.len, 1))
+        });
+        assert_eq!(status, 0);
+        assert!(memory.holds(0..memory.len, 1));
+    });
+}
+
+#[test]
+fn a_survey_changes_nothing() {
+    play("a_survey_changes_nothing", || {
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        let report = palimpsest_fork::survey(&Options::new()).expect("can be frozen");
+        assert!(report.frozen.iter().any(|range| range.range == memory.range() && range.bytes == memory.len));
+        assert_eq!((palimpsest_fork::frozen_bytes(), memory.mappings()), (0, 1));
+        assert!(!memory.is_frozen());
+    });
+}
+
+#[test]
+fn what_the_parent_writes_is_repaired_when_that_pays() {
+    play("what_the_parent_writes_is_repaired_when_that_pays", || {
+        let memory = Memory::apart(256 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new().chunk(Chunk::Bytes(8 * MIB)));
+        // Makes every clean page table entry present, so that a written page makes its whole chunk dear.
+        assert!(memory.holds(0..memory.len, 1));
+        for offset in (0..memory.len).step_by(8 * MIB) {
+            memory.set(offset + 100, 7);
+        }
+        let dear = in_child_kb();
+        assert!(dear > 400, "{dear} kB of page tables where every chunk was written to");
+        let mut forks = 0;
+        while palimpsest_fork::status().repairs == 0 {
+            assert_eq!(in_child(|| 0), 0);
+            forks += 1;
+            assert!(forks < 100_000, "{:?}", palimpsest_fork::status());
+        }
+        println!("repaired after {forks} forks: {:?}", palimpsest_fork::status());
+        assert_eq!(anonymous(&memory), 0);
+        let cheap = in_child_kb();
+        assert!(cheap <= 100, "{cheap} kB of page tables after the repair");
+        for offset in (0..memory.len).step_by(8 * MIB) {
+            assert_eq!(memory.get(offset + 100), 7);
+            assert!(memory.holds(offset + page()..offset + 8 * MIB, 1));
+        }
+    });
+}
+
+/// Page tables of a child, in kB.
+fn in_child_kb() -> i32 {
+    // Up to 255 are told by the status: in units of 4 kB.
+    4 * in_child(|| i32::try_from(status_kb("VmPTE") / 4).unwrap_or(255).min(255))
+}
+
+#[test]
+fn memory_that_is_always_written_is_left_alone_after_a_while() {
+    play("memory_that_is_always_written_is_left_alone_after_a_while", || {
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new());
+        for round in 2..6 {
+            memory.fill(4 * MIB..5 * MIB, round);
+            freeze(&Options::new());
+            assert!(memory.holds(4 * MIB..5 * MIB, round) && memory.holds(5 * MIB..memory.len, 1));
+        }
+        assert_eq!(palimpsest_fork::status().hot_pieces, 1);
+        assert!(!memory.is_frozen());
+        assert_eq!(anonymous(&memory), 2 * MIB, "the one piece");
+        // Left in peace it is frozen again.
+        for _ in 0..20 {
+            freeze(&Options::new());
+        }
+        assert_eq!(palimpsest_fork::status().hot_pieces, 0);
+        assert!(memory.is_frozen() && memory.holds(4 * MIB..5 * MIB, 5));
+    });
+}

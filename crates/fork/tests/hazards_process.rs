@@ -1,0 +1,449 @@
+//! What makes a process unfit to be frozen, and what goes wrong half-way: rows 4, 5, 9, 12-15, 18 and 20 of the list of hazards, limits, and failures.
+
+mod common;
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use common::{Memory, freeze, in_child, page, play, skip, status_kb, wait};
+use palimpsest_fork::{Answer, Chunk, FreezeError, Measure, Options, OtherThreads, freeze as freeze_process};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+const MIB: usize = 1 << 20;
+
+/// Tries to freeze.
+fn try_freeze(options: &Options) -> Result<palimpsest_fork::Report, FreezeError> {
+    // SAFETY: the scenario is alone in its process.
+    unsafe { freeze_process(options) }
+}
+
+#[test]
+fn h04_other_threads_are_refused() {
+    play("h04_other_threads_are_refused", || {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || ended.recv());
+        let error = try_freeze(&Options::new()).expect_err("a second thread");
+        assert!(matches!(error, FreezeError::Threads { count: 2 }), "{error}");
+        assert_eq!(palimpsest_fork::frozen_bytes(), 0);
+        drop(end);
+        let _ = thread.join();
+    });
+}
+
+#[test]
+fn h04_no_write_of_a_stopped_thread_is_lost() {
+    play("h04_no_write_of_a_stopped_thread_is_lost", || {
+        static END: AtomicBool = AtomicBool::new(false);
+        let memory = Memory::apart(64 * MIB);
+        memory.fill(0..memory.len, 1);
+        let base = memory.start.addr();
+        let writer = move |offset: usize| {
+            move || {
+                let mut written = 0_u64;
+                while !END.load(Ordering::Relaxed) {
+                    for at in (base + offset..base + 64 * MIB).step_by(64 * page()) {
+                        // SAFETY: the scenario's own memory, of which each thread has words of its own.
+                        let word = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU64>(at) };
+                        word.fetch_add(1, Ordering::Relaxed);
+                    }
+                    written += 1;
+                }
+                written
+            }
+        };
+        let threads: Vec<_> = (0..4).map(|index| std::thread::spawn(writer(page() * index + 64))).collect();
+        for round in 0..10 {
+            let report = freeze(&Options::new().other_threads(OtherThreads::Stop).measure(Measure::Nothing));
+            assert!(report.stopped.is_none());
+            assert!(
+                round > 0 || report.frozen_bytes() >= memory.len,
+                "later it is found to be written to all the time"
+            );
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        END.store(true, Ordering::Relaxed);
+        for (index, thread) in threads.into_iter().enumerate() {
+            let written = thread.join().expect("alive");
+            for offset in (page() * index + 64..64 * MIB).step_by(64 * page()) {
+                // SAFETY: aligned, and the scenario's own memory.
+                let found = unsafe { memory.at(offset).cast::<u64>().read_volatile() };
+                assert_eq!(found, written, "thread {index} at {offset:#x}");
+            }
+        }
+    });
+}
+
+#[test]
+fn h04_a_thread_that_blocks_signals_is_an_error() {
+    play("h04_a_thread_that_blocks_signals_is_an_error", || {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (told, ready) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: all-zero is a valid set, which is then filled.
+            let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+            // SAFETY: a valid place for a set.
+            unsafe { libc::sigfillset(&mut all) };
+            // SAFETY: a valid set.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut()) };
+            told.send(()).expect("heard");
+            ended.recv()
+        });
+        ready.recv().expect("told");
+        let error = try_freeze(&Options::new().other_threads(OtherThreads::Stop)).expect_err("it cannot be stopped");
+        assert!(matches!(error, FreezeError::NotStopped(_)), "{error}");
+        let source = std::error::Error::source(&error).expect("the reason").to_string();
+        assert!(source.contains("blocks signal"), "{source}");
+        assert_eq!(palimpsest_fork::frozen_bytes(), 0);
+        drop(end);
+        let _ = thread.join();
+        freeze(&Options::new());
+    });
+}
+
+#[test]
+fn h05_registered_buffers_are_refused() {
+    play("h05_registered_buffers_are_refused", || {
+        let mut parameters = [0_u32; 30];
+        // SAFETY: the kernel fills a structure of 120 bytes.
+        let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) };
+        if ring < 0 {
+            skip("the kernel has no io_uring for this user");
+        }
+        freeze(&Options::new().measure(Measure::Nothing));
+        let memory = Memory::apart(page());
+        memory.set(0, 1);
+        let vector = libc::iovec { iov_base: memory.at(0), iov_len: page() };
+        // IORING_REGISTER_BUFFERS
+        // SAFETY: one valid vector over the scenario's own memory.
+        let registered = unsafe { libc::syscall(libc::SYS_io_uring_register, ring, 0, &raw const vector, 1) };
+        if registered != 0 {
+            skip("buffers cannot be registered (RLIMIT_MEMLOCK)");
+        }
+        let error = try_freeze(&Options::new()).expect_err("a registered buffer");
+        assert!(matches!(error, FreezeError::IoUring { buffers: 1, .. }), "{error}");
+        try_freeze(&Options::new().answer_for(Answer::IoUring)).expect("answered for");
+    });
+}
+
+#[test]
+fn h09_locked_future_is_refused() {
+    play("h09_locked_future_is_refused", || {
+        // SAFETY: takes a number.
+        if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
+            skip("memory cannot be locked");
+        }
+        let error = try_freeze(&Options::new()).expect_err("future memory is locked");
+        assert!(matches!(error, FreezeError::FutureLocked | FreezeError::Tables(_)), "{error}");
+    });
+}
+
+#[test]
+fn h12_core_dumps_have_frozen_memory() {
+    play("h12_core_dumps_have_frozen_memory", || {
+        let filter = || {
+            let text = std::fs::read_to_string("/proc/self/coredump_filter").expect("/proc");
+            u64::from_str_radix(text.trim(), 16).expect("a number")
+        };
+        std::fs::write("/proc/self/coredump_filter", "0x33").expect("/proc");
+        let report = freeze(&Options::new());
+        assert_eq!(filter(), 0x37);
+        assert!(report.notes.iter().any(|note| note.contains("coredump_filter")), "{report}");
+    });
+}
+
+#[test]
+fn h13_frozen_memory_is_not_accounted_twice() {
+    play("h13_frozen_memory_is_not_accounted_twice", || {
+        use palimpsest_sys::proc::maps::Maps;
+        let memory = Memory::apart(64 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new());
+        let maps = Maps::read().expect("/proc");
+        assert!(maps.overlapping(memory.range()).count() > 4);
+        let text = std::fs::read_to_string("/proc/self/smaps").expect("/proc");
+        let frozen = text.split("\nVmFlags:").zip(text.split("\nVmFlags:").skip(1));
+        let accounted = frozen.filter(|(body, flags)| {
+            body.rsplit_once("/memfd:palimpsest-frozen").is_some_and(|(_, rest)| !rest.contains(" r-xp "))
+                && flags.lines().next().is_some_and(|flags| flags.contains(" ac"))
+        });
+        assert_eq!(accounted.count(), 0);
+    });
+}
+
+#[test]
+fn h14_a_file_size_limit_is_lifted_for_the_time_or_refused() {
+    play("h14_a_file_size_limit_is_lifted_for_the_time_or_refused", || {
+        let memory = Memory::apart(8 * MIB);
+        memory.fill(0..memory.len, 1);
+        let soft = Rlimit { current: Some(1 << 20), maximum: None };
+        if setrlimit(Resource::Fsize, soft).is_err() {
+            skip("the hard limit is finite");
+        }
+        freeze(&Options::new());
+        assert!(memory.is_frozen());
+        assert_eq!(rustix::process::getrlimit(Resource::Fsize).current, Some(1 << 20), "as before");
+        setrlimit(Resource::Fsize, Rlimit { current: Some(1 << 20), maximum: Some(1 << 30) }).expect("lowered");
+        let error = try_freeze(&Options::new()).expect_err("too low");
+        assert!(matches!(error, FreezeError::FileSizeLimit { limit } if limit == 1 << 30), "{error}");
+        assert!(memory.holds(0..memory.len, 1));
+    });
+}
+
+#[test]
+fn h15_the_children_hold_little() {
+    play("h15_the_children_hold_little", || {
+        let memory = Memory::apart(128 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new());
+        assert_eq!(in_child(|| i32::from(status_kb("VmRSS") > 32 << 10)), 0);
+    });
+}
+
+#[test]
+fn h18_a_futex_wakes_across_a_freeze() {
+    play("h18_a_futex_wakes_across_a_freeze", || {
+        let memory = Memory::apart(8 * MIB);
+        memory.fill(0..memory.len, 1);
+        let address = memory.start.addr() + 4 * MIB;
+        // SAFETY: aligned, and the scenario's own memory.
+        let word = move || unsafe { &*std::ptr::with_exposed_provenance::<AtomicU64>(address) };
+        word().store(0, Ordering::Relaxed);
+        let thread = std::thread::spawn(move || {
+            while word().load(Ordering::Relaxed) == 0 {
+                // SAFETY: a valid word; no time limit.
+                unsafe {
+                    libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, 0, 0_usize)
+                };
+            }
+        });
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        freeze(&Options::new().other_threads(OtherThreads::Stop));
+        assert!(memory.is_frozen());
+        word().store(1, Ordering::Relaxed);
+        // SAFETY: a valid word.
+        unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+        thread.join().expect("woken");
+    });
+}
+
+#[test]
+fn h20_executed_programs_inherit_nothing() {
+    play("h20_executed_programs_inherit_nothing", || {
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new());
+        let listing = Command::new("ls").args(["-l", "/proc/self/fd"]).output().expect("ls");
+        assert!(!String::from_utf8_lossy(&listing.stdout).contains("palimpsest"), "{listing:?}");
+    });
+}
+
+#[test]
+fn closed_descriptors_are_survived() {
+    play("closed_descriptors_are_survived", || {
+        let memory = Memory::apart(32 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new().chunk(Chunk::Bytes(8 * MIB)));
+        // As daemons do. Then somebody else gets the numbers.
+        // SAFETY: nothing of the scenario uses a descriptor above 2.
+        unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+        let taken = std::fs::File::open("/dev/null").expect("opened");
+        memory.fill(MIB..2 * MIB, 2);
+        assert_eq!(freeze(&Options::new()).stopped, None, "what the descriptor would tell is had by copying");
+        assert!(memory.is_frozen());
+        assert!(memory.holds(0..MIB, 1) && memory.holds(MIB..2 * MIB, 2) && memory.holds(2 * MIB..32 * MIB, 1));
+        memory.fill(3 * MIB..4 * MIB, 3);
+        freeze(&Options::new());
+        assert!(memory.holds(3 * MIB..4 * MIB, 3) && memory.holds(4 * MIB..32 * MIB, 1));
+        taken.metadata().expect("still open");
+    });
+}
+
+#[test]
+fn too_few_descriptors_end_a_freeze_early_and_rightly() {
+    play("too_few_descriptors_end_a_freeze_early_and_rightly", || {
+        let memory = Memory::apart(64 * MIB);
+        memory.fill(0..memory.len, 1);
+        let open = std::fs::read_dir("/proc/self/fd").expect("/proc").count() as u64;
+        let limit = Rlimit { current: Some(open + 6), maximum: rustix::process::getrlimit(Resource::Nofile).maximum };
+        setrlimit(Resource::Nofile, limit).expect("lowered");
+        let report = freeze(&Options::new().chunk(Chunk::Bytes(2 * MIB)));
+        println!("{:?}", report.stopped);
+        assert!(memory.holds(0..memory.len, 1));
+        memory.fill(0..memory.len, 2);
+        assert!(memory.holds(0..memory.len, 2));
+        assert_eq!(in_child(|| i32::from(!memory.holds(0..memory.len, 2))), 0);
+    });
+}
+
+#[test]
+fn memory_files_that_fail_half_way_lose_nothing() {
+    play("memory_files_that_fail_half_way_lose_nothing", || {
+        // Children with a filter each, under which one of the calls of a freeze fails.
+        for (name, number, errno) in [
+            ("ftruncate", libc::SYS_ftruncate, libc::EFBIG),
+            ("pwrite64", libc::SYS_pwrite64, libc::ENOSPC),
+            ("pwrite64", libc::SYS_pwrite64, libc::ENOMEM),
+            ("mmap", libc::SYS_mmap, libc::ENOMEM),
+            ("fcntl", libc::SYS_fcntl, libc::EPERM),
+            ("mincore", libc::SYS_mincore, libc::ENOMEM),
+            ("ioctl", libc::SYS_ioctl, libc::ENOTTY),
+            ("madvise", libc::SYS_madvise, libc::EINVAL),
+            ("lseek", libc::SYS_lseek, libc::EINVAL),
+        ] {
+            // SAFETY: one thread.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let memory = Memory::apart(16 * MIB);
+                memory.fill(0..memory.len, 1);
+                // The tables, which are mapped, are there already.
+                let first = freeze(&Options::new().measure(Measure::Nothing));
+                assert!(first.stopped.is_none());
+                let more = Memory::apart(16 * MIB);
+                more.fill(0..more.len, 2);
+                memory.fill(4 * MIB..5 * MIB, 3);
+                if number == libc::SYS_mmap {
+                    // Of files only: the tables of the second freeze are anonymous memory.
+                    forbid_if_clear(number, 3, libc::MAP_ANONYMOUS.cast_unsigned(), errno);
+                } else {
+                    forbid(number, errno);
+                }
+                let outcome = try_freeze(&Options::new().measure(Measure::Nothing));
+                let told = outcome.map_or_else(|error| error.to_string(), |report| format!("{:?}", report.stopped));
+                println!("{name} fails with {errno}: {told}");
+                assert!(memory.holds(0..4 * MIB, 1) && memory.holds(4 * MIB..5 * MIB, 3), "{name}");
+                assert!(memory.holds(5 * MIB..16 * MIB, 1) && more.holds(0..16 * MIB, 2), "{name}");
+                memory.fill(0..memory.len, 4);
+                assert!(memory.holds(0..memory.len, 4), "{name}");
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(0) };
+            }
+            assert_eq!(wait(child), 0, "{name} fails with {errno}");
+        }
+    });
+}
+
+/// Has a system call fail from now on.
+fn forbid(number: i64, errno: i32) {
+    forbid_if_clear(number, 0, 0, errno);
+}
+
+/// Has a system call fail from now on if its argument has none of these bits.
+fn forbid_if_clear(number: i64, argument: u32, bits: u32, errno: i32) {
+    let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    // `struct seccomp_data`: the number, the architecture, the instruction pointer, and then the arguments, little-endian.
+    let place = 16 + 8 * argument;
+    let mut program = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 2, u32::try_from(number).expect("small")),
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, place),
+        statement(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, bits),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno.cast_unsigned()),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    rustix::thread::set_no_new_privs(true).expect("always allowed");
+    // SAFETY: `filter` and the program it points to outlive the call, and the kernel only reads them.
+    let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0_usize, &raw const filter) };
+    assert_eq!(done, 0);
+}
+
+#[test]
+fn a_filter_that_forbids_memory_files_is_told() {
+    play("a_filter_that_forbids_memory_files_is_told", || {
+        forbid(libc::SYS_memfd_create, libc::EPERM);
+        let error = try_freeze(&Options::new()).expect_err("forbidden");
+        assert!(matches!(error, FreezeError::NoMemfd { .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_kernel_without_the_new_calls_is_served() {
+    play("a_kernel_without_the_new_calls_is_served", || {
+        // PAGEMAP_SCAN and PROCMAP_QUERY are ioctls.
+        forbid(libc::SYS_ioctl, libc::ENOTTY);
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..5 * MIB, 1);
+        let report = freeze(&Options::new());
+        assert_eq!(report.way, palimpsest_sys::pagemap::ScanWay::Entries);
+        assert!(memory.holds(0..5 * MIB, 1) && memory.is_zero(5 * MIB..memory.len));
+        let start = memory.at(MIB).addr();
+        // SAFETY: the scenario's own memory.
+        let done = unsafe { palimpsest_fork::guard::madvise(start, MIB, libc::MADV_DONTNEED) };
+        assert_eq!(done, palimpsest_fork::guard::Outcome::Done(Ok(())));
+        assert!(memory.is_zero(MIB..2 * MIB) && memory.holds(2 * MIB..5 * MIB, 1));
+    });
+}
+
+#[test]
+fn a_killed_freezer_hurts_nobody_else() {
+    play("a_killed_freezer_hurts_nobody_else", || {
+        let memory = Memory::apart(64 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new());
+        for round in 0..40_u64 {
+            // SAFETY: one thread.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                memory.fill(0..memory.len, 2);
+                let more = Memory::apart(64 * MIB);
+                more.fill(0..more.len, 3);
+                loop {
+                    let _ = try_freeze(&Options::new().measure(Measure::Nothing));
+                    memory.fill(0..memory.len, 4);
+                }
+            }
+            // Somewhere in what takes the child a few hundred milliseconds.
+            std::thread::sleep(std::time::Duration::from_micros(round * 3_700 % 150_000));
+            // SAFETY: the scenario's own child.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            assert_eq!(wait(child), 1000 + libc::SIGKILL);
+            assert!(memory.holds(0..memory.len, 1), "round {round}");
+        }
+    });
+}
+
+#[test]
+fn h01_the_c_librarys_own_trimming_leaves_zeros() {
+    play("h01_the_c_librarys_own_trimming_leaves_zeros", || {
+        const BLOCK: usize = 100 << 10;
+        const BLOCKS: usize = 300;
+        let (ask, asked) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel::<usize>();
+        // A thread has an arena of its own, which the C library trims by a call that nobody can interpose.
+        let thread = std::thread::spawn(move || {
+            let allocate = || {
+                // SAFETY: any length is allowed.
+                let block = unsafe { libc::calloc(1, BLOCK) };
+                assert!(!block.is_null());
+                block.cast::<u8>()
+            };
+            let blocks: Vec<_> = (0..BLOCKS).map(|_| allocate()).collect();
+            for block in &blocks {
+                // SAFETY: a block of this length.
+                unsafe { block.write_bytes(0xAA, BLOCK) };
+            }
+            tell.send(blocks[0].addr()).expect("heard");
+            asked.recv().expect("asked");
+            for block in blocks.into_iter().rev() {
+                // SAFETY: allocated above, freed once.
+                unsafe { libc::free(block.cast()) };
+            }
+            let dirty = (0..BLOCKS).map(|_| allocate()).filter(|block| {
+                // SAFETY: a block of this length, which calloc has initialised.
+                unsafe { std::slice::from_raw_parts(*block, BLOCK) }.iter().any(|byte| *byte != 0)
+            });
+            tell.send(dirty.count()).expect("heard");
+        });
+        let block = told.recv().expect("told");
+        freeze(&Options::new().other_threads(OtherThreads::Stop));
+        let maps = palimpsest_sys::proc::maps::Maps::read().expect("/proc");
+        let name = maps.at(block).and_then(|entry| entry.path.clone());
+        assert!(
+            name.is_some_and(|name| name.as_os_str() == palimpsest_sys::extent::EXTENT_NAME),
+            "the arena is frozen"
+        );
+        ask.send(()).expect("waiting");
+        assert_eq!(told.recv().expect("told"), 0, "blocks from calloc that are not zero");
+        thread.join().expect("alive");
+    });
+}

@@ -1,0 +1,340 @@
+//! Frozen memory behaves like anonymous memory: rows 1-3, 6-9, 11, 16, 18 and 19 of the list of hazards.
+
+mod common;
+
+use common::{Memory, freeze, in_child, page, play, skip, wait};
+use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::{Chunk, Options, Skip};
+use rustix::io::Errno;
+
+const MIB: usize = 1 << 20;
+
+/// `madvise` as an interposer does it.
+fn madvise(memory: &Memory, offset: usize, len: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: the scenario's own memory.
+    match unsafe { guard::madvise(memory.at(offset).addr(), len, advice) } {
+        Outcome::Done(result) => result,
+        Outcome::NotOurs => {
+            // SAFETY: as above.
+            let answer = unsafe { libc::madvise(memory.at(offset), len, advice) };
+            if answer == 0 { Ok(()) } else { Err(errno()) }
+        }
+    }
+}
+
+fn errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).expect("an errno")
+}
+
+/// `mremap` as an interposer does it.
+fn mremap(remap: Remap) -> Result<usize, Errno> {
+    // SAFETY: the scenario's own memory.
+    match unsafe { guard::mremap(remap) } {
+        Outcome::Done(result) => result,
+        Outcome::NotOurs => {
+            let Remap { address, len, new_len, flags, new_address } = remap;
+            // SAFETY: as above.
+            let at = unsafe { libc::syscall(libc::SYS_mremap, address, len, new_len, flags, new_address) };
+            usize::try_from(at).map_err(|_| errno())
+        }
+    }
+}
+
+fn frozen(len: usize) -> Memory {
+    let memory = Memory::apart(len);
+    memory.fill(0..len, 1);
+    freeze(&Options::new());
+    assert!(memory.is_frozen());
+    memory
+}
+
+#[test]
+fn h01_discarded_memory_is_zero() {
+    play("h01_discarded_memory_is_zero", || {
+        let memory = frozen(16 * MIB);
+        // What happens without: the snapshot comes back.
+        // SAFETY: the scenario's own memory.
+        unsafe { libc::madvise(memory.at(0), page(), libc::MADV_DONTNEED) };
+        assert!(memory.holds(0..page(), 1), "without the guard the frozen bytes come back");
+        for (index, advice) in [libc::MADV_DONTNEED, libc::MADV_FREE].into_iter().enumerate() {
+            let offset = index * 4 * MIB + MIB;
+            assert_eq!(madvise(&memory, offset, 3 * MIB + page(), advice), Ok(()));
+            assert!(memory.is_zero(offset..offset + 3 * MIB + page()), "{advice}");
+            assert!(memory.holds(offset + 3 * MIB + page()..offset + 4 * MIB, 1));
+        }
+        assert!(memory.holds(0..MIB, 1));
+        assert_eq!(in_child(|| i32::from(!memory.is_zero(MIB..4 * MIB))), 0);
+        memory.fill(MIB..2 * MIB, 5);
+        assert!(memory.holds(MIB..2 * MIB, 5), "and can be used again");
+    });
+}
+
+#[test]
+fn h01_many_small_discards_do_not_use_up_the_mappings() {
+    play("h01_many_small_discards_do_not_use_up_the_mappings", || {
+        let memory = frozen(64 * MIB);
+        for offset in (0..memory.len).step_by(2 * page()) {
+            assert_eq!(madvise(&memory, offset, page(), libc::MADV_DONTNEED), Ok(()));
+        }
+        let mappings = memory.mappings();
+        assert!(mappings < 4000, "{mappings} mappings");
+        for offset in (0..memory.len).step_by(2 * page()) {
+            assert_eq!(memory.get(offset), 0);
+            assert!(memory.holds(offset + page()..offset + 2 * page(), 1));
+        }
+    });
+}
+
+#[test]
+fn h02_remove_is_refused_as_for_anonymous_memory() {
+    play("h02_remove_is_refused_as_for_anonymous_memory", || {
+        let memory = frozen(4 * MIB);
+        assert_eq!(madvise(&memory, 0, page(), libc::MADV_REMOVE), Err(Errno::INVAL));
+        assert!(memory.holds(0..memory.len, 1));
+    });
+}
+
+#[test]
+fn h03_grown_memory_reads_zeros_even_past_the_guard() {
+    play("h03_grown_memory_reads_zeros_even_past_the_guard", || {
+        // As the C library's realloc does: the call itself, which nobody sees.
+        let memory = Memory::apart(2 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new());
+        // SAFETY: the scenario's own memory.
+        let at = unsafe { libc::mremap(memory.at(0), 2 * MIB, 8 * MIB, libc::MREMAP_MAYMOVE) };
+        assert_ne!(at, libc::MAP_FAILED);
+        let grown = Memory { start: at.cast(), len: 8 * MIB };
+        assert!(grown.holds(0..2 * MIB, 1) && grown.is_zero(2 * MIB..8 * MIB));
+        grown.fill(2 * MIB..8 * MIB, 2);
+        assert!(grown.holds(2 * MIB..8 * MIB, 2));
+        // And what moved unseen is still known by its file.
+        freeze(&Options::new());
+        assert!(grown.holds(0..2 * MIB, 1) && grown.holds(2 * MIB..8 * MIB, 2));
+    });
+}
+
+#[test]
+fn h03a_shrunk_and_grown_memory_reads_zeros() {
+    play("h03a_shrunk_and_grown_memory_reads_zeros", || {
+        let memory = frozen(8 * MIB);
+        let remap = |len, new_len| Remap {
+            address: memory.at(0).addr(),
+            len,
+            new_len,
+            flags: libc::MREMAP_MAYMOVE,
+            new_address: 0,
+        };
+        assert_eq!(mremap(remap(8 * MIB, MIB)), Ok(memory.at(0).addr()));
+        let at = mremap(remap(MIB, 8 * MIB)).expect("grown");
+        let grown = Memory { start: std::ptr::with_exposed_provenance_mut(at), len: 8 * MIB };
+        assert!(grown.holds(0..MIB, 1));
+        assert!(grown.is_zero(MIB..8 * MIB));
+    });
+}
+
+#[test]
+fn h03b_several_mappings_move_as_one() {
+    play("h03b_several_mappings_move_as_one", || {
+        let memory = Memory::apart(12 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new().chunk(Chunk::Bytes(2 * MIB)));
+        assert_eq!(madvise(&memory, 5 * MIB, MIB, libc::MADV_DONTNEED), Ok(()));
+        assert!(memory.mappings() > 5);
+        let remap = Remap {
+            address: memory.at(0).addr(),
+            len: memory.len,
+            new_len: 20 * MIB,
+            flags: libc::MREMAP_MAYMOVE,
+            new_address: 0,
+        };
+        let at = mremap(remap).expect("moved");
+        assert_ne!(at, memory.at(0).addr(), "an inaccessible mapping is in the way");
+        let moved = Memory { start: std::ptr::with_exposed_provenance_mut(at), len: 20 * MIB };
+        assert!(moved.holds(0..5 * MIB, 1) && moved.is_zero(5 * MIB..6 * MIB));
+        assert!(moved.holds(6 * MIB..12 * MIB, 1) && moved.is_zero(12 * MIB..20 * MIB));
+        assert_eq!(memory.mappings(), 0, "nothing is left at the old place");
+        // At the new place the guards know it.
+        assert_eq!(madvise(&moved, 0, MIB, libc::MADV_DONTNEED), Ok(()));
+        assert!(moved.is_zero(0..MIB));
+        // In place there is no room.
+        let stuck = Remap { address: at, len: 20 * MIB, new_len: 1 << 46, flags: 0, new_address: 0 };
+        assert_eq!(mremap(stuck), Err(Errno::NOMEM));
+        assert!(moved.holds(MIB..5 * MIB, 1));
+    });
+}
+
+#[test]
+fn h07_flags_are_restored_or_the_mapping_is_skipped() {
+    play("h07_flags_are_restored_or_the_mapping_is_skipped", || {
+        use palimpsest_sys::vmas::{Detail, VmaFlags, Vmas};
+        let memory: Vec<_> = (0..5).map(|_| Memory::apart(4 * MIB)).collect();
+        let advise = |index: usize, advice| {
+            // SAFETY: the scenario's own memory.
+            assert_eq!(unsafe { libc::madvise(memory[index].at(0), 4 * MIB, advice) }, 0);
+        };
+        advise(0, libc::MADV_DONTDUMP);
+        advise(1, libc::MADV_HUGEPAGE);
+        advise(2, libc::MADV_DONTFORK);
+        advise(3, libc::MADV_WIPEONFORK);
+        memory.iter().for_each(|memory| memory.fill(0..4 * MIB, 1));
+        // SAFETY: the scenario's own memory.
+        let locked = unsafe { libc::mlock(memory[4].at(0), page()) } == 0;
+        let report = freeze(&Options::new());
+        let mut vmas = Vmas::with_capacity(10_000).expect("memory");
+        vmas.read(Detail::Figures).expect("/proc");
+        let has = |index: usize, flag| {
+            vmas.iter().filter(|vma| memory[index].range().contains(&vma.start)).all(|vma| vma.flags.intersects(flag))
+        };
+        assert!(memory[0].is_frozen() && has(0, VmaFlags::DONT_DUMP));
+        assert!(memory[1].is_frozen() && has(1, VmaFlags::HUGE_PAGE));
+        assert!(has(0, VmaFlags::NO_HUGE_PAGE));
+        let why = |index: usize| {
+            report.skipped.iter().find(|range| memory[index].range().contains(&range.range.start)).map(|one| one.reason)
+        };
+        assert_eq!((why(2), why(3)), (Some(Skip::NotForked), Some(Skip::WipedOnFork)));
+        assert!(has(2, VmaFlags::DONT_FORK) && has(3, VmaFlags::WIPE_ON_FORK));
+        if locked {
+            assert_eq!(why(4), Some(Skip::Locked));
+        }
+        memory.iter().for_each(|memory| assert!(memory.holds(0..4 * MIB, 1)));
+    });
+}
+
+#[test]
+fn h08_memory_that_is_to_be_wiped_is_thawed() {
+    play("h08_memory_that_is_to_be_wiped_is_thawed", || {
+        let memory = frozen(8 * MIB);
+        memory.fill(MIB..2 * MIB, 2);
+        assert_eq!(madvise(&memory, 0, 4 * MIB, libc::MADV_WIPEONFORK), Ok(()));
+        assert!(memory.holds(0..MIB, 1) && memory.holds(MIB..2 * MIB, 2) && memory.holds(2 * MIB..8 * MIB, 1));
+        assert_eq!(in_child(|| i32::from(!memory.is_zero(0..4 * MIB) || !memory.holds(4 * MIB..8 * MIB, 1))), 0);
+    });
+}
+
+#[test]
+fn h09_locking_thaws_and_holds_memory_once() {
+    play("h09_locking_thaws_and_holds_memory_once", || {
+        let memory = frozen(4 * MIB);
+        guard::before_mlock(memory.range()).expect("thawed");
+        assert!(memory.holds(0..memory.len, 1));
+        assert!(!memory.is_frozen());
+        assert_eq!(memory.mappings(), 1, "one anonymous mapping again");
+        guard::before_mlockall().expect("thawed");
+    });
+}
+
+#[test]
+fn h11_guard_regions_stay() {
+    play("h11_guard_regions_stay", || {
+        const GUARD_INSTALL: i32 = 102;
+        let memory = Memory::apart(8 * MIB);
+        memory.fill(0..memory.len, 1);
+        // SAFETY: the scenario's own memory.
+        if unsafe { libc::madvise(memory.at(3 * MIB), page(), GUARD_INSTALL) } != 0 {
+            skip("the kernel has no guard regions (before Linux 6.13)");
+        }
+        let report = freeze(&Options::new());
+        let guarded: usize =
+            report.skipped.iter().filter(|range| range.reason == Skip::Guarded).map(|range| range.bytes).sum();
+        assert_eq!(guarded, 2 * MIB - page(), "one piece is left: {report}");
+        assert!(memory.holds(0..3 * MIB, 1) && memory.holds(3 * MIB + page()..memory.len, 1));
+        let touches = |offset| {
+            // SAFETY: the child touches its own memory, and may die of it.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                memory.get(offset);
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(0) };
+            }
+            wait(child)
+        };
+        assert_eq!(touches(3 * MIB), 1000 + libc::SIGSEGV, "the guard is there");
+        assert_eq!(touches(0), 0);
+        // Guards that are put into frozen memory, and taken away, leave zeros.
+        assert_eq!(madvise(&memory, 6 * MIB, page(), GUARD_INSTALL), Ok(()));
+        assert_eq!(touches(6 * MIB), 1000 + libc::SIGSEGV);
+        assert_eq!(madvise(&memory, 6 * MIB, page(), GUARD_INSTALL + 1), Ok(()));
+        assert_eq!(memory.get(6 * MIB), 0);
+    });
+}
+
+#[test]
+fn h06_h19_children_never_see_what_the_parent_freezes_later() {
+    play("h06_h19_children_never_see_what_the_parent_freezes_later", || {
+        let memory = frozen(16 * MIB);
+        let (mut to_child, mut from_parent) = ([0; 2], [0; 1]);
+        // SAFETY: room for two descriptors.
+        assert_eq!(unsafe { libc::pipe(to_child.as_mut_ptr()) }, 0);
+        // SAFETY: one thread.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: one byte of room.
+            unsafe { libc::read(to_child[0], from_parent.as_mut_ptr().cast(), 1) };
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!memory.holds(0..memory.len, 1))) };
+        }
+        memory.fill(0..8 * MIB, 2);
+        freeze(&Options::new());
+        memory.fill(4 * MIB..12 * MIB, 3);
+        freeze(&Options::new());
+        // SAFETY: one byte.
+        assert_eq!(unsafe { libc::write(to_child[1], [1_u8].as_ptr().cast(), 1) }, 1);
+        assert_eq!(wait(child), 0);
+        assert!(
+            memory.holds(0..4 * MIB, 2) && memory.holds(4 * MIB..12 * MIB, 3) && memory.holds(12 * MIB..16 * MIB, 1)
+        );
+    });
+}
+
+#[test]
+fn h16_the_program_break_moves_as_before() {
+    play("h16_the_program_break_moves_as_before", || {
+        // SAFETY: the C library's heap grows by its own calls only; none is made meanwhile but by this scenario.
+        let sbrk = |by| unsafe { libc::sbrk(by) };
+        let start = sbrk(8 << 20).addr();
+        let memory =
+            Memory { start: std::ptr::with_exposed_provenance_mut(start.next_multiple_of(page())), len: 7 * MIB };
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new());
+        assert!(memory.is_frozen());
+        sbrk(-(4 << 20));
+        assert!(memory.holds(0..3 * MIB, 1));
+        sbrk(16 << 20);
+        assert!(memory.holds(0..3 * MIB, 1));
+        assert!(memory.is_zero(4 * MIB + page()..memory.len));
+        memory.fill(0..memory.len, 2);
+        assert!(memory.holds(0..memory.len, 2));
+    });
+}
+
+#[test]
+fn mprotect_works_on_parts() {
+    play("mprotect_works_on_parts", || {
+        let memory = frozen(8 * MIB);
+        // SAFETY: the scenario's own memory.
+        assert_eq!(unsafe { libc::mprotect(memory.at(MIB), MIB, libc::PROT_READ) }, 0);
+        freeze(&Options::new());
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::mprotect(memory.at(MIB), MIB, libc::PROT_READ | libc::PROT_WRITE) }, 0);
+        memory.fill(MIB..2 * MIB, 2);
+        assert!(memory.holds(0..MIB, 1) && memory.holds(MIB..2 * MIB, 2) && memory.holds(2 * MIB..8 * MIB, 1));
+    });
+}
+
+#[test]
+fn h25_pages_that_were_asked_out_are_not_lost() {
+    play("h25_pages_that_were_asked_out_are_not_lost", || {
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        // Without swap nothing may happen; with swap the pages are no longer present.
+        // SAFETY: changes no contents.
+        unsafe { libc::madvise(memory.at(0), 8 * MIB, libc::MADV_PAGEOUT) };
+        freeze(&Options::new());
+        memory.fill(4 * MIB..8 * MIB, 2);
+        // SAFETY: changes no contents.
+        unsafe { libc::madvise(memory.at(0), 16 * MIB, libc::MADV_PAGEOUT) };
+        freeze(&Options::new());
+        assert!(memory.holds(0..4 * MIB, 1) && memory.holds(4 * MIB..8 * MIB, 2) && memory.holds(8 * MIB..16 * MIB, 1));
+    });
+}

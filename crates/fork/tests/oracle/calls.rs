@@ -1,0 +1,167 @@
+//! The system calls of a program, either plain or as the preload object makes them.
+
+use std::error::Error as _;
+use std::ffi::c_void;
+use std::ops::Range;
+
+use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::{Forked, Measure, Options};
+
+use crate::run;
+
+/// How the program's calls are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum World {
+    /// As the program says; `Freeze` does nothing.
+    Plain,
+    /// `Freeze` freezes, and calls go through the guards.
+    Frozen,
+    /// `Freeze` freezes, and advice is not guarded: wrong on purpose, to show that the oracle sees it.
+    Mutant,
+}
+
+/// What a call returned: 0 or more, or the negative error number.
+pub(crate) type Answer = isize;
+
+fn answer(returned: isize) -> Answer {
+    if returned == -1 { -errno() } else { returned }
+}
+
+fn errno() -> Answer {
+    std::io::Error::last_os_error().raw_os_error().map_or(0, |errno| errno as Answer)
+}
+
+fn pointer(address: usize) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(address)
+}
+
+/// What a mapping shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Content {
+    /// Nothing yet, with these flags beside `MAP_FIXED`.
+    Anonymous(i32),
+    /// A private copy of this file.
+    File(i32),
+}
+
+impl World {
+    /// `mmap` over whatever is there, or next to nothing (`MAP_FIXED_NOREPLACE` among the flags).
+    pub(crate) fn map(self, range: Range<usize>, prot: i32, content: Content) -> Answer {
+        let (flags, file) = match content {
+            Content::Anonymous(flags) => (libc::MAP_ANONYMOUS | flags, -1),
+            Content::File(file) => (libc::MAP_PRIVATE, file),
+        };
+        let fixed = if flags & libc::MAP_FIXED_NOREPLACE == 0 { libc::MAP_FIXED } else { 0 };
+        // SAFETY: the range is in the region of the programs, of which nothing of Rust's is a part.
+        let at = unsafe { libc::mmap(pointer(range.start), range.len(), prot, flags | fixed, file, 0) };
+        if at == libc::MAP_FAILED {
+            return -errno();
+        }
+        if fixed != 0 {
+            self.forget(range);
+        }
+        0
+    }
+
+    pub(crate) fn unmap(self, range: Range<usize>) -> Answer {
+        // SAFETY: the range is in the region of the programs.
+        let done = unsafe { libc::munmap(pointer(range.start), range.len()) };
+        if done == 0 {
+            self.forget(range);
+        }
+        answer(done as isize)
+    }
+
+    pub(crate) fn protect(self, range: Range<usize>, prot: i32) -> Answer {
+        // SAFETY: the range is in the region of the programs.
+        answer(unsafe { libc::mprotect(pointer(range.start), range.len(), prot) } as isize)
+    }
+
+    /// `mremap`, to `to` if that is given and in place otherwise.
+    pub(crate) fn remap(self, from: Range<usize>, len: usize, to: Option<usize>) -> Answer {
+        let flags = if to.is_some() { libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED } else { 0 };
+        let new_address = to.unwrap_or(0);
+        if self != Self::Plain {
+            let remap = Remap { address: from.start, len: from.len(), new_len: len, flags, new_address };
+            // SAFETY: both ranges are in the region of the programs.
+            if let Outcome::Done(done) = unsafe { guard::mremap(remap) } {
+                return done.map_or_else(|errno| -(errno.raw_os_error() as Answer), |_| 0);
+            }
+        }
+        // SAFETY: both ranges are in the region of the programs.
+        let at = unsafe { libc::mremap(pointer(from.start), from.len(), len, flags, pointer(new_address)) };
+        if at == libc::MAP_FAILED {
+            return -errno();
+        }
+        self.forget(at.addr()..at.addr() + len);
+        0
+    }
+
+    pub(crate) fn advise(self, range: Range<usize>, advice: i32) -> Answer {
+        if self == Self::Frozen {
+            // SAFETY: the range is in the region of the programs.
+            if let Outcome::Done(done) = unsafe { guard::madvise(range.start, range.len(), advice) } {
+                return done.map_or_else(|errno| -(errno.raw_os_error() as Answer), |()| 0);
+            }
+        }
+        // SAFETY: the range is in the region of the programs.
+        answer(unsafe { libc::madvise(pointer(range.start), range.len(), advice) } as isize)
+    }
+
+    pub(crate) fn lock(self, range: Range<usize>) -> Answer {
+        if self != Self::Plain
+            && let Err(errno) = guard::before_mlock(range.clone())
+        {
+            run::say(&format!("#before_mlock: {errno}"));
+        }
+        // SAFETY: the range is in the region of the programs.
+        answer(unsafe { libc::mlock(pointer(range.start), range.len()) } as isize)
+    }
+
+    pub(crate) fn unlock(self, range: Range<usize>) -> Answer {
+        // SAFETY: the range is in the region of the programs.
+        answer(unsafe { libc::munlock(pointer(range.start), range.len()) } as isize)
+    }
+
+    /// `fork`: the child's number, and 0 in the child.
+    pub(crate) fn fork(self) -> i32 {
+        if self == Self::Plain {
+            // SAFETY: the interpreter has one thread.
+            let child = unsafe { libc::fork() };
+            assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+            return child;
+        }
+        // SAFETY: 1. the interpreter has one thread; 2. see `freeze`.
+        match unsafe { palimpsest_fork::fork() }.expect("fork") {
+            Forked::Parent(child) => child.as_raw_nonzero().get(),
+            Forked::Child => 0,
+        }
+    }
+
+    pub(crate) fn freeze(self) {
+        if self == Self::Plain {
+            return;
+        }
+        let options = Options::new().least(1).measure(Measure::Nothing);
+        // SAFETY: 1. the calls above go through the guards, as the preload object's do (those of a mutant do not, to be caught); 2. and 3. the interpreter
+        // registers no buffers, uses no direct I/O, and has one thread; 4. so it stays.
+        match unsafe { palimpsest_fork::freeze(&options) } {
+            Ok(report) => {
+                run::say(&format!("#frozen {}", report.frozen_bytes()));
+                if let Some(stopped) = report.stopped {
+                    run::say(&format!("#stopped early: {stopped}"));
+                }
+            }
+            Err(error) => {
+                let cause = error.source().map(ToString::to_string);
+                run::say(&format!("#not frozen: {error}: {cause:?}"));
+            }
+        }
+    }
+
+    fn forget(self, range: Range<usize>) {
+        if self != Self::Plain {
+            guard::forget(range);
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! Snapshots of this process, each in a child process of one thread.
+
+#[path = "snapshot/child.rs"]
+mod child;
+#[path = "snapshot/memory.rs"]
+mod memory;
+#[path = "snapshot/programs.rs"]
+mod programs;
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use child::play;
+use memory::{map, page, range, read, write};
+use palimpsest_fork::snapshot::{
+    Descriptors, Ended, Layout, Left, Options, OtherThreads, RestoreError, Restored, Scope, SignalMask, Snapshot,
+    Sweep, TakeError, abandon, enter, take_and_enter,
+};
+
+fn ranges(all: impl Into<Vec<Range<usize>>>) -> Options {
+    Options::new(Scope::Ranges(all.into()))
+}
+
+fn whole() -> Options {
+    Options::new(Scope::Whole)
+}
+
+fn take(options: &Options) -> Snapshot {
+    // SAFETY: 1. the scenario's process has one thread, and does no asynchronous I/O; 2. scenarios use no such calls on memory that they look at for zeros;
+    // 3. they close only what they opened.
+    unsafe { Snapshot::take(options) }.unwrap()
+}
+
+fn restore(snapshot: &mut Snapshot) -> Restored {
+    // SAFETY: 1. as in `take`; 2. scenarios keep values that were made before, or forget them; 3. their claims hold.
+    unsafe { snapshot.restore() }.unwrap()
+}
+
+static COUNTER: AtomicU64 = AtomicU64::new(5);
+thread_local! {
+    static LOCAL: Cell<u64> = const { Cell::new(6) };
+}
+
+#[test]
+fn ranges_come_back() {
+    play("ranges_come_back", || {
+        let memory = map(600);
+        (0..300).for_each(|index| write(memory.wrapping_add(index * page()), 1));
+        for sweep in [Sweep::OnFaults, Sweep::Always, Sweep::Every(1)] {
+            let mut snapshot = take(&ranges([range(memory, 600)]).sweep(sweep));
+            for round in 0..200_usize {
+                // Of the untouched half, too.
+                for index in [round, 2 * round + 1, 599] {
+                    write(memory.wrapping_add(index * page() + round), 9);
+                }
+                let restored = restore(&mut snapshot);
+                assert!(restored.pages >= 2, "{restored:?}");
+                for index in 0..600 {
+                    let at = memory.wrapping_add(index * page());
+                    assert_eq!(read(at), u8::from(index < 300), "page {index} in round {round}, {sweep:?}");
+                    assert_eq!(read(at.wrapping_add(round + usize::from(round == 0))), 0);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn without_faults_there_is_no_sweep() {
+    play("without_faults_there_is_no_sweep", || {
+        let memory = map(64);
+        (0..64).for_each(|index| write(memory.wrapping_add(index * page()), 1));
+        let mut snapshot = take(&ranges([range(memory, 64)]));
+        let mut round = |index: usize| {
+            write(memory.wrapping_add(index * page()), 2);
+            let restored = restore(&mut snapshot);
+            assert_eq!(read(memory.wrapping_add(index * page())), 1);
+            restored
+        };
+        assert!(round(3).swept);
+        let quiet = (0..20).map(|_| round(3)).filter(|restored| !restored.swept && restored.by_memcpy == 1).count();
+        assert!(quiet >= 15, "{quiet} of 20 rounds were without a sweep");
+        assert!(round(4).swept, "a new page is a fault");
+        // Page 4 is not written any more, and is dropped in time.
+        let dropped: usize = (0..200).map(|_| round(3).by_drop).sum();
+        assert!(dropped >= 1, "cold pages stay for ever");
+    });
+}
+
+#[test]
+fn declared_pages_need_no_sweep() {
+    play("declared_pages_need_no_sweep", || {
+        let memory = map(16);
+        (0..16).for_each(|index| write(memory.wrapping_add(index * page()), 1));
+        let mut snapshot = take(&ranges([range(memory, 16)]).sweep(Sweep::Never));
+        snapshot.declare(memory.addr() + 2 * page()..memory.addr() + 4 * page() + 1).unwrap();
+        (0..16).for_each(|index| write(memory.wrapping_add(index * page()), 2));
+        let restored = restore(&mut snapshot);
+        assert_eq!((restored.by_memcpy, restored.swept), (3, false));
+        let values: Vec<u8> = (0..16).map(|index| read(memory.wrapping_add(index * page()))).collect();
+        assert_eq!(values, [2, 2, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]);
+    });
+}
+
+#[test]
+fn what_exceeds_the_budget_is_dropped() {
+    play("what_exceeds_the_budget_is_dropped", || {
+        let memory = map(100);
+        (0..100).for_each(|index| write(memory.wrapping_add(index * page()), 1));
+        let mut snapshot = take(&ranges([range(memory, 100)]).resident(30 * page()));
+        for _ in 0..3 {
+            (0..100).for_each(|index| write(memory.wrapping_add(index * page()), 2));
+            let restored = restore(&mut snapshot);
+            assert_eq!((restored.by_memcpy, restored.by_drop), (30, 70));
+            assert!((0..100).all(|index| read(memory.wrapping_add(index * page())) == 1));
+        }
+    });
+}
+
+#[test]
+fn the_whole_process_comes_back() {
+    play("the_whole_process_comes_back", || {
+        let mut text = String::from("before");
+        let mut snapshot = take(&whole());
+        let (at, capacity) = (text.as_ptr(), text.capacity());
+        for _ in 0..3 {
+            // SAFETY: as many bytes as the string has.
+            unsafe { text.as_bytes_mut() }.copy_from_slice(b"after!");
+            COUNTER.store(50, Relaxed);
+            LOCAL.set(60);
+            std::mem::forget(vec![7_u8; 100_000]);
+            restore(&mut snapshot);
+            assert_eq!((text.as_str(), COUNTER.load(Relaxed), LOCAL.get()), ("before", 5, 6));
+            assert_eq!((text.as_ptr(), text.capacity()), (at, capacity));
+        }
+    });
+}
+
+#[test]
+fn mappings_come_back() {
+    play("mappings_come_back", || {
+        let kept = map(8);
+        (0..8).for_each(|index| write(kept.wrapping_add(index * page()), 3));
+        // SAFETY: below every program break, so it is only told. The C library's own variable is restored memory.
+        let program_break = || unsafe { libc::syscall(libc::SYS_brk, 0) };
+        let before = program_break();
+        let mut snapshot = take(&whole());
+        for _ in 0..2 {
+            let new = map(5);
+            write(new, 1);
+            // SAFETY: the scenario's own memory.
+            assert_eq!(unsafe { libc::munmap(kept.wrapping_add(page()).cast(), 2 * page()) }, 0);
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::mprotect(kept.wrapping_add(5 * page()).cast(), page(), libc::PROT_NONE) }, 0);
+            // SAFETY: moves the break up; what is above it was unused.
+            assert_ne!(unsafe { libc::sbrk(0x4000) }.addr(), usize::MAX);
+            let restored = restore(&mut snapshot);
+            assert!(restored.unmapped >= 5 * page() && restored.remade >= 2 * page(), "{restored:?}");
+            assert_eq!((restored.protected, program_break()), (page(), before));
+            assert!(!palimpsest_sys::extent::is_mapped(range(new, 5)), "a mapping made since is still there");
+            (0..8).for_each(|index| assert_eq!(read(kept.wrapping_add(index * page())), 3));
+        }
+    });
+}
+
+#[test]
+fn a_lost_file_mapping_is_told() {
+    play("a_lost_file_mapping_is_told", || {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
+        // SAFETY: a new mapping at an address that the kernel picks.
+        let text =
+            unsafe { libc::mmap(std::ptr::null_mut(), page(), libc::PROT_READ, libc::MAP_PRIVATE, descriptor, 0) };
+        let mut snapshot = take(&whole());
+        // SAFETY: the scenario's own mapping.
+        assert_eq!(unsafe { libc::munmap(text, page()) }, 0);
+        // SAFETY: as in `restore`.
+        let error = unsafe { snapshot.restore() }.unwrap_err();
+        assert!(matches!(error, RestoreError::Lost { start, .. } if start == text.addr()), "{error}");
+    });
+}
+
+#[test]
+fn targets_are_left_from_signal_handlers_on_stacks_that_are_put_back() {
+    extern "C" fn handler(_: i32) {
+        // SAFETY: 1. the signal is raised inside the call below; 2. the restore that follows undoes what was begun.
+        unsafe { abandon(11) }
+    }
+    play("targets_are_left_from_signal_handlers_on_stacks_that_are_put_back", || {
+        let stack = libc::stack_t { ss_sp: map(16).cast(), ss_flags: 0, ss_size: 16 * page() };
+        // SAFETY: the stack is mapped for good.
+        assert_eq!(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }, 0);
+        // SAFETY: zeroes are a valid action.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        // SAFETY: the handler leaves by `abandon`, which it may.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut()) }, 0);
+        let mut snapshot = take(&whole());
+        for _ in 0..100 {
+            let crash = || {
+                std::mem::forget(String::from("half done"));
+                COUNTER.store(1, Relaxed);
+                // SAFETY: none: it faults, which is what is tested; the handler never returns here.
+                unsafe { std::ptr::without_provenance_mut::<u8>(8).write_volatile(1) };
+            };
+            // SAFETY: as in `restore`.
+            let (ended, _) = unsafe { snapshot.run(SignalMask::Restore, crash) }.unwrap();
+            assert_eq!((ended, COUNTER.load(Relaxed)), (Ended::Abandoned(11), 5));
+        }
+    });
+}
+
+#[test]
+fn rounds_start_with_the_same_stack() {
+    play("rounds_start_with_the_same_stack", || {
+        let mut local = [1_u64; 64];
+        let mut vector = vec![1, 2, 3];
+        let body = |round: palimpsest_fork::snapshot::Round| {
+            assert_eq!(std::hint::black_box(&local), &[1; 64], "in round {}", round.number);
+            assert_eq!((vector.as_slice(), COUNTER.load(Relaxed)), ([1, 2, 3].as_slice(), 5));
+            assert_eq!(round.value as u64, round.number * 3);
+            if round.number == 50 {
+                return vector.len();
+            }
+            local.fill(round.number + 2);
+            vector.extend(0..1000);
+            COUNTER.fetch_add(1, Relaxed);
+            // SAFETY: 1. inside the body; 2. everything is put back.
+            unsafe { abandon((round.value) + 3) }
+        };
+        // SAFETY: as in `take` and `restore`.
+        let len = unsafe { take_and_enter(&whole(), SignalMask::Leave, body) }.unwrap();
+        assert_eq!((len, local, vector.len()), (3, [1; 64], 3));
+    });
+}
+
+#[test]
+fn calls_without_a_snapshot_can_be_left() {
+    play("calls_without_a_snapshot_can_be_left", || {
+        // SAFETY: 1. inside the call; 2. no frame owns anything.
+        assert_eq!(enter(SignalMask::Leave, || unsafe { abandon(3) }), Ended::<()>::Abandoned(3));
+    });
+}
+
+#[test]
+fn descriptors_come_back() {
+    play("descriptors_come_back", || {
+        use std::io::{Read, Seek};
+        use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+        let mut file = std::fs::File::open("/proc/self/exe").unwrap();
+        let mut bytes = [0; 100];
+        file.read_exact(&mut bytes).unwrap();
+        let other = std::fs::File::open("/dev/null").unwrap().into_raw_fd();
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let reader = reader.into_raw_fd();
+        let mut snapshot = take(&whole().descriptors(Descriptors::Restore));
+        for round in 0..3 {
+            file.read_exact(&mut bytes).unwrap();
+            let opened = std::fs::File::open("/dev/zero").unwrap().into_raw_fd();
+            // SAFETY: the scenario's own descriptors.
+            assert_eq!(unsafe { libc::close(other) }, 0);
+            if round == 2 {
+                // SAFETY: as above.
+                assert_eq!(unsafe { libc::close(reader) }, 0);
+            }
+            let restored = restore(&mut snapshot);
+            assert_eq!((restored.closed, restored.reopened), (1, 1), "{restored:?}");
+            assert_eq!(restored.lost, usize::from(round == 2));
+            assert_eq!(file.stream_position().unwrap(), 100);
+            // SAFETY: asks about a number.
+            assert_eq!(unsafe { libc::fcntl(opened, libc::F_GETFD) }, -1);
+            // SAFETY: put back above; given away again below.
+            let null = unsafe { std::fs::File::from_raw_fd(other) };
+            assert_ne!(null.as_raw_fd(), file.as_raw_fd());
+            assert_eq!((&null).read(&mut bytes).unwrap(), 0, "it is /dev/null again");
+            let _ = null.into_raw_fd();
+        }
+    });
+}
+
+#[test]
+fn exceptions_keep_what_is_written() {
+    play("exceptions_keep_what_is_written", || {
+        let memory = map(4);
+        let mut snapshot = take(&whole().except(memory.addr() + page()..memory.addr() + page() + 1));
+        (0..4).for_each(|index| write(memory.wrapping_add(index * page()), 8));
+        restore(&mut snapshot);
+        let values = [0, 1, 2, 3].map(|index| read(memory.wrapping_add(index * page())));
+        assert_eq!(values, [0, 8, 0, 0]);
+    });
+}
+
+#[test]
+fn guards_stay() {
+    play("guards_stay", || {
+        const MADV_GUARD_INSTALL: i32 = 102;
+        let memory = map(8);
+        (0..8).for_each(|index| write(memory.wrapping_add(index * page()), 1));
+        // SAFETY: the scenario's own memory.
+        if unsafe { libc::madvise(memory.wrapping_add(page()).cast(), page(), MADV_GUARD_INSTALL) } != 0 {
+            return println!("skipped: MADV_GUARD_INSTALL needs Linux 6.13");
+        }
+        let snapshot = take(&whole());
+        let told = snapshot
+            .not_taken()
+            .iter()
+            .any(|left| (left.start..left.end).contains(&memory.addr()) && left.reason == Left::Special);
+        assert!(told, "{:x?}", snapshot.not_taken());
+        let mut byte = 0_u8;
+        let from = libc::iovec { iov_base: memory.wrapping_add(page()).cast(), iov_len: 1 };
+        let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let this = i32::try_from(std::process::id()).unwrap();
+        // SAFETY: reads a byte of this process to a local, or fails.
+        let read = unsafe { libc::process_vm_readv(this, &raw const to, 1, &raw const from, 1, 0) };
+        assert_eq!(read, -1, "the guard is gone");
+    });
+}
+
+#[test]
+fn refusals_say_why() {
+    play("refusals_say_why", || {
+        let memory = map(4);
+        let part = 1..page();
+        // SAFETY: as in `take`.
+        let try_take = |options: &Options| unsafe { Snapshot::take(options) }.map(drop).unwrap_err();
+        assert!(matches!(try_take(&ranges([part])), TakeError::Range { reason: Left::Unaligned, .. }));
+        // Nothing is ever mapped there; a hole elsewhere could be filled by the snapshot itself.
+        let nothing = page()..2 * page();
+        assert!(matches!(try_take(&ranges([nothing])), TakeError::Range { reason: Left::Unmapped, .. }));
+        let twice = ranges([range(memory, 1), range(memory, 1)]);
+        assert!(matches!(try_take(&twice), TakeError::Range { reason: Left::Overlapping, .. }));
+        let first = take(&whole());
+        assert!(matches!(try_take(&whole()), TakeError::Another));
+        drop(first);
+        // It sleeps in the kernel, with nothing in memory that says so.
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let other = std::thread::spawn(move || std::io::Read::read(&mut reader, &mut [0]));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(matches!(try_take(&whole()), TakeError::Threads { count: 2 }));
+        let mut snapshot = take(&whole().other_threads(OtherThreads::Asleep).layout(Layout::Trust));
+        restore(&mut snapshot);
+        drop(writer);
+        assert_eq!(other.join().unwrap().unwrap(), 0);
+    });
+}
+
+#[test]
+fn children_restore_their_own_memory() {
+    play("children_restore_their_own_memory", || {
+        let memory = map(8);
+        write(memory, 1);
+        let mut snapshot = take(&ranges([range(memory, 8)]).sweep(Sweep::Always));
+        // SAFETY: this process has one thread.
+        let child = unsafe { libc::fork() };
+        write(memory.wrapping_add(if child == 0 { 3 * page() } else { 0 }), 9);
+        let restored = restore(&mut snapshot);
+        assert_eq!((read(memory), read(memory.wrapping_add(3 * page())), restored.pages), (1, 0, 1));
+        if child == 0 {
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0);
+    });
+}
