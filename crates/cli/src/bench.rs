@@ -19,6 +19,9 @@ use crate::{complain, exit};
 /// Name of the hidden command that measures memory in a process of its own.
 pub(crate) const PROBE: &str = "bench-memory-probe";
 
+/// Name of the hidden command that forks for the suite `fork` in a process of its own.
+pub(crate) const FORK_WORKER: &str = "bench-fork-worker";
+
 /// What to measure and where to leave the results.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -73,6 +76,17 @@ pub(crate) fn probe(contestant: &str) -> ExitCode {
     }
 }
 
+/// Runs the hidden command: forks as `contestant` with a heap of `bytes`, as standard input asks.
+pub(crate) fn fork_worker(contestant: &str, bytes: usize) -> ExitCode {
+    match suites::fork::work(contestant, bytes) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            complain(&failure);
+            exit::FAILED.into()
+        }
+    }
+}
+
 /// Why the command failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
@@ -113,7 +127,8 @@ fn measure(arguments: &Arguments) -> Result<(), Failure> {
         suites: arguments.suites.clone(),
         filter: arguments.filter.clone(),
         effort: if arguments.quick { Effort::Quick } else { Effort::Full },
-        memory_probe: Some(vec![own_file, PROBE.into()]),
+        memory_probe: Some(vec![own_file.clone(), PROBE.into()]),
+        fork_worker: Some(vec![own_file, FORK_WORKER.into()]),
     };
     for path in [&arguments.json, &arguments.html].into_iter().flatten().filter(|path| !is_stdout(path)) {
         ensure_writable(path)?;

@@ -9,10 +9,26 @@ Exit codes of doctor:
 Exit codes of bench:
   0  everything was measured, or skipped with a reason given
   1  a measurement failed, or a result could not be written
-  2  the command line is not understood, or selects nothing";
+  2  the command line is not understood, or selects nothing
+Exit codes of run:
+  the program's own; or, if it was not started:
+  2    the command line is not understood
+  125  the program cannot be frozen, or the preload object is missing
+  126  the program cannot be executed
+  127  the program was not found";
 
 /// A measurement failed, or a result could not be written.
 pub(crate) const FAILED: u8 = 1;
 
 /// The command line is not understood, or selects nothing. Also what clap exits with.
 pub(crate) const USAGE: u8 = 2;
+
+/// A program was not started because it could not be served. With the next two, the numbers of `env(1)`: programs seldom end
+/// with them.
+pub(crate) const REFUSED: u8 = 125;
+
+/// A program is there but cannot be executed.
+pub(crate) const NOT_STARTED: u8 = 126;
+
+/// There is no such program.
+pub(crate) const NOT_FOUND: u8 = 127;

@@ -1,4 +1,4 @@
-//! `palimpsest`: what this machine allows (`doctor`), and what that is worth (`bench`).
+//! `palimpsest`: what this machine allows (`doctor`), what that is worth (`bench`), and programs with it (`run`).
 //!
 //! Exit codes are part of the interface; see [`exit`].
 #![forbid(unsafe_code)]
@@ -6,6 +6,7 @@
 mod bench;
 mod doctor;
 mod exit;
+mod run;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -26,11 +27,21 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Measure Palimpsest against what people do today, in one run.
     Bench(bench::Arguments),
+    /// Run a program with memory that forks in constant time.
+    Run(run::Arguments),
     /// Count the memory that one contestant needs, in this process; `bench` starts it.
     #[command(name = bench::PROBE, hide = true)]
     MemoryProbe {
         /// Last part of the figure's id.
         contestant: String,
+    },
+    /// Fork with a heap of some size as standard input asks, in this process; `bench` starts it.
+    #[command(name = bench::FORK_WORKER, hide = true)]
+    ForkWorker {
+        /// Last part of the figure's id.
+        contestant: String,
+        /// Bytes of the heap.
+        bytes: usize,
     },
 }
 
@@ -38,7 +49,9 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
         Command::MemoryProbe { contestant } => bench::probe(&contestant),
+        Command::ForkWorker { contestant, bytes } => bench::fork_worker(&contestant, bytes),
     }
 }
 

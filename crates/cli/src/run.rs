@@ -1,0 +1,196 @@
+//! `palimpsest run`: starts a program with the preload object, after a look at whether it can be served.
+
+mod arguments;
+mod object;
+mod program;
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+pub(crate) use arguments::Arguments;
+
+use crate::run::arguments::{At, Threads};
+use crate::run::object::ObjectError;
+use crate::run::program::ProgramError;
+use crate::{complain, exit};
+
+/// Starts the program in the place of this one. Comes back only if that fails.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let failure = start(arguments);
+    complain(&failure);
+    match failure {
+        Failure::Program(ProgramError::NotFound { .. }) => exit::NOT_FOUND.into(),
+        Failure::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => exit::NOT_FOUND.into(),
+        Failure::Program(ProgramError::NotExecutable { .. }) | Failure::Exec { .. } => exit::NOT_STARTED.into(),
+        Failure::Program(_) | Failure::Object(_) => exit::REFUSED.into(),
+    }
+}
+
+/// Why the program was not started.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error("cannot execute {}", path.display())]
+    Exec {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn start(arguments: &Arguments) -> Failure {
+    let (object, path) = match find(arguments) {
+        Ok(both) => both,
+        Err(failure) => return failure,
+    };
+    let mut command = Command::new(&path);
+    command.arg0(&arguments.program).args(&arguments.arguments);
+    command.env("LD_PRELOAD", preload(&object, env::var_os("LD_PRELOAD")));
+    command.envs(variables(arguments));
+    Failure::Exec { source: command.exec(), path }
+}
+
+fn find(arguments: &Arguments) -> Result<(PathBuf, PathBuf), Failure> {
+    let object = object::find(env::var_os("PALIMPSEST_PRELOAD").as_deref(), &env::current_exe().unwrap_or_default())?;
+    let path = program::locate(&arguments.program, env::var_os("PATH").as_deref())?;
+    program::check(&path)?;
+    Ok((object, path))
+}
+
+/// The value of `LD_PRELOAD` with the object first. What is there stays: allocators are often preloaded.
+fn preload(object: &Path, present: Option<OsString>) -> OsString {
+    let mut value = object.as_os_str().to_owned();
+    if let Some(present) = present.filter(|present| !present.is_empty()) {
+        value.push(":");
+        value.push(present);
+    }
+    value
+}
+
+/// The object's settings. Those that the command line does not mention stay as they are in the environment.
+fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
+    let mut variables: Vec<(&str, OsString)> = Vec::new();
+    if let Some(At(text)) = &arguments.at {
+        variables.push(("PALIMPSEST_FREEZE", text.into()));
+    }
+    if let Some(place) = &arguments.report {
+        variables.push(("PALIMPSEST_REPORT", place.clone()));
+    }
+    if arguments.huge {
+        variables.push(("PALIMPSEST_HUGE", "collapse".into()));
+    }
+    match arguments.threads {
+        Some(Threads::Stop) => variables.push(("PALIMPSEST_THREADS", "stop".into())),
+        Some(Threads::Refuse) => variables.push(("PALIMPSEST_THREADS", "refuse".into())),
+        None => {}
+    }
+    if !arguments.trust.is_empty() {
+        let names: Vec<&str> = arguments.trust.iter().map(|trusted| trusted.name()).collect();
+        variables.push(("PALIMPSEST_TRUST", names.join(",").into()));
+    }
+    if arguments.dry_run {
+        variables.push(("PALIMPSEST_DRY_RUN", "1".into()));
+        if arguments.report.is_none() && env::var_os("PALIMPSEST_REPORT").is_none() {
+            // A dry run has no other purpose.
+            variables.push(("PALIMPSEST_REPORT", "stderr".into()));
+        }
+    }
+    if arguments.quiet {
+        variables.push(("PALIMPSEST_QUIET", "1".into()));
+    }
+    variables
+}
+
+/// Whether `text` can be an entry of `LD_PRELOAD`.
+fn is_one_entry(text: &OsStr) -> bool {
+    !text.as_bytes().iter().any(|byte| b": \t\n".contains(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(line: &[&str]) -> Result<Arguments, clap::Error> {
+        Line::try_parse_from([&["run"], line].concat()).map(|line| line.arguments)
+    }
+
+    #[test]
+    fn every_flag_becomes_a_variable() {
+        let line = [
+            "--freeze",
+            "--at",
+            "size:512M",
+            "--report=out.txt",
+            "--huge",
+            "--threads",
+            "stop",
+            "--trust",
+            "go,io_uring",
+            "--dry-run",
+            "--quiet",
+            "--",
+            "redis-server",
+            "--port",
+            "0",
+        ];
+        let arguments = parse(&line).expect("a valid line");
+        assert_eq!(arguments.program, "redis-server");
+        assert_eq!(arguments.arguments, ["--port", "0"]);
+        let expected = [
+            ("PALIMPSEST_FREEZE", "size:512M"),
+            ("PALIMPSEST_REPORT", "out.txt"),
+            ("PALIMPSEST_HUGE", "collapse"),
+            ("PALIMPSEST_THREADS", "stop"),
+            ("PALIMPSEST_TRUST", "go,io_uring"),
+            ("PALIMPSEST_DRY_RUN", "1"),
+            ("PALIMPSEST_QUIET", "1"),
+        ];
+        assert_eq!(variables(&arguments), expected.map(|(name, value)| (name, value.into())));
+    }
+
+    #[test]
+    fn without_flags_the_environment_decides() {
+        assert!(variables(&parse(&["--freeze", "true"]).expect("a valid line")).is_empty());
+        let reported = parse(&["--freeze", "--report", "--", "true"]).expect("a valid line");
+        assert_eq!(variables(&reported), [("PALIMPSEST_REPORT", "stderr".into())]);
+    }
+
+    #[test]
+    fn wrong_lines_are_usage_errors() {
+        for line in [
+            &["--", "true"][..],
+            &["--freeze"],
+            &["--freeze", "--at", "never", "true"],
+            &["--freeze", "--at", "fork:0", "true"],
+            &["--freeze", "--at", "size:1T", "true"],
+            &["--freeze", "--threads", "some", "true"],
+            &["--freeze", "--trust", "rust", "true"],
+        ] {
+            assert_eq!(parse(line).expect_err(&format!("{line:?}")).exit_code(), i32::from(exit::USAGE), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_preloaded_already_stays() {
+        let object = Path::new("/a/x.so");
+        assert_eq!(preload(object, None), "/a/x.so");
+        assert_eq!(preload(object, Some("".into())), "/a/x.so");
+        assert_eq!(preload(object, Some("jemalloc.so".into())), "/a/x.so:jemalloc.so");
+    }
+}

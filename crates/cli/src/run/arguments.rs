@@ -1,0 +1,103 @@
+//! The command line of `palimpsest run`.
+
+use std::ffi::OsString;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+
+/// What to run, and how.
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
+pub(crate) struct Arguments {
+    /// Freeze its memory at a fork, so that this and later forks take constant time.
+    #[arg(long, required = true)]
+    pub(crate) freeze: bool,
+    /// When, if not at the first fork that is worth it: `fork` (the first), `fork:N`, `signal:NAME` (at the fork after it) or `size:BYTES` (the first fork with so
+    /// much memory; suffixes K, M, G).
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) at: Option<At>,
+    /// Tell what was frozen and what it gains: on standard error, or `fd:N`, or appended to a file.
+    #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "stderr")]
+    pub(crate) report: Option<OsString>,
+    /// Ask for huge pages (MADV_COLLAPSE).
+    #[arg(long)]
+    pub(crate) huge: bool,
+    /// What to do if the program has other threads when it is time.
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) threads: Option<Threads>,
+    /// Hazards that you answer for.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) trust: Vec<Trusted>,
+    /// Change nothing, only report what a freeze would do.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Do not tell why a program was not frozen.
+    #[arg(long)]
+    pub(crate) quiet: bool,
+    /// The program, looked for in PATH.
+    #[arg(value_name = "CMD")]
+    pub(crate) program: OsString,
+    /// Its arguments.
+    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<OsString>,
+}
+
+/// What to do about other threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Threads {
+    /// Leave the program unfrozen.
+    Refuse,
+    /// Hold them still for the time.
+    Stop,
+}
+
+/// A hazard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Trusted {
+    /// A runtime manages memory by system calls of its own, but discards none.
+    Go,
+    /// io_uring buffers are not in private memory.
+    #[value(name = "io_uring")]
+    IoUring,
+    /// All memory is locked, and may be held twice.
+    Locked,
+    /// The program's seccomp filters allow what a freeze needs.
+    Seccomp,
+}
+
+impl Trusted {
+    /// Its name, on the command line as in the variable.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Go => "go",
+            Self::IoUring => "io_uring",
+            Self::Locked => "locked",
+            Self::Seccomp => "seccomp",
+        }
+    }
+}
+
+/// A moment, in the words of the preload object, which reads it again: so only its form is checked here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct At(pub(crate) String);
+
+/// A moment that the preload object would not understand.
+#[derive(Debug, thiserror::Error)]
+#[error("allowed: fork, fork:N with N from 1, signal:NAME, size:BYTES with an optional suffix K, M or G")]
+pub(crate) struct NoMoment;
+
+impl FromStr for At {
+    type Err = NoMoment;
+
+    fn from_str(text: &str) -> Result<Self, NoMoment> {
+        let is_number = |digits: &str| digits.parse::<u64>().is_ok() && !digits.starts_with('+');
+        let is_known = match text.split_once(':') {
+            None => text == "fork",
+            Some(("fork", number)) => is_number(number) && number.bytes().any(|digit| digit != b'0'),
+            Some(("signal", name)) => !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+            Some(("size", bytes)) => is_number(bytes.strip_suffix(['K', 'M', 'G']).unwrap_or(bytes)),
+            Some(_) => false,
+        };
+        if is_known { Ok(Self(text.to_owned())) } else { Err(NoMoment) }
+    }
+}

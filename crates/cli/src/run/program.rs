@@ -1,0 +1,232 @@
+//! Whether the dynamic linker would load the preload object into a program.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::process::{getgid, getuid};
+
+mod elf;
+
+use elf::{Linking, NotElf};
+
+/// Why a program cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProgramError {
+    #[error("{}: not found; give its path or add its folder to PATH", name.display())]
+    NotFound { name: OsString },
+    #[error("{}: not executable; is it the file that you mean?", path.display())]
+    NotExecutable { path: PathBuf },
+    #[error("cannot read {}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} is neither an ELF program nor a script with `#!`; name a program", path.display())]
+    NoProgram {
+        path: PathBuf,
+        #[source]
+        source: NotElf,
+    },
+    #[error("{} is for another architecture (ELF machine {machine}); it cannot be run with an object for this one", path.display())]
+    Foreign { path: PathBuf, machine: u16 },
+    #[error("{} is statically linked, so that nothing can be preloaded; link it dynamically, or use the crate palimpsest-fork in it", path.display())]
+    Static { path: PathBuf },
+    #[error("{} uses the dynamic linker {}, not that of glibc, for which the object is made; use a build for glibc", path.display(), linker.display())]
+    OtherLibrary { path: PathBuf, linker: PathBuf },
+    #[error("{} gets more rights when it is started (set-user-id, set-group-id or capabilities), and then nothing is preloaded; start it as the user that it becomes", path.display())]
+    Privileged { path: PathBuf },
+    #[error("{} is a script whose interpreters are scripts, more than {DEPTH} deep; name the program behind them", path.display())]
+    TooDeep { path: PathBuf },
+}
+
+/// The kernel follows so many interpreters (`exec_binprm` in `fs/exec.c`).
+const DEPTH: usize = 5;
+
+/// The file that executing `name` would start: itself if it has a slash, else the first in `path`.
+///
+/// # Errors
+///
+/// There is none, or it is not executable.
+pub(crate) fn locate(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramError> {
+    let candidates: Vec<PathBuf> = if name.as_bytes().contains(&b'/') {
+        vec![name.into()]
+    } else {
+        // What the C library takes if there is no PATH.
+        let folders = path.unwrap_or(OsStr::new("/bin:/usr/bin"));
+        std::env::split_paths(folders).map(|folder| folder.join(name)).collect()
+    };
+    let mut refused = None;
+    for candidate in candidates {
+        let Ok(found) = fs::metadata(&candidate) else { continue };
+        if found.is_file() && found.mode() & 0o111 != 0 {
+            return Ok(candidate);
+        }
+        refused.get_or_insert(candidate);
+    }
+    Err(match refused {
+        Some(path) => ProgramError::NotExecutable { path },
+        None => ProgramError::NotFound { name: name.to_owned() },
+    })
+}
+
+/// Looks at a program, or at the interpreter of a script.
+///
+/// # Errors
+///
+/// Why nothing would be preloaded.
+pub(crate) fn check(path: &Path) -> Result<(), ProgramError> {
+    let mut path = path.to_owned();
+    for _ in 0..DEPTH {
+        let read = |source| ProgramError::Read { path: path.clone(), source };
+        let mut file = File::open(&path).map_err(read)?;
+        // The kernel looks at the first 256 bytes (`BINPRM_BUF_SIZE`).
+        let mut start = Vec::new();
+        (&mut file).take(256).read_to_end(&mut start).map_err(read)?;
+        let Some(script) = interpreter(&start) else { return check_elf(path, &file) };
+        path = match script {
+            Interpreter::Program(program) => program,
+            // `env` is served; but the program that it becomes is the one that matters.
+            Interpreter::ByEnv(name) => locate(&name, std::env::var_os("PATH").as_deref())?,
+        };
+    }
+    Err(ProgramError::TooDeep { path })
+}
+
+fn check_elf(path: PathBuf, file: &File) -> Result<(), ProgramError> {
+    let linking = match elf::linking(file) {
+        Ok(linking) => linking,
+        Err(source) => return Err(ProgramError::NoProgram { path, source }),
+    };
+    match linking {
+        Linking::Foreign { machine } => Err(ProgramError::Foreign { path, machine: machine.0 }),
+        Linking::Static => Err(ProgramError::Static { path }),
+        // `ld-linux-x86-64.so.2`, `ld-linux-aarch64.so.1`; musl's is `ld-musl-…`.
+        Linking::Dynamic { linker } if !file_name(&linker).starts_with(b"ld-linux") => {
+            Err(ProgramError::OtherLibrary { path, linker })
+        }
+        Linking::Dynamic { .. } if is_privileged(&path, file) => Err(ProgramError::Privileged { path }),
+        Linking::Dynamic { .. } => Ok(()),
+    }
+}
+
+fn file_name(path: &Path) -> &[u8] {
+    path.file_name().unwrap_or_default().as_bytes()
+}
+
+/// Whether starting the file gives rights that its caller lacks, which makes the dynamic linker ignore `LD_PRELOAD`.
+fn is_privileged(path: &Path, file: &File) -> bool {
+    const SET_USER_ID: u32 = 0o4000;
+    const SET_GROUP_ID: u32 = 0o2000;
+    let Ok(found) = file.metadata() else { return false };
+    let (user, group) = (getuid(), getgid());
+    if found.mode() & SET_USER_ID != 0 && found.uid() != user.as_raw() {
+        return true;
+    }
+    if found.mode() & SET_GROUP_ID != 0 && found.gid() != group.as_raw() {
+        return true;
+    }
+    // Capabilities of the file change nothing for root.
+    let mut nothing: [u8; 0] = [];
+    !user.is_root() && rustix::fs::getxattr(path, "security.capability", &mut nothing).is_ok_and(|length| length > 0)
+}
+
+#[derive(PartialEq, Eq, Debug)]
+enum Interpreter {
+    Program(PathBuf),
+    /// Named to `env`, which looks for it in PATH.
+    ByEnv(OsString),
+}
+
+/// The interpreter of a script that starts like this.
+fn interpreter(start: &[u8]) -> Option<Interpreter> {
+    let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let mut words = line.split(|byte| b" \t".contains(byte)).filter(|word| !word.is_empty());
+    let program = Path::new(OsStr::from_bytes(words.next()?));
+    if file_name(program) == b"env" {
+        // Options and settings come before the name.
+        let name = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='));
+        if let Some(name) = name {
+            return Some(Interpreter::ByEnv(OsStr::from_bytes(name).to_owned()));
+        }
+    }
+    Some(Interpreter::Program(program.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn interpreters_are_read_as_the_kernel_and_env_do() {
+        let program = |path: &str| Some(Interpreter::Program(path.into()));
+        let by_env = |name: &str| Some(Interpreter::ByEnv(name.into()));
+        assert_eq!(interpreter(b"#!/bin/sh\necho\n"), program("/bin/sh"));
+        assert_eq!(interpreter(b"#! /usr/bin/python3 -u\n"), program("/usr/bin/python3"));
+        assert_eq!(interpreter(b"#!/usr/bin/env python3\n"), by_env("python3"));
+        assert_eq!(interpreter(b"#!/usr/bin/env -S A=1 ruby -w\n"), by_env("ruby"));
+        assert_eq!(interpreter(b"#!/usr/bin/env\n"), program("/usr/bin/env"));
+        assert_eq!(interpreter(b"\x7fELF"), None);
+        assert_eq!(interpreter(b"#!\n"), None);
+    }
+
+    fn script(folder: &Path, name: &str, text: &str) -> PathBuf {
+        let path = folder.join(name);
+        fs::write(&path, text).expect("it can be written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        path
+    }
+
+    #[test]
+    fn programs_and_scripts_of_this_machine_are_served() {
+        let shell = locate(OsStr::new("sh"), None).expect("there is a shell");
+        check(&shell).expect("it is dynamic");
+        let folder = tempfile::tempdir().expect("a folder");
+        check(&script(folder.path(), "a", "#!/bin/sh\n")).expect("its interpreter is dynamic");
+        let b = format!("#!{}\n", folder.path().join("a").display());
+        check(&script(folder.path(), "b", &b)).expect("a script of a script");
+        let own = std::env::current_exe().expect("it has a path");
+        check(&own).expect("this test is dynamic");
+    }
+
+    #[test]
+    fn what_cannot_be_served_says_why() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let text = script(folder.path(), "text", "just text\n");
+        assert!(matches!(check(&text), Err(ProgramError::NoProgram { .. })));
+        let itself = folder.path().join("itself");
+        script(folder.path(), "itself", &format!("#!{}\n", itself.display()));
+        assert!(matches!(check(&itself), Err(ProgramError::TooDeep { .. })));
+        let missing = script(folder.path(), "missing", "#!/nonexistent/interpreter\n");
+        assert!(matches!(check(&missing), Err(ProgramError::Read { .. })));
+        let by_env = script(folder.path(), "by_env", "#!/usr/bin/env no-such-interpreter\n");
+        assert!(matches!(check(&by_env), Err(ProgramError::NotFound { .. })));
+        assert!(matches!(locate(OsStr::new("no-such-program"), None), Err(ProgramError::NotFound { .. })));
+        let plain = folder.path().join("plain");
+        fs::write(&plain, "").expect("it can be written");
+        assert!(matches!(locate(plain.as_os_str(), None), Err(ProgramError::NotExecutable { .. })));
+        assert!(matches!(locate(folder.path().as_os_str(), None), Err(ProgramError::NotExecutable { .. })));
+    }
+
+    #[test]
+    fn a_program_of_another_user_with_his_rights_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let copy = folder.path().join("copy");
+        fs::copy("/bin/sh", &copy).expect("it can be copied");
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o4755)).expect("it is ours");
+        check(&copy).expect("one's own rights are no more");
+        if std::os::unix::fs::chown(&copy, Some(getuid().as_raw() + 1), None).is_err() {
+            println!("skipped: only root can give a file away");
+            return;
+        }
+        // Giving it away has dropped the bit.
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o4755)).expect("root may");
+        assert!(matches!(check(&copy), Err(ProgramError::Privileged { .. })));
+    }
+}

@@ -1,0 +1,229 @@
+//! The heap of this object itself, apart from the program's.
+//!
+//! A fork may happen in a signal handler that interrupted the program's `malloc`, whose locks are then held for ever;
+//! and what freezes the program's heap should not change it. Freezing and reporting are rare and need little.
+//!
+//! Blocks of a power of two come from one region and go back to a list for their size; larger ones, and those for which the
+//! region has no room, are mappings. The lock is only ever tried: where it is held, by another thread or by the code that a
+//! signal handler interrupted, a block is mapped instead of taken, or lost instead of given back.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::UnsafeCell;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::arch::system_call;
+
+/// Address space for blocks. Only what is used of it becomes memory.
+const REGION: usize = 16 << 20;
+/// The smallest block, which also holds the link of a list.
+const LEAST_SHIFT: u32 = 4;
+/// The largest block from the region.
+const MOST_SHIFT: u32 = 18;
+const CLASSES: usize = (MOST_SHIFT - LEAST_SHIFT + 1) as usize;
+
+/// The allocator.
+pub(crate) struct OwnHeap {
+    /// Held: `state` belongs to the thread that set it. Set with `Acquire`, cleared with `Release` in
+    /// [`OwnHeap::with_state`]: so the next holder sees the lists as the last one left them.
+    is_locked: AtomicBool,
+    state: UnsafeCell<State>,
+}
+
+struct State {
+    /// Start of the region; null before the first use.
+    base: *mut u8,
+    /// Bytes of the region that were handed out at least once.
+    used: usize,
+    /// For each class, a block that was given back; its first bytes hold the next.
+    free: [*mut u8; CLASSES],
+}
+
+// SAFETY: `state` is touched only by the holder of `is_locked`, one at a time.
+unsafe impl Sync for OwnHeap {}
+
+impl OwnHeap {
+    pub(crate) const fn new() -> Self {
+        Self {
+            is_locked: AtomicBool::new(false),
+            state: UnsafeCell::new(State { base: ptr::null_mut(), used: 0, free: [ptr::null_mut(); CLASSES] }),
+        }
+    }
+
+    /// Runs `under` with the state, unless somebody else holds it.
+    fn with_state<T>(&self, under: impl FnOnce(&mut State) -> T) -> Option<T> {
+        // Acquire: partner of the store below.
+        if self.is_locked.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: the lock is ours, so that no other reference to the state lives.
+        let state = unsafe { &mut *self.state.get() };
+        let result = under(state);
+        // Release: partner of the swap above.
+        self.is_locked.store(false, Ordering::Release);
+        Some(result)
+    }
+}
+
+/// The class of a block, or `None` if it must be mapped.
+fn class(layout: Layout) -> Option<u32> {
+    let shift = layout.size().max(layout.align()).max(1).checked_next_power_of_two()?.trailing_zeros().max(LEAST_SHIFT);
+    (shift <= MOST_SHIFT).then_some(shift)
+}
+
+impl State {
+    fn take(&mut self, shift: u32) -> Option<*mut u8> {
+        let list = self.free.get_mut((shift - LEAST_SHIFT) as usize)?;
+        let first = *list;
+        if !first.is_null() {
+            // SAFETY: a free block is at least as large and aligned as a pointer, and holds the next one of its list.
+            *list = unsafe { link(first).read() };
+            return Some(first);
+        }
+        if self.base.is_null() {
+            self.base = map(REGION)?;
+        }
+        // The region is aligned to pages only, and so are larger blocks: nothing here asks for more.
+        let start = self.used.checked_next_multiple_of((1 << shift).min(rustix::param::page_size()))?;
+        let end = start.checked_add(1 << shift).filter(|&end| end <= REGION)?;
+        self.used = end;
+        // SAFETY: `start` lies within the region.
+        Some(unsafe { self.base.add(start) })
+    }
+
+    fn holds(&self, block: *mut u8) -> bool {
+        !self.base.is_null() && (self.base.addr()..self.base.addr() + REGION).contains(&block.addr())
+    }
+
+    fn give_back(&mut self, block: *mut u8, shift: u32) {
+        let Some(list) = self.free.get_mut((shift - LEAST_SHIFT) as usize) else { return };
+        // SAFETY: the block was handed out with this class, so that it can hold a pointer, and its user is done with it.
+        unsafe { link(block).write(*list) };
+        *list = block;
+    }
+}
+
+// SAFETY: blocks are distinct, as large as asked for, aligned to the smaller of their size and a page, and stay until given
+// back; `alloc` refuses larger alignments.
+unsafe impl GlobalAlloc for OwnHeap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.align() > rustix::param::page_size() {
+            return ptr::null_mut();
+        }
+        let block = class(layout).and_then(|shift| self.with_state(|state| state.take(shift)).flatten());
+        block.or_else(|| map(mapped_length(layout)?)).unwrap_or(ptr::null_mut())
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        match self.with_state(|state| {
+            let is_held = state.holds(block);
+            if let (true, Some(shift)) = (is_held, class(layout)) {
+                state.give_back(block, shift);
+            }
+            is_held
+        }) {
+            // Whether it is a mapping is unknown without the state: it is lost.
+            None | Some(true) => {}
+            Some(false) => unmap(block, mapped_length(layout).unwrap_or(0)),
+        }
+    }
+}
+
+/// Where a free block holds the next one.
+fn link(block: *mut u8) -> *mut *mut u8 {
+    block.cast()
+}
+
+fn mapped_length(layout: Layout) -> Option<usize> {
+    layout.size().max(1).checked_next_multiple_of(rustix::param::page_size())
+}
+
+/// Memory from the kernel, past the functions of this object.
+fn map(length: usize) -> Option<*mut u8> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: makes a mapping at a place that the kernel chooses, which nobody uses.
+    let answer =
+        unsafe { system_call(libc::SYS_mmap, [0, length, protection as usize, flags as usize, usize::MAX, 0]) };
+    // The kernel gives no address in the upper half, and errors are negative.
+    (answer > 0).then(|| ptr::with_exposed_provenance_mut(answer.cast_unsigned()))
+}
+
+fn unmap(block: *mut u8, length: usize) {
+    // SAFETY: the block is a mapping of this length that `map` made, and its user is done with it.
+    unsafe { system_call(libc::SYS_munmap, [block.expose_provenance(), length, 0, 0, 0, 0]) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(size: usize, align: usize) -> Layout {
+        Layout::from_size_align(size, align).expect("a valid layout")
+    }
+
+    #[test]
+    fn blocks_are_apart_aligned_and_used_again() {
+        let heap = OwnHeap::new();
+        let mut blocks: Vec<(*mut u8, Layout)> = Vec::new();
+        for (size, align) in [(1, 1), (8, 8), (24, 8), (100, 64), (4096, 4096), (5000, 8), (1 << 18, 16), (1 << 20, 8)]
+        {
+            let layout = layout(size, align);
+            // SAFETY: the size is not zero.
+            let block = unsafe { heap.alloc(layout) };
+            assert!(!block.is_null() && block.addr() % align == 0);
+            // SAFETY: the block is that long.
+            unsafe { block.write_bytes(blocks.len() as u8 + 1, size) };
+            blocks.push((block, layout));
+        }
+        for (index, (block, layout)) in blocks.iter().enumerate() {
+            for place in [0, layout.size() - 1] {
+                // SAFETY: within the block.
+                let byte = unsafe { block.add(place) };
+                // SAFETY: the whole block was written.
+                assert_eq!(unsafe { byte.read() }, index as u8 + 1);
+            }
+        }
+        for (block, layout) in &blocks {
+            // SAFETY: it came from this heap with this layout, and is not used any more.
+            unsafe { heap.dealloc(*block, *layout) };
+        }
+        // SAFETY: the size is not zero.
+        let again = unsafe { heap.alloc(layout(20, 8)) };
+        assert_eq!(again, blocks[2].0, "a block of 32 bytes was free");
+    }
+
+    #[test]
+    fn while_the_lock_is_held_blocks_are_mappings() {
+        let heap = OwnHeap::new();
+        let layout = layout(100, 8);
+        let block = heap.with_state(|_| {
+            // SAFETY: the size is not zero.
+            unsafe { heap.alloc(layout) }
+        });
+        let block = block.expect("the lock was free");
+        assert!(!block.is_null());
+        assert_eq!(heap.with_state(|state| state.holds(block)), Some(false));
+        // SAFETY: it came from this heap with this layout, and is not used any more.
+        unsafe { heap.dealloc(block, layout) };
+    }
+
+    #[test]
+    fn a_full_region_is_no_end() {
+        let heap = OwnHeap::new();
+        let layout = layout(1 << MOST_SHIFT, 8);
+        let mut places = std::collections::BTreeSet::new();
+        for _ in 0..REGION / (1 << MOST_SHIFT) + 4 {
+            // SAFETY: the size is not zero.
+            let block = unsafe { heap.alloc(layout) };
+            assert!(!block.is_null());
+            assert!(places.insert(block), "handed out twice");
+        }
+    }
+
+    #[test]
+    fn alignment_beyond_a_page_is_refused() {
+        // SAFETY: the size is not zero.
+        assert!(unsafe { OwnHeap::new().alloc(layout(1 << 16, 1 << 17)) }.is_null());
+    }
+}

@@ -1,0 +1,164 @@
+//! AArch64: number in `x8`, arguments in `x0` to `x5` (`syscall(2)`).
+
+use std::arch::{asm, naked_asm};
+use std::ffi::c_long;
+
+use crate::{errno, memory};
+
+/// Makes the system call `number`, and gives what the kernel answers: `-errno` for an error.
+///
+/// # Safety
+///
+/// 1. The call with these arguments must be sound here: what it does is the caller's matter.
+pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize {
+    let answer: isize;
+    // SAFETY: contract 1; the kernel changes x0 and no other register, and uses no stack of ours.
+    unsafe {
+        asm!(
+            "svc #0",
+            in("x8") number,
+            inlateout("x0") arguments[0] => answer,
+            in("x1") arguments[1],
+            in("x2") arguments[2],
+            in("x3") arguments[3],
+            in("x4") arguments[4],
+            in("x5") arguments[5],
+            options(nostack),
+        );
+    }
+    answer
+}
+
+/// `syscall(3)`. Calls about memory go to [`memory::syscall`], all others to the kernel without a stack frame of ours,
+/// as in the C library: the child of a `clone` through here must find no return address but its caller's.
+///
+/// Not variadic, which Rust cannot define: all seven arguments are in registers for both kinds of function.
+///
+/// # Safety
+///
+/// 1. As for [`system_call`].
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    first: c_long,
+    second: c_long,
+    third: c_long,
+    fourth: c_long,
+    fifth: c_long,
+    sixth: c_long,
+) -> c_long {
+    naked_asm!(
+        // `bti c`
+        "hint #34",
+        "cmp x0, #{madvise}",
+        "b.eq 2f",
+        "cmp x0, #{mremap}",
+        "b.eq 2f",
+        "cmp x0, #{mmap}",
+        "b.eq 2f",
+        "cmp x0, #{munmap}",
+        "b.eq 2f",
+        "cmp x0, #{mlock}",
+        "b.eq 2f",
+        "cmp x0, #{mlock2}",
+        "b.eq 2f",
+        "cmp x0, #{mlockall}",
+        "b.eq 2f",
+        "mov x8, x0",
+        "mov x0, x1",
+        "mov x1, x2",
+        "mov x2, x3",
+        "mov x3, x4",
+        "mov x4, x5",
+        "mov x5, x6",
+        "svc #0",
+        // The last 4095 numbers are errors (`include/linux/err.h`).
+        "cmn x0, #4095",
+        "b.hs 3f",
+        "ret",
+        "2:",
+        "b {watched}",
+        "3:",
+        "b {failed}",
+        madvise = const libc::SYS_madvise,
+        mremap = const libc::SYS_mremap,
+        mmap = const libc::SYS_mmap,
+        munmap = const libc::SYS_munmap,
+        mlock = const libc::SYS_mlock,
+        mlock2 = const libc::SYS_mlock2,
+        mlockall = const libc::SYS_mlockall,
+        watched = sym memory::syscall,
+        failed = sym errno::answer,
+    )
+}
+
+/// `syscall(3)` for this object's own code: nothing is looked at.
+///
+/// # Safety
+///
+/// 1. As for [`system_call`].
+#[cfg(not(test))]
+#[unsafe(naked)]
+unsafe extern "C" fn own_syscall(
+    number: c_long,
+    first: c_long,
+    second: c_long,
+    third: c_long,
+    fourth: c_long,
+    fifth: c_long,
+    sixth: c_long,
+) -> c_long {
+    naked_asm!(
+        "mov x8, x0",
+        "mov x0, x1",
+        "mov x1, x2",
+        "mov x2, x3",
+        "mov x3, x4",
+        "mov x4, x5",
+        "mov x5, x6",
+        "svc #0",
+        // The last 4095 numbers are errors (`include/linux/err.h`).
+        "cmn x0, #4095",
+        "b.hs 3f",
+        "ret",
+        "3:",
+        "b {failed}",
+        failed = sym errno::answer,
+    )
+}
+
+// The targets of `--wrap` (`build.rs`). Hidden, so that no other object is bound to them.
+#[cfg(not(test))]
+std::arch::global_asm!(
+    ".macro palimpsest_own name, target",
+    ".hidden __wrap_\\name",
+    ".globl __wrap_\\name",
+    ".type __wrap_\\name, %function",
+    "__wrap_\\name:",
+    "b \\target",
+    ".size __wrap_\\name, . - __wrap_\\name",
+    ".endm",
+    ".pushsection .text.palimpsest_own, \"ax\", %progbits",
+    "palimpsest_own fork, {fork}",
+    "palimpsest_own madvise, {madvise}",
+    "palimpsest_own mremap, {mremap}",
+    "palimpsest_own mmap, {mmap}",
+    "palimpsest_own mmap64, {mmap}",
+    "palimpsest_own munmap, {munmap}",
+    "palimpsest_own mlock, {mlock}",
+    "palimpsest_own mlock2, {mlock2}",
+    "palimpsest_own mlockall, {mlockall}",
+    "palimpsest_own syscall, {syscall}",
+    ".popsection",
+    ".purgem palimpsest_own",
+    fork = sym crate::fork::plain,
+    madvise = sym memory::own::madvise,
+    mremap = sym memory::own::mremap,
+    mmap = sym memory::own::mmap,
+    munmap = sym memory::own::munmap,
+    mlock = sym memory::own::mlock,
+    mlock2 = sym memory::own::mlock2,
+    mlockall = sym memory::own::mlockall,
+    syscall = sym own_syscall,
+);

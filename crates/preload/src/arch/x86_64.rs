@@ -1,0 +1,168 @@
+//! x86-64: number in `rax`, arguments in `rdi`, `rsi`, `rdx`, `r10`, `r8`, `r9` (`syscall(2)`).
+
+use std::arch::{asm, naked_asm};
+use std::ffi::c_long;
+
+use crate::{errno, memory};
+
+/// Makes the system call `number`, and gives what the kernel answers: `-errno` for an error.
+///
+/// # Safety
+///
+/// 1. The call with these arguments must be sound here: what it does is the caller's matter.
+pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize {
+    let answer: isize;
+    // SAFETY: contract 1; the kernel changes rax, rcx and r11 and no other register, and uses no stack of ours.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => answer,
+            in("rdi") arguments[0],
+            in("rsi") arguments[1],
+            in("rdx") arguments[2],
+            in("r10") arguments[3],
+            in("r8") arguments[4],
+            in("r9") arguments[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    answer
+}
+
+/// `syscall(3)`. Calls about memory go to [`memory::syscall`], all others to the kernel without a stack frame of ours,
+/// as in the C library: the child of a `clone` through here must find no return address but its caller's.
+///
+/// Not variadic, which Rust cannot define: the first six arguments are in registers and the seventh at `rsp + 8` for
+/// both kinds of function, and reading one that was not passed is harmless.
+///
+/// # Safety
+///
+/// 1. As for [`system_call`].
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    first: c_long,
+    second: c_long,
+    third: c_long,
+    fourth: c_long,
+    fifth: c_long,
+    sixth: c_long,
+) -> c_long {
+    naked_asm!(
+        "endbr64",
+        "cmp rdi, {madvise}",
+        "je 2f",
+        "cmp rdi, {mremap}",
+        "je 2f",
+        "cmp rdi, {mmap}",
+        "je 2f",
+        "cmp rdi, {munmap}",
+        "je 2f",
+        "cmp rdi, {mlock}",
+        "je 2f",
+        "cmp rdi, {mlock2}",
+        "je 2f",
+        "cmp rdi, {mlockall}",
+        "je 2f",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "syscall",
+        // The last 4095 numbers are errors (`include/linux/err.h`).
+        "cmp rax, -4095",
+        "jae 3f",
+        "ret",
+        "2:",
+        "jmp {watched}",
+        "3:",
+        "mov rdi, rax",
+        "jmp {failed}",
+        madvise = const libc::SYS_madvise,
+        mremap = const libc::SYS_mremap,
+        mmap = const libc::SYS_mmap,
+        munmap = const libc::SYS_munmap,
+        mlock = const libc::SYS_mlock,
+        mlock2 = const libc::SYS_mlock2,
+        mlockall = const libc::SYS_mlockall,
+        watched = sym memory::syscall,
+        failed = sym errno::answer,
+    )
+}
+
+/// `syscall(3)` for this object's own code: nothing is looked at.
+///
+/// # Safety
+///
+/// 1. As for [`system_call`].
+#[cfg(not(test))]
+#[unsafe(naked)]
+unsafe extern "C" fn own_syscall(
+    number: c_long,
+    first: c_long,
+    second: c_long,
+    third: c_long,
+    fourth: c_long,
+    fifth: c_long,
+    sixth: c_long,
+) -> c_long {
+    naked_asm!(
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "syscall",
+        // The last 4095 numbers are errors (`include/linux/err.h`).
+        "cmp rax, -4095",
+        "jae 3f",
+        "ret",
+        "3:",
+        "mov rdi, rax",
+        "jmp {failed}",
+        failed = sym errno::answer,
+    )
+}
+
+// The targets of `--wrap` (`build.rs`). Hidden, so that no other object is bound to them.
+#[cfg(not(test))]
+std::arch::global_asm!(
+    ".macro palimpsest_own name, target",
+    ".hidden __wrap_\\name",
+    ".globl __wrap_\\name",
+    ".type __wrap_\\name, @function",
+    "__wrap_\\name:",
+    "jmp \\target",
+    ".size __wrap_\\name, . - __wrap_\\name",
+    ".endm",
+    ".pushsection .text.palimpsest_own, \"ax\", @progbits",
+    "palimpsest_own fork, {fork}",
+    "palimpsest_own madvise, {madvise}",
+    "palimpsest_own mremap, {mremap}",
+    "palimpsest_own mmap, {mmap}",
+    "palimpsest_own mmap64, {mmap}",
+    "palimpsest_own munmap, {munmap}",
+    "palimpsest_own mlock, {mlock}",
+    "palimpsest_own mlock2, {mlock2}",
+    "palimpsest_own mlockall, {mlockall}",
+    "palimpsest_own syscall, {syscall}",
+    ".popsection",
+    ".purgem palimpsest_own",
+    fork = sym crate::fork::plain,
+    madvise = sym memory::own::madvise,
+    mremap = sym memory::own::mremap,
+    mmap = sym memory::own::mmap,
+    munmap = sym memory::own::munmap,
+    mlock = sym memory::own::mlock,
+    mlock2 = sym memory::own::mlock2,
+    mlockall = sym memory::own::mlockall,
+    syscall = sym own_syscall,
+);

@@ -1,0 +1,118 @@
+//! Taking this object out of `LD_PRELOAD`, so that programs which this one executes run without it.
+
+use std::ffi::{CStr, c_char};
+
+/// The file name under which this object is installed.
+pub(crate) const OBJECT: &[u8] = b"libpalimpsest_preload.so";
+
+const VARIABLE: &[u8] = b"LD_PRELOAD=";
+
+/// Removes every entry for this object from the variable, and the variable if nothing else is in it.
+///
+/// Strings are changed where they are, because the C library's functions would allocate before the program's `main`.
+///
+/// # Safety
+///
+/// 1. `environment` must be null or a null-terminated array of C strings, all writable.
+/// 2. No other thread may use the environment.
+pub(crate) unsafe fn leave_preload(environment: *mut *mut c_char) {
+    if environment.is_null() {
+        return;
+    }
+    let mut place = environment;
+    loop {
+        // SAFETY: contract 1; the walk stops at the null.
+        let string = unsafe { place.read() };
+        if string.is_null() {
+            return;
+        }
+        // SAFETY: contract 1.
+        let text = unsafe { CStr::from_ptr(string) }.to_bytes();
+        if let Some(value) = text.strip_prefix(VARIABLE) {
+            let rest = without_object(value);
+            if rest.is_empty() {
+                // SAFETY: contracts 1 and 2; what follows, up to the null, moves forward by one.
+                unsafe { remove(place) };
+                continue;
+            }
+            if rest.len() < value.len() {
+                // SAFETY: the value starts within the string.
+                let target = unsafe { string.add(VARIABLE.len()) };
+                // SAFETY: contracts 1 and 2; the rest and its end are shorter than what was there.
+                unsafe { target.cast::<u8>().copy_from_nonoverlapping(rest.as_ptr(), rest.len()) };
+                // SAFETY: as before.
+                let end = unsafe { target.add(rest.len()) };
+                // SAFETY: as before.
+                unsafe { end.write(0) };
+            }
+        }
+        // SAFETY: the array goes on up to a null, which this was not.
+        place = unsafe { place.add(1) };
+    }
+}
+
+/// `value` without the entries for this object; entries are apart by colons or blanks (`ld.so(8)`).
+fn without_object(value: &[u8]) -> Vec<u8> {
+    let entries = value.split(|byte| b": ".contains(byte)).filter(|entry| !entry.is_empty());
+    let others: Vec<&[u8]> =
+        entries.filter(|entry| entry.rsplit(|&byte| byte == b'/').next() != Some(OBJECT)).collect();
+    others.join(&b':')
+}
+
+/// Moves the entries after `place` forward by one.
+///
+/// # Safety
+///
+/// 1. `place` must be in a null-terminated array, and not at its null.
+unsafe fn remove(mut place: *mut *mut c_char) {
+    loop {
+        // SAFETY: contract 1; the entry after one that is not null exists.
+        let after = unsafe { place.add(1) };
+        // SAFETY: as before.
+        let next = unsafe { after.read() };
+        // SAFETY: as before.
+        unsafe { place.write(next) };
+        if next.is_null() {
+            return;
+        }
+        place = after;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::ptr;
+
+    use super::*;
+
+    fn left(variables: &[&str]) -> Vec<String> {
+        let mut array: Vec<*mut c_char> =
+            variables.iter().map(|text| CString::new(*text).expect("no zero byte").into_raw()).collect();
+        array.push(ptr::null_mut());
+        // SAFETY: the array ends with a null, its strings are writable, and no other thread knows of it.
+        unsafe { leave_preload(array.as_mut_ptr()) };
+        let rest = array.iter().take_while(|string| !string.is_null());
+        // SAFETY: each is a C string still.
+        rest.map(|string| unsafe { CStr::from_ptr(*string) }.to_str().expect("text").to_owned()).collect()
+    }
+
+    #[test]
+    fn the_entry_goes_and_others_stay() {
+        assert_eq!(
+            left(&["A=1", "LD_PRELOAD=/a/b.so:/x/libpalimpsest_preload.so c.so", "B=2"]),
+            ["A=1", "LD_PRELOAD=/a/b.so:c.so", "B=2"]
+        );
+        assert_eq!(left(&["LD_PRELOAD=libpalimpsest_preload.so", "B=2"]), ["B=2"]);
+        assert_eq!(left(&["A=1", "LD_PRELOAD=x/libpalimpsest_preload.so"]), ["A=1"]);
+    }
+
+    #[test]
+    fn other_variables_and_similar_names_are_left_alone() {
+        let variables = ["XLD_PRELOAD=libpalimpsest_preload.so", "LD_PRELOAD=/a/libpalimpsest_preload.so.bak", "C"];
+        assert_eq!(left(&variables), variables);
+        assert!(left(&[]).is_empty());
+        // SAFETY: null is allowed.
+        unsafe { leave_preload(ptr::null_mut()) };
+    }
+}

@@ -1,0 +1,64 @@
+//! `fork(2)` as the program calls it.
+
+use libc::pid_t;
+
+use crate::next::Next;
+use crate::{errno, freezing, start};
+
+type Fork = unsafe extern "C" fn() -> pid_t;
+
+// SAFETY: `pid_t fork(void)`.
+static FORK: Next<Fork> = unsafe { Next::new(c"fork") };
+
+/// Looks up the real function.
+pub(crate) fn resolve() {
+    FORK.resolve();
+}
+
+/// `fork(2)`; freezes first if the moment has come, and repairs what the program has changed in frozen memory since.
+///
+/// # Safety
+///
+/// 1. As for the C library's `fork`: after it, the child of a process with threads makes async-signal-safe calls only.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fork() -> pid_t {
+    let Some(started) = start::started() else { return plain() };
+    let before = errno::get();
+    if !freezing::at_fork(started) {
+        errno::set(before);
+        return plain();
+    }
+    // SAFETY: contract 1.
+    let forked = unsafe { palimpsest_fork::fork() };
+    match forked {
+        Ok(palimpsest_fork::Forked::Child) => {
+            errno::set(before);
+            0
+        }
+        Ok(palimpsest_fork::Forked::Parent(child)) => {
+            errno::set(before);
+            child.as_raw_nonzero().get()
+        }
+        Err(error) => {
+            errno::set(error.0.raw_os_error());
+            -1
+        }
+    }
+}
+
+/// Forks as if this object were not there. What the code in this object itself calls by the name `fork`, see `build.rs`.
+pub(crate) extern "C" fn plain() -> pid_t {
+    if FORK.get().is_none() {
+        // A constructor of another library forks before ours has run. It may: `fork` is not called from within `malloc`
+        // or the dynamic linker, so that `dlsym` is safe here as it is not for the functions about memory.
+        FORK.resolve();
+    }
+    match FORK.get() {
+        // SAFETY: the caller of our `fork` has agreed to its contract, which is the same.
+        Some(real) => unsafe { real() },
+        None => {
+            errno::set(libc::ENOSYS);
+            -1
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Freezing once, and telling how it went.
+
+use std::error::Error;
+use std::fs;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use palimpsest_fork::{FreezeError, Report};
+use palimpsest_sys::proc::status::Status;
+
+use crate::settings::{Action, Refusals, ReportTo, Sandbox};
+use crate::start::Started;
+use crate::{channel, moment};
+
+/// Whether the moment has come and was used, in this process or an ancestor. `Relaxed`: one thread wins, and what the others
+/// then do is right without knowing of the winner's work.
+static IS_DECIDED: AtomicBool = AtomicBool::new(false);
+
+/// Whether something is frozen. `Relaxed`: a thread that misses it forks without bookkeeping, which is right too.
+static IS_FROZEN: AtomicBool = AtomicBool::new(false);
+
+/// Called before each fork: freezes if it is time. Tells whether this fork is one of frozen memory.
+pub(crate) fn at_fork(started: &Started) -> bool {
+    let is_time = !IS_DECIDED.load(Ordering::Relaxed)
+        && moment::has_come_at_fork(started.settings.moment)
+        && !IS_DECIDED.swap(true, Ordering::Relaxed);
+    if is_time {
+        // A panic must not reach the program; what it says is told like any refusal.
+        let outcome = panic::catch_unwind(AssertUnwindSafe(|| act(started)));
+        let refusal = match outcome {
+            Ok(refusal) => refusal,
+            Err(panic) => Some(broken(panic.as_ref())),
+        };
+        IS_FROZEN.store(palimpsest_fork::frozen_bytes() > 0, Ordering::Relaxed);
+        if let Some(refusal) = refusal {
+            refuse(started, &refusal);
+        }
+    }
+    IS_FROZEN.load(Ordering::Relaxed)
+}
+
+/// Does what is asked for; what it gives is why nothing was frozen.
+fn act(started: &Started) -> Option<String> {
+    if let Some(refusal) = sandbox(started) {
+        return Some(refusal);
+    }
+    let options = &started.settings.options;
+    let (verb, outcome) = match started.settings.action {
+        Action::Survey => ("would freeze", palimpsest_fork::survey(options)),
+        // SAFETY: 1. the functions that discard or move memory are ours and ask the guard, and a runtime that goes past
+        // them is refused unless the user answers for it; 2. likewise for buffers that io_uring knows, and others are the
+        // user's to answer for by loading this object, as the book says; 3. a process that shares memory by `vfork` holds
+        // its parent still, and is not served in a `fork` of its own; a debugger's writes are the user's; 4. likewise.
+        Action::Freeze => ("froze", unsafe { palimpsest_fork::freeze(options) }),
+    };
+    match outcome {
+        Ok(report) => {
+            tell(started, verb, &report);
+            None
+        }
+        Err(error) => Some(reason(&error)),
+    }
+}
+
+/// Why a filter that the program has installed since its start forbids to go on.
+fn sandbox(started: &Started) -> Option<String> {
+    if started.settings.sandbox == Sandbox::Trusted {
+        return None;
+    }
+    let now = Status::of_this_thread().ok()?.seccomp_filters?;
+    let added = now.checked_sub(started.filters?).filter(|&added| added > 0)?;
+    Some(format!(
+        "the program has installed {added} seccomp filter(s), which could end it for a system call of the freeze; \
+         freeze earlier, or say PALIMPSEST_TRUST=seccomp if they allow memfd_create, ioctl and pwrite64"
+    ))
+}
+
+/// A reason and a way out in terms of the variables.
+fn reason(error: &FreezeError) -> String {
+    match error {
+        FreezeError::Threads { count } => format!(
+            "the process has {count} threads, whose writes would be lost; \
+             freeze before it starts them (PALIMPSEST_FREEZE=fork), or say PALIMPSEST_THREADS=stop"
+        ),
+        FreezeError::RawAllocator { what } => format!(
+            "{what} manages memory by system calls that cannot be seen; \
+             say PALIMPSEST_TRUST=go if it never discards memory and expects zeros"
+        ),
+        FreezeError::IoUring { descriptor, buffers, pending } => format!(
+            "io_uring descriptor {descriptor} has {buffers} registered buffers and {pending} requests under way, which \
+             would go to old pages; say PALIMPSEST_TRUST=io_uring if they are in shared memory"
+        ),
+        FreezeError::FutureLocked => "all memory is locked (mlockall(MCL_FUTURE)), so that it would be held twice and \
+             nothing gained; start the program without locking, or say PALIMPSEST_TRUST=locked"
+            .to_owned(),
+        other => {
+            let mut text = other.to_string();
+            let mut cause = other.source();
+            while let Some(error) = cause {
+                text = format!("{text}: {error}");
+                cause = error.source();
+            }
+            text
+        }
+    }
+}
+
+fn broken(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
+    format!("an error in Palimpsest itself: {text}; please report it, and say PALIMPSEST_FREEZE=off meanwhile")
+}
+
+fn refuse(started: &Started, refusal: &str) {
+    if started.settings.refusals == Refusals::Silent {
+        return;
+    }
+    // One line, whatever an error says.
+    let line = format!("palimpsest: not frozen: {}\n", refusal.replace('\n', " "));
+    // Without standard error there is nobody to tell.
+    let _ = started.standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
+}
+
+fn tell(started: &Started, verb: &str, report: &Report) {
+    let text = || {
+        let name = fs::read_to_string("/proc/self/comm").unwrap_or_default();
+        format!("palimpsest: {verb} process {} ({})\n{report}\n", std::process::id(), name.trim_end())
+    };
+    match &started.settings.report {
+        ReportTo::Nowhere => {}
+        // A reader that has gone wants no report.
+        ReportTo::StandardError | ReportTo::Descriptor(_) => {
+            let _ = started.report.map(|descriptor| descriptor.write(text().as_bytes()));
+        }
+        ReportTo::File(path) => {
+            if let Err(error) = channel::append(path, text().as_bytes()) {
+                let line = format!("palimpsest: PALIMPSEST_REPORT={}: cannot be written: {error}\n", path.display());
+                let _ = started.standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_name_variables_and_no_types() {
+        for error in [
+            FreezeError::Threads { count: 3 },
+            FreezeError::RawAllocator { what: "the Go runtime".to_owned() },
+            FreezeError::IoUring { descriptor: 5, buffers: 1, pending: 0 },
+            FreezeError::FutureLocked,
+        ] {
+            let text = reason(&error);
+            assert!(text.contains("PALIMPSEST_"), "{text}");
+            assert!(text.contains("; "), "a way out: {text}");
+            assert!(!text.contains("::"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_panic_is_told_with_its_text() {
+        let panic = panic::catch_unwind(|| panic!("value {}", 5)).expect_err("it panics");
+        assert!(broken(panic.as_ref()).contains("value 5"));
+    }
+}

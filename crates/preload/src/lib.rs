@@ -1,0 +1,43 @@
+//! Lets unmodified programs fork in constant time: an object for `LD_PRELOAD`.
+//!
+//! Freezing the memory of a process ([`palimpsest_fork`]) changes what a few system calls do to it: discarded memory would
+//! show its old bytes instead of zeros, and a mapping could not grow over pieces. So this object defines the C functions
+//! for them, and they ask [`palimpsest_fork::guard`] first. Everything else is passed on to the next definition.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`start`] | what happens before `main`: real functions, settings |
+//! | [`settings`] | the environment variables `PALIMPSEST_…` |
+//! | [`fork`], [`moment`], [`freezing`] | `fork`: whether it is time to freeze, and doing it once |
+//! | [`memory`] | `madvise`, `mremap`, `mmap`, `munmap`, `mlock…`, and these through `syscall` |
+//! | [`next`], [`arch`], [`errno`] | what would be called without this object: the next definition, or the kernel |
+//! | [`channel`], [`environment`], [`allocator`] | care for the program: its descriptors, its children, its heap |
+//!
+//! Rules for the defined functions: they may run in a signal handler, inside `malloc`, in the dynamic linker, and before
+//! this object has started. They take no lock, allocate nothing and use no thread-local storage (which may allocate), but
+//! when a fork freezes. They leave `errno` as the system call would. Before the start, they go straight to the kernel.
+//!
+//! `vfork`, `posix_spawn`, `system`, `popen` and `daemon` are not defined: the C library's calls within itself cannot be
+//! seen, and those that make a child without copying page tables need no help.
+
+mod allocator;
+mod arch;
+mod channel;
+mod environment;
+mod errno;
+mod fork;
+mod freezing;
+mod memory;
+mod moment;
+mod next;
+mod settings;
+mod start;
+
+/// Apart from the program's heap. Tests keep the usual one.
+#[cfg(not(test))]
+#[global_allocator]
+static HEAP: allocator::OwnHeap = allocator::OwnHeap::new();
+
+pub use arch::syscall;
+pub use fork::fork;
+pub use memory::{madvise, mlock, mlock2, mlockall, mmap, mmap64, mremap, munmap};

@@ -1,0 +1,478 @@
+//! The functions about memory, as the program calls them. See the crate's header for the rules that they keep.
+//!
+//! Each does what the real one would, unless frozen memory is concerned and an answer other than the kernel's is needed to
+//! keep the meaning of anonymous memory: then the guard gives it.
+
+use std::ffi::{c_int, c_long, c_uint, c_void};
+use std::ops::Range;
+use std::ptr;
+
+use libc::{off_t, size_t};
+use palimpsest_fork::guard::{self, Outcome, Remap};
+
+use crate::arch::system_call;
+use crate::errno;
+use crate::next::Next;
+
+type Madvise = unsafe extern "C" fn(*mut c_void, size_t, c_int) -> c_int;
+type Mremap = unsafe extern "C" fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void;
+type Mmap = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
+type Munmap = unsafe extern "C" fn(*mut c_void, size_t) -> c_int;
+type Mlock = unsafe extern "C" fn(*const c_void, size_t) -> c_int;
+type Mlock2 = unsafe extern "C" fn(*const c_void, size_t, c_uint) -> c_int;
+type Mlockall = unsafe extern "C" fn(c_int) -> c_int;
+
+// SAFETY: `int madvise(void *, size_t, int)`.
+static MADVISE: Next<Madvise> = unsafe { Next::new(c"madvise") };
+// SAFETY: `void *mremap(void *, size_t, size_t, int, ...)` with at most one more pointer, for which a variadic function is
+// called like one with five parameters on the supported ISAs.
+static MREMAP: Next<Mremap> = unsafe { Next::new(c"mremap") };
+// SAFETY: `void *mmap(void *, size_t, int, int, int, off_t)`.
+static MMAP: Next<Mmap> = unsafe { Next::new(c"mmap") };
+// SAFETY: `int munmap(void *, size_t)`.
+static MUNMAP: Next<Munmap> = unsafe { Next::new(c"munmap") };
+// SAFETY: `int mlock(const void *, size_t)`.
+static MLOCK: Next<Mlock> = unsafe { Next::new(c"mlock") };
+// SAFETY: `int mlock2(const void *, size_t, unsigned)`.
+static MLOCK2: Next<Mlock2> = unsafe { Next::new(c"mlock2") };
+// SAFETY: `int mlockall(int)`.
+static MLOCKALL: Next<Mlockall> = unsafe { Next::new(c"mlockall") };
+
+/// Looks up the real functions.
+pub(crate) fn resolve() {
+    MADVISE.resolve();
+    MREMAP.resolve();
+    MMAP.resolve();
+    MUNMAP.resolve();
+    MLOCK.resolve();
+    MLOCK2.resolve();
+    MLOCKALL.resolve();
+}
+
+/// `madvise(2)`: what was discarded reads as zeros.
+///
+/// # Safety
+///
+/// 1. As for the C library's function: what is discarded must not be needed.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c_int) -> c_int {
+    // SAFETY: 1. as this function's.
+    let answer = unsafe { advise(address.expose_provenance(), length, advice) };
+    match (answer, MADVISE.get()) {
+        (Some(answer), _) => answer as c_int,
+        // SAFETY: contract 1.
+        (None, Some(real)) => unsafe { real(address, length, advice) },
+        // SAFETY: contract 1.
+        (None, None) => unsafe {
+            kernel(libc::SYS_madvise, [address.expose_provenance(), length, advice as usize]) as c_int
+        },
+    }
+}
+
+/// `mremap(2)`: memory grows by zeros, and moves as one piece.
+///
+/// # Safety
+///
+/// 1. As for the C library's function: nobody may use the old place, or what was at the new one, afterwards.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_length: size_t,
+    new_length: size_t,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    let (address, new_address) = (old.expose_provenance(), new.expose_provenance());
+    let asked = Remap { address, len: old_length, new_len: new_length, flags, new_address };
+    let pass_on = || match MREMAP.get() {
+        // SAFETY: contract 1.
+        Some(real) => unsafe { real(old, old_length, new_length, flags, new) }.expose_provenance() as c_long,
+        None => {
+            let arguments = [address, old_length, new_length, flags as usize, new_address, 0];
+            // SAFETY: contract 1.
+            errno::answer(unsafe { system_call(libc::SYS_mremap, arguments) })
+        }
+    };
+    // SAFETY: 1. as this function's.
+    let answer = unsafe { remap(asked, pass_on) };
+    ptr::with_exposed_provenance_mut(answer as usize)
+}
+
+/// `mmap(2)`: what is mapped over frozen memory is frozen no more.
+///
+/// # Safety
+///
+/// 1. As for the C library's function: with `MAP_FIXED` nobody may need what was there.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    flags: c_int,
+    descriptor: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    let made = match MMAP.get() {
+        // SAFETY: contract 1.
+        Some(real) => unsafe { real(address, length, protection, flags, descriptor, offset) },
+        None => {
+            let (protection, flags, descriptor) = (protection as usize, flags as usize, descriptor as usize);
+            let arguments = [address.expose_provenance(), length, protection, flags, descriptor, offset as usize];
+            // SAFETY: contract 1.
+            let made = errno::answer(unsafe { system_call(libc::SYS_mmap, arguments) });
+            ptr::with_exposed_provenance_mut(made as usize)
+        }
+    };
+    if made != libc::MAP_FAILED {
+        forget(made.addr(), length);
+    }
+    made
+}
+
+/// `mmap64(2)`, the same where `long` has 64 bits.
+///
+/// # Safety
+///
+/// 1. As for [`mmap`].
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    flags: c_int,
+    descriptor: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: contract 1.
+    unsafe { mmap(address, length, protection, flags, descriptor, offset) }
+}
+
+/// `munmap(2)`: what is unmapped is frozen no more.
+///
+/// # Safety
+///
+/// 1. As for the C library's function: nobody may use the memory afterwards.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
+    let answer = match MUNMAP.get() {
+        // SAFETY: contract 1.
+        Some(real) => unsafe { real(address, length) },
+        // SAFETY: contract 1.
+        None => unsafe { kernel(libc::SYS_munmap, [address.expose_provenance(), length, 0]) as c_int },
+    };
+    if answer == 0 {
+        forget(address.addr(), length);
+    }
+    answer
+}
+
+/// `mlock(2)`: memory that is locked is thawed first, or it would be held twice.
+///
+/// # Safety
+///
+/// 1. As for the C library's function, which only needs its arguments to be numbers.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int {
+    before_lock(address.addr(), length);
+    match MLOCK.get() {
+        // SAFETY: contract 1.
+        Some(real) => unsafe { real(address, length) },
+        // SAFETY: contract 1.
+        None => unsafe { kernel(libc::SYS_mlock, [address.addr(), length, 0]) as c_int },
+    }
+}
+
+/// `mlock2(2)`; see [`mlock`].
+///
+/// # Safety
+///
+/// 1. As for the C library's function, which only needs its arguments to be numbers.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c_uint) -> c_int {
+    before_lock(address.addr(), length);
+    match MLOCK2.get() {
+        // SAFETY: contract 1.
+        Some(real) => unsafe { real(address, length, flags) },
+        // SAFETY: contract 1.
+        None => unsafe { kernel(libc::SYS_mlock2, [address.addr(), length, flags as usize]) as c_int },
+    }
+}
+
+/// `mlockall(2)`; see [`mlock`].
+///
+/// # Safety
+///
+/// 1. As for the C library's function, which only needs its argument to be a number.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    before_lock_all(flags);
+    match MLOCKALL.get() {
+        // SAFETY: contract 1.
+        Some(real) => unsafe { real(flags) },
+        // SAFETY: contract 1.
+        None => unsafe { kernel(libc::SYS_mlockall, [flags as usize, 0, 0]) as c_int },
+    }
+}
+
+/// The calls above when they come through `syscall(3)`: from the kernel, as the caller wants it, and past the functions of
+/// others.
+pub(crate) extern "C" fn syscall(
+    number: c_long,
+    first: c_long,
+    second: c_long,
+    third: c_long,
+    fourth: c_long,
+    fifth: c_long,
+    sixth: c_long,
+) -> c_long {
+    let arguments = [first, second, third, fourth, fifth, sixth].map(|argument| argument as usize);
+    let [address, length, third, fourth, fifth, _] = arguments;
+    // SAFETY: what the caller of `syscall` asks for is the caller's matter, and this is it.
+    let pass_on = || errno::answer(unsafe { system_call(number, arguments) });
+    match number {
+        // SAFETY: 1. as above.
+        libc::SYS_madvise => unsafe { advise(address, length, third as c_int) }.unwrap_or_else(pass_on),
+        libc::SYS_mremap => {
+            let asked = Remap { address, len: length, new_len: third, flags: fourth as c_int, new_address: fifth };
+            // SAFETY: 1. as above.
+            unsafe { remap(asked, pass_on) }
+        }
+        libc::SYS_mmap => {
+            let made = pass_on();
+            if made != -1 {
+                forget(made as usize, length);
+            }
+            made
+        }
+        libc::SYS_munmap => {
+            let answer = pass_on();
+            if answer == 0 {
+                forget(address, length);
+            }
+            answer
+        }
+        libc::SYS_mlock | libc::SYS_mlock2 => {
+            before_lock(address, length);
+            pass_on()
+        }
+        libc::SYS_mlockall => {
+            before_lock_all(address as c_int);
+            pass_on()
+        }
+        _ => pass_on(),
+    }
+}
+
+/// `mremap`; `pass_on` calls the real function.
+///
+/// # Safety
+///
+/// 1. As for [`mremap`].
+unsafe fn remap(asked: Remap, pass_on: impl FnOnce() -> c_long) -> c_long {
+    if guard::touches(pages(asked.address, asked.len)) {
+        let before = errno::get();
+        // SAFETY: 1. as this function's.
+        match unsafe { guard::mremap(asked) } {
+            Outcome::Done(result) => return finish(result.map(usize::cast_signed), before),
+            Outcome::NotOurs => errno::set(before),
+        }
+    }
+    let moved = pass_on();
+    if moved != -1 {
+        // What was there, with MREMAP_FIXED.
+        forget(moved as usize, asked.new_len);
+    }
+    moved
+}
+
+/// What the guard answers to `madvise`; `None` if the real function is to be called, with `errno` as it was.
+///
+/// # Safety
+///
+/// 1. As for [`madvise`].
+unsafe fn advise(address: usize, length: usize, advice: c_int) -> Option<c_long> {
+    if !guard::touches(pages(address, length)) {
+        return None;
+    }
+    let before = errno::get();
+    // SAFETY: 1. as this function's.
+    match unsafe { guard::madvise(address, length, advice) } {
+        Outcome::Done(result) => Some(finish(result.map(|()| 0), before)),
+        Outcome::NotOurs => {
+            errno::set(before);
+            None
+        }
+    }
+}
+
+/// The answer of a C function, and `errno` as it leaves it.
+fn finish(result: Result<isize, rustix::io::Errno>, before: c_int) -> c_long {
+    match result {
+        Ok(value) => {
+            errno::set(before);
+            value as c_long
+        }
+        Err(error) => {
+            errno::set(error.raw_os_error());
+            -1
+        }
+    }
+}
+
+fn forget(address: usize, length: usize) {
+    let range = pages(address, length);
+    if guard::touches(range.clone()) {
+        let before = errno::get();
+        guard::forget(range);
+        errno::set(before);
+    }
+}
+
+fn before_lock(address: usize, length: usize) {
+    let range = pages(address, length);
+    if guard::touches(range.clone()) {
+        let before = errno::get();
+        // Frozen memory can be locked too, only that it is held twice then.
+        let _ = guard::before_mlock(range);
+        errno::set(before);
+    }
+}
+
+fn before_lock_all(flags: c_int) {
+    // MCL_FUTURE alone leaves what is there as it is, and forbids later freezes and repairs by itself.
+    if flags & libc::MCL_CURRENT != 0 && guard::touches(0..usize::MAX) {
+        let before = errno::get();
+        // As for a range.
+        let _ = guard::before_mlockall();
+        errno::set(before);
+    }
+}
+
+/// The bytes that a call concerns: up to the end of the last page, as the kernel counts.
+fn pages(address: usize, length: usize) -> Range<usize> {
+    let page = rustix::param::page_size();
+    let end = address.saturating_add(length);
+    address & !(page - 1)..end.checked_next_multiple_of(page).unwrap_or(usize::MAX)
+}
+
+/// A system call with up to three arguments, answering like a C function.
+///
+/// # Safety
+///
+/// 1. The call with these arguments must be sound here: what it does is the caller's matter.
+unsafe fn kernel(number: c_long, [first, second, third]: [usize; 3]) -> c_long {
+    // SAFETY: contract 1.
+    errno::answer(unsafe { system_call(number, [first, second, third, 0, 0, 0]) })
+}
+
+/// What the code in this object itself calls by the names above: see `build.rs`.
+#[cfg(not(test))]
+pub(crate) mod own {
+    use super::{Mlock, Mlock2, Mlockall, c_int, c_uint, c_void, errno, kernel, off_t, ptr, size_t, system_call};
+
+    // The same types as the functions that the program calls.
+    const _: (Mlock, Mlock2, Mlockall) = (mlock, mlock2, mlockall);
+
+    pub(crate) unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c_int) -> c_int {
+        // SAFETY: 1. what the caller asks for is the caller's matter, and this is it.
+        unsafe { kernel(libc::SYS_madvise, [address.expose_provenance(), length, advice as usize]) as c_int }
+    }
+
+    pub(crate) unsafe extern "C" fn mremap(
+        old: *mut c_void,
+        old_length: size_t,
+        new_length: size_t,
+        flags: c_int,
+        new: *mut c_void,
+    ) -> *mut c_void {
+        let (old, new) = (old.expose_provenance(), new.expose_provenance());
+        let arguments = [old, old_length, new_length, flags as usize, new, 0];
+        // SAFETY: 1. what the caller asks for is the caller's matter, and this is it.
+        let moved = errno::answer(unsafe { system_call(libc::SYS_mremap, arguments) });
+        ptr::with_exposed_provenance_mut(moved as usize)
+    }
+
+    pub(crate) unsafe extern "C" fn mmap(
+        address: *mut c_void,
+        length: size_t,
+        protection: c_int,
+        flags: c_int,
+        descriptor: c_int,
+        offset: off_t,
+    ) -> *mut c_void {
+        let (protection, flags, descriptor) = (protection as usize, flags as usize, descriptor as usize);
+        let arguments = [address.expose_provenance(), length, protection, flags, descriptor, offset as usize];
+        // SAFETY: 1. what the caller asks for is the caller's matter, and this is it.
+        let made = errno::answer(unsafe { system_call(libc::SYS_mmap, arguments) });
+        ptr::with_exposed_provenance_mut(made as usize)
+    }
+
+    pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
+        // SAFETY: 1. what the caller asks for is the caller's matter, and this is it.
+        unsafe { kernel(libc::SYS_munmap, [address.expose_provenance(), length, 0]) as c_int }
+    }
+
+    pub(crate) unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int {
+        // SAFETY: 1. what the caller asks for is the caller's matter, and this is it.
+        unsafe { kernel(libc::SYS_mlock, [address.addr(), length, 0]) as c_int }
+    }
+
+    pub(crate) unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c_uint) -> c_int {
+        // SAFETY: 1. what the caller asks for is the caller's matter, and this is it.
+        unsafe { kernel(libc::SYS_mlock2, [address.addr(), length, flags as usize]) as c_int }
+    }
+
+    pub(crate) unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+        // SAFETY: 1. what the caller asks for is the caller's matter, and this is it.
+        unsafe { kernel(libc::SYS_mlockall, [flags as usize, 0, 0]) as c_int }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_end_with_their_last_page() {
+        let page = rustix::param::page_size();
+        assert_eq!(pages(page, 1), page..2 * page);
+        assert_eq!(pages(page + 1, page), page..3 * page);
+        assert_eq!(pages(page, 0), page..page);
+        assert_eq!(pages(page, usize::MAX), page..usize::MAX);
+    }
+
+    #[test]
+    fn errors_of_a_guard_become_errno_and_successes_leave_it() {
+        errno::set(3);
+        assert_eq!(finish(Ok(7), 5), 7);
+        assert_eq!(errno::get(), 5);
+        assert_eq!(finish(Err(rustix::io::Errno::NOMEM), 5), -1);
+        assert_eq!(errno::get(), libc::ENOMEM);
+    }
+
+    #[test]
+    fn before_the_start_calls_go_to_the_kernel() {
+        // In a test nothing is started, so that no real function was looked up.
+        let page = rustix::param::page_size();
+        let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: makes a mapping at a place that the kernel chooses.
+        let made = unsafe { mmap64(ptr::null_mut(), 2 * page, rights, kind, -1, 0) };
+        assert_ne!(made, libc::MAP_FAILED);
+        // SAFETY: the first byte of the mapping.
+        unsafe { made.cast::<u8>().write(9) };
+        // SAFETY: the memory is ours, and its content not needed.
+        assert_eq!(unsafe { madvise(made, page, libc::MADV_DONTNEED) }, 0);
+        // SAFETY: the first byte of the mapping.
+        assert_eq!(unsafe { made.cast::<u8>().read() }, 0);
+        // SAFETY: numbers.
+        assert_eq!(unsafe { mlock2(made, page, 1 << 20) }, -1);
+        assert_eq!(errno::get(), libc::EINVAL);
+        // SAFETY: the second page is ours and given up.
+        assert_eq!(unsafe { mremap(made, 2 * page, page, 0, ptr::null_mut()) }, made);
+        // SAFETY: the mapping is ours and given up.
+        assert_eq!(unsafe { munmap(made, page) }, 0);
+        // SAFETY: refused, for it is not aligned.
+        assert_eq!(unsafe { munmap(made.wrapping_byte_add(1), page) }, -1);
+        assert_eq!(errno::get(), libc::EINVAL);
+    }
+}

@@ -1,0 +1,321 @@
+//! What the user asks for, by environment variables that start with `PALIMPSEST_`.
+
+mod signal;
+mod size;
+
+use std::ffi::{OsStr, OsString, c_int};
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+use palimpsest_fork::{Answer, Chunk, Options, OtherThreads, Pages};
+
+/// Everything that can be set.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Settings {
+    pub(crate) moment: Moment,
+    pub(crate) action: Action,
+    /// How the engine freezes.
+    pub(crate) options: Options,
+    pub(crate) sandbox: Sandbox,
+    pub(crate) report: ReportTo,
+    pub(crate) refusals: Refusals,
+    pub(crate) heirs: Heirs,
+}
+
+/// When to freeze.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Moment {
+    Never,
+    /// At the first fork of a process with enough memory that freezing can gain anything.
+    Worthwhile,
+    /// At the n-th fork of this process and its ancestors since the program was started; from 1.
+    Fork(u64),
+    /// At the first fork after this signal.
+    Signal(c_int),
+    /// At the first fork with so many bytes of populated private anonymous memory.
+    Size(u64),
+}
+
+/// What to do then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Action {
+    Freeze,
+    /// Only report what a freeze would do.
+    Survey,
+}
+
+/// Hazards that the user answers for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Trusted {
+    answers: Vec<Answer>,
+    /// [`Sandbox::Trusted`] if named.
+    sandbox: Sandbox,
+}
+
+/// What is thought of a seccomp filter that the program has installed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Sandbox {
+    /// It could end the program for a system call of ours.
+    #[default]
+    Feared,
+    /// The user knows that it does not.
+    Trusted,
+}
+
+/// Where the report goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum ReportTo {
+    Nowhere,
+    StandardError,
+    File(PathBuf),
+    Descriptor(RawFd),
+}
+
+/// Whether a refusal is told on standard error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusals {
+    Told,
+    Silent,
+}
+
+/// Whether programs that this one executes are served too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Heirs {
+    Served,
+    Left,
+}
+
+/// A variable has a value that means nothing.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{variable}={value}: not understood; allowed: {allowed}")]
+pub(crate) struct InvalidSetting {
+    variable: &'static str,
+    value: String,
+    allowed: &'static str,
+}
+
+impl Settings {
+    /// Reads all variables through `look_up`. An empty one counts as not set.
+    ///
+    /// # Errors
+    ///
+    /// The first value that is not understood.
+    pub(crate) fn read(look_up: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, InvalidSetting> {
+        let variables = Variables { look_up };
+        let chunk = variables.read(
+            "PALIMPSEST_CHUNK",
+            "auto, or a power of two of bytes from 2M, with an optional suffix K, M or G",
+            Chunk::Auto,
+            chunk,
+        )?;
+        let pages = variables.read("PALIMPSEST_HUGE", "off, collapse", Pages::Base, |text| match text {
+            "off" => Some(Pages::Base),
+            "collapse" => Some(Pages::Collapse),
+            _ => None,
+        })?;
+        let threads =
+            variables.read("PALIMPSEST_THREADS", "refuse, stop", OtherThreads::Refuse, |text| match text {
+                "refuse" => Some(OtherThreads::Refuse),
+                "stop" => Some(OtherThreads::Stop),
+                _ => None,
+            })?;
+        let Trusted { answers, sandbox } = variables.read(
+            "PALIMPSEST_TRUST",
+            "a list, with commas, of go, io_uring, locked, seccomp",
+            Trusted::default(),
+            trusted,
+        )?;
+        let options = Options::new().chunk(chunk).pages(pages).other_threads(threads);
+        Ok(Self {
+            moment: variables.read(
+                "PALIMPSEST_FREEZE",
+                "off, fork, fork:N with N from 1, signal:NAME or signal:NUMBER of a signal that a program can catch and \
+                 is not caused by a fault, size:BYTES with an optional suffix K, M or G",
+                Moment::Worthwhile,
+                moment,
+            )?,
+            action: variables.read("PALIMPSEST_DRY_RUN", "0, 1", Action::Freeze, |text| match text {
+                "0" => Some(Action::Freeze),
+                "1" => Some(Action::Survey),
+                _ => None,
+            })?,
+            options: answers.into_iter().fold(options, Options::answer_for),
+            sandbox,
+            report: variables.read(
+                "PALIMPSEST_REPORT",
+                "stderr, fd:NUMBER, or the path of a file",
+                ReportTo::Nowhere,
+                report_to,
+            )?,
+            refusals: variables.read("PALIMPSEST_QUIET", "0, 1", Refusals::Told, |text| match text {
+                "0" => Some(Refusals::Told),
+                "1" => Some(Refusals::Silent),
+                _ => None,
+            })?,
+            heirs: variables.read("PALIMPSEST_INHERIT", "yes, no", Heirs::Served, |text| match text {
+                "yes" => Some(Heirs::Served),
+                "no" => Some(Heirs::Left),
+                _ => None,
+            })?,
+        })
+    }
+}
+
+struct Variables<'a> {
+    look_up: &'a dyn Fn(&str) -> Option<OsString>,
+}
+
+impl Variables<'_> {
+    fn read<T>(
+        &self,
+        variable: &'static str,
+        allowed: &'static str,
+        default: T,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, InvalidSetting> {
+        let Some(value) = (self.look_up)(variable).filter(|value| !value.is_empty()) else { return Ok(default) };
+        let value: &OsStr = &value;
+        value.to_str().and_then(parse).ok_or_else(|| InvalidSetting {
+            variable,
+            value: value.display().to_string(),
+            allowed,
+        })
+    }
+}
+
+fn moment(text: &str) -> Option<Moment> {
+    match text.split_once(':') {
+        None if text == "off" => Some(Moment::Never),
+        None if text == "fork" => Some(Moment::Fork(1)),
+        Some(("fork", number)) => number.parse().ok().filter(|&number| number > 0).map(Moment::Fork),
+        Some(("signal", name)) => signal::number(name).map(Moment::Signal),
+        Some(("size", bytes)) => size::bytes(bytes).map(Moment::Size),
+        _ => None,
+    }
+}
+
+/// The shortest piece whose page table is its own on every supported CPU with 4 KiB pages.
+const LEAST_CHUNK: usize = 2 << 20;
+
+fn chunk(text: &str) -> Option<Chunk> {
+    if text == "auto" {
+        return Some(Chunk::Auto);
+    }
+    let bytes = usize::try_from(size::bytes(text)?).ok()?;
+    (bytes.is_power_of_two() && bytes >= LEAST_CHUNK).then_some(Chunk::Bytes(bytes))
+}
+
+fn trusted(text: &str) -> Option<Trusted> {
+    let mut trusted = Trusted::default();
+    for name in text.split(',') {
+        match name.trim() {
+            "go" => trusted.answers.push(Answer::RawAllocator),
+            "io_uring" => trusted.answers.push(Answer::IoUring),
+            "locked" => trusted.answers.push(Answer::LockedMemory),
+            "seccomp" => trusted.sandbox = Sandbox::Trusted,
+            _ => return None,
+        }
+    }
+    Some(trusted)
+}
+
+fn report_to(text: &str) -> Option<ReportTo> {
+    if text == "stderr" {
+        return Some(ReportTo::StandardError);
+    }
+    match text.strip_prefix("fd:") {
+        Some(number) => number.parse().ok().filter(|&number: &RawFd| number >= 0).map(ReportTo::Descriptor),
+        // The program may change its folder before anything is reported.
+        None => std::path::absolute(text).ok().map(ReportTo::File),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Settings, InvalidSetting> {
+        Settings::read(&|name| {
+            variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| OsString::from(value))
+        })
+    }
+
+    #[test]
+    fn nothing_set_means_the_first_fork_that_is_worth_it_and_no_report() {
+        let settings = read(&[]).expect("nothing is invalid");
+        assert_eq!(settings.moment, Moment::Worthwhile);
+        assert_eq!(settings.action, Action::Freeze);
+        assert_eq!(settings.options, Options::new());
+        assert_eq!(settings.sandbox, Sandbox::Feared);
+        assert_eq!(settings.report, ReportTo::Nowhere);
+        assert_eq!(settings.heirs, Heirs::Served);
+        assert_eq!(read(&[("PALIMPSEST_FREEZE", ""), ("PALIMPSEST_HUGE", "")]), Ok(settings));
+    }
+
+    #[test]
+    fn every_value_that_is_documented_is_understood() {
+        for (text, moment) in [
+            ("off", Moment::Never),
+            ("fork", Moment::Fork(1)),
+            ("fork:7", Moment::Fork(7)),
+            ("signal:USR1", Moment::Signal(libc::SIGUSR1)),
+            ("signal:12", Moment::Signal(12)),
+            ("size:64M", Moment::Size(64 << 20)),
+        ] {
+            assert_eq!(read(&[("PALIMPSEST_FREEZE", text)]).map(|settings| settings.moment), Ok(moment), "{text}");
+        }
+        let settings = read(&[
+            ("PALIMPSEST_CHUNK", "8M"),
+            ("PALIMPSEST_HUGE", "collapse"),
+            ("PALIMPSEST_THREADS", "stop"),
+            ("PALIMPSEST_TRUST", "go, io_uring,locked,seccomp"),
+            ("PALIMPSEST_REPORT", "fd:7"),
+            ("PALIMPSEST_QUIET", "1"),
+            ("PALIMPSEST_INHERIT", "no"),
+            ("PALIMPSEST_DRY_RUN", "1"),
+        ]);
+        let settings = settings.expect("all are valid");
+        let expected = Options::new().chunk(Chunk::Bytes(8 << 20)).pages(Pages::Collapse);
+        let expected = expected.other_threads(OtherThreads::Stop).answer_for(Answer::RawAllocator);
+        assert_eq!(settings.options, expected.answer_for(Answer::IoUring).answer_for(Answer::LockedMemory));
+        assert_eq!(settings.sandbox, Sandbox::Trusted);
+        assert_eq!(settings.report, ReportTo::Descriptor(7));
+        assert_eq!(settings.refusals, Refusals::Silent);
+        assert_eq!(settings.heirs, Heirs::Left);
+        assert_eq!(settings.action, Action::Survey);
+    }
+
+    #[test]
+    fn a_path_is_made_absolute_at_once() {
+        let Ok(Settings { report: ReportTo::File(path), .. }) = read(&[("PALIMPSEST_REPORT", "out.txt")]) else {
+            panic!("not a file");
+        };
+        assert_eq!(path, std::env::current_dir().expect("there is one").join("out.txt"));
+    }
+
+    #[test]
+    fn what_is_invalid_names_the_variable_the_value_and_what_is_allowed() {
+        for (variable, value) in [
+            ("PALIMPSEST_FREEZE", "on"),
+            ("PALIMPSEST_FREEZE", "fork:0"),
+            ("PALIMPSEST_FREEZE", "fork:-1"),
+            ("PALIMPSEST_FREEZE", "signal:KILL"),
+            ("PALIMPSEST_FREEZE", "size:"),
+            ("PALIMPSEST_CHUNK", "3M"),
+            ("PALIMPSEST_CHUNK", "1M"),
+            ("PALIMPSEST_HUGE", "yes"),
+            ("PALIMPSEST_THREADS", "2"),
+            ("PALIMPSEST_TRUST", "go,"),
+            ("PALIMPSEST_TRUST", "rust"),
+            ("PALIMPSEST_REPORT", "fd:-2"),
+            ("PALIMPSEST_REPORT", "fd:x"),
+            ("PALIMPSEST_QUIET", "yes"),
+            ("PALIMPSEST_INHERIT", "1"),
+            ("PALIMPSEST_DRY_RUN", "true"),
+        ] {
+            let error = read(&[(variable, value)]).expect_err(value).to_string();
+            assert!(error.starts_with(&format!("{variable}={value}: not understood; allowed: ")), "{error}");
+            assert!(!error.contains('\n'));
+        }
+    }
+}

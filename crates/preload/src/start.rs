@@ -1,0 +1,90 @@
+//! Before the program's `main`: the real functions are looked up and the settings read, once.
+
+use std::ffi::{c_char, c_int};
+use std::panic;
+use std::sync::OnceLock;
+
+use palimpsest_sys::in_secure_execution;
+use palimpsest_sys::proc::status::Status;
+
+use crate::channel::Noted;
+use crate::settings::{Heirs, Moment, ReportTo, Settings};
+use crate::{environment, fork, memory, moment};
+
+/// What is known once the object has started.
+pub(crate) struct Started {
+    pub(crate) settings: Settings,
+    /// Standard error as the program got it.
+    pub(crate) standard_error: Option<Noted>,
+    /// The descriptor for the report, if that is where it goes.
+    pub(crate) report: Option<Noted>,
+    /// seccomp filters that the program was started under; `None` without `/proc`.
+    pub(crate) filters: Option<u64>,
+}
+
+static STARTED: OnceLock<Started> = OnceLock::new();
+
+/// What is known; `None` before the object has started, and for good if it must do nothing. Async-signal-safe.
+pub(crate) fn started() -> Option<&'static Started> {
+    STARTED.get()
+}
+
+/// The dynamic linker calls this with the program's arguments and environment, as glibc does for all of `.init_array`.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn(c_int, *const *const c_char, *mut *mut c_char) = start;
+
+#[cfg_attr(test, expect(dead_code, reason = "a test must not start the object in its own process"))]
+extern "C" fn start(_count: c_int, _arguments: *const *const c_char, environment: *mut *mut c_char) {
+    // Who has more rights than its caller must not be steered by the caller's environment.
+    if in_secure_execution() {
+        return;
+    }
+    // A panic here would end the program.
+    let _ = panic::catch_unwind(|| {
+        // What is told about a panic goes to standard error, past every care for the program's descriptors.
+        panic::set_hook(Box::new(|_| {}));
+        fork::resolve();
+        memory::resolve();
+        begin(environment);
+    });
+}
+
+fn begin(environment: *mut *mut c_char) {
+    let standard_error = Noted::now(libc::STDERR_FILENO);
+    let complain = |text: &str| {
+        let line = format!("palimpsest: {text}; the program runs unfrozen\n");
+        // Without standard error there is nobody to tell.
+        let _ = standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
+    };
+    let settings = match Settings::read(&|name| std::env::var_os(name)) {
+        Ok(settings) => settings,
+        Err(error) => return complain(&error.to_string()),
+    };
+    if settings.heirs == Heirs::Left {
+        // SAFETY: 1. glibc passes the array that it got from the kernel, which is writable; 2. this is before `main`, and a
+        // library that starts threads in its constructor and lets them read the environment would race with `setenv` anyway.
+        unsafe { environment::leave_preload(environment) };
+    }
+    if settings.moment == Moment::Never {
+        return;
+    }
+    if let Err(error) = moment::prepare(settings.moment) {
+        return complain(&format!("the signal of PALIMPSEST_FREEZE cannot be caught: {error}"));
+    }
+    let report = match &settings.report {
+        ReportTo::Descriptor(number) => {
+            let noted = Noted::now(*number);
+            if noted.is_none() {
+                return complain(&format!("PALIMPSEST_REPORT=fd:{number}: no such descriptor is open"));
+            }
+            noted
+        }
+        ReportTo::StandardError => standard_error,
+        ReportTo::Nowhere | ReportTo::File(_) => None,
+    };
+    let filters = Status::of_this_thread().ok().and_then(|status| status.seccomp_filters);
+    // Nobody else sets it.
+    let _ = STARTED.set(Started { settings, standard_error, report, filters });
+}

@@ -1,0 +1,185 @@
+//! Redis: snapshots by `BGSAVE` while the server goes on writing.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tempfile::TempDir;
+
+use crate::support::{self, LIMIT, Mode, Running, wait_until};
+
+/// Saves of each server.
+const ROUNDS: usize = 3;
+
+/// Who gives memory back that jemalloc has kept for a while.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purger {
+    /// A thread of jemalloc's, which blocks all signals, so that nothing can hold it still: Redis's default.
+    Thread,
+    /// Whoever frees.
+    Anyone,
+}
+
+/// A server with an empty or a loaded data set, reached through a socket in its folder.
+struct Server {
+    socket: PathBuf,
+    running: Running,
+    stream: BufReader<UnixStream>,
+}
+
+impl Server {
+    fn start(program: &Path, folder: &TempDir, name: &str, (mode, purger): (Mode, Purger)) -> Self {
+        let socket = folder.path().join(format!("{name}.sock"));
+        let mut command = support::command(program, mode, folder, None);
+        command.current_dir(folder).args(["--port", "0", "--save", "", "--enable-debug-command", "yes"]);
+        command.args(["--jemalloc-bg-thread", if purger == Purger::Thread { "yes" } else { "no" }]);
+        command.arg("--unixsocket").arg(&socket).args([
+            "--dbfilename",
+            "dump.rdb",
+            "--daemonize",
+            "no",
+            "--logfile",
+            &format!("{name}.log"),
+        ]);
+        let mut running = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        let stream = wait_until("redis-server answers", || {
+            assert!(running.has_ended().is_none(), "redis-server has ended: {}", read(folder, name));
+            UnixStream::connect(&socket).ok()
+        });
+        stream.set_read_timeout(Some(LIMIT)).expect("a socket");
+        let mut server = Self { socket, running, stream: BufReader::new(stream) };
+        // It listens before it has loaded its dump.
+        wait_until("redis-server has loaded its dump", || (server.ask(&["PING"]) == "PONG").then_some(()));
+        server
+    }
+
+    /// Sends a command and returns its answer; an error of Redis begins with its name.
+    fn ask(&mut self, command: &[&str]) -> String {
+        self.send(command);
+        self.answer()
+    }
+
+    fn send(&mut self, command: &[&str]) {
+        let mut request = format!("*{}\r\n", command.len());
+        for word in command {
+            request += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        self.stream.get_mut().write_all(request.as_bytes()).expect("redis-server reads");
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).expect("redis-server answers");
+        let line = line.trim_end();
+        let (kind, rest) = line.split_at_checked(1).unwrap_or_else(|| panic!("{} has closed", self.socket.display()));
+        if kind != "$" || rest == "-1" {
+            return rest.to_owned();
+        }
+        let len: usize = rest.parse().expect("a length");
+        let mut bytes = vec![0; len + 2];
+        self.stream.read_exact(&mut bytes).expect("redis-server answers");
+        String::from_utf8_lossy(&bytes[..len]).into_owned()
+    }
+
+    /// Many commands at once.
+    fn ask_all(&mut self, commands: &[[&str; 3]]) {
+        for some in commands.chunks(200) {
+            for command in some {
+                let words = if command[2].is_empty() { &command[..2] } else { &command[..] };
+                self.send(words);
+            }
+            for _ in some {
+                let answer = self.answer();
+                assert!(!answer.starts_with("ERR"), "{answer}");
+            }
+        }
+    }
+
+    fn digest(&mut self) -> String {
+        let digest = self.ask(&["DEBUG", "DIGEST"]);
+        assert_eq!(digest.len(), 40, "{digest}");
+        digest
+    }
+
+    fn info(&mut self, field: &str) -> String {
+        let info = self.ask(&["INFO"]);
+        let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        value.unwrap_or_else(|| panic!("no {field} in INFO")).to_owned()
+    }
+
+    /// Changes, adds and deletes keys, and gives memory back.
+    fn churn(&mut self, round: usize) {
+        let value = |number: usize| format!("{round}-{number}").repeat(1 + number % 60);
+        let mut commands = Vec::new();
+        for number in 0..4000 {
+            let key = number * 37 % 10_000;
+            commands.push(match number % 4 {
+                0 => ["SET".to_owned(), format!("key:{key}"), value(number)],
+                1 => ["DEL".to_owned(), format!("key:{}", (key + round) % 10_000), String::new()],
+                2 => ["SET".to_owned(), format!("new:{round}:{number}"), value(number)],
+                _ => ["APPEND".to_owned(), format!("large:{}", number % 40), value(number).repeat(20)],
+            });
+        }
+        let commands: Vec<[&str; 3]> = commands.iter().map(|[a, b, c]| [a.as_str(), b.as_str(), c.as_str()]).collect();
+        self.ask_all(&commands);
+        assert_eq!(self.ask(&["MEMORY", "PURGE"]), "OK");
+    }
+}
+
+fn read(folder: &TempDir, name: &str) -> String {
+    std::fs::read_to_string(folder.path().join(format!("{name}.log"))).unwrap_or_default()
+}
+
+/// Saves some times while the server goes on; each dump must be what the server held when the save began. Returns the page tables of the saving
+/// children in kB.
+fn save_and_compare(program: &Path, mode: Mode, purger: Purger) -> (Vec<u64>, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut server = Server::start(program, &folder, "first", (mode, purger));
+    assert_eq!(server.ask(&["DEBUG", "POPULATE", "10000", "key", "4000"]), "OK");
+    assert_eq!(server.ask(&["DEBUG", "POPULATE", "40", "large", "300000"]), "OK");
+    let mut tables = Vec::new();
+    let mut during_a_save = 0;
+    for round in 0..ROUNDS {
+        let at_the_snapshot = server.digest();
+        // The child stops after each key, so that it is still there while the server is written to.
+        assert_eq!(server.ask(&["CONFIG", "SET", "rdb-key-save-delay", "200"]), "OK");
+        assert_eq!(server.ask(&["BGSAVE"]), "Background saving started");
+        let child =
+            wait_until("the saving child is there", || support::children(server.running.pid()).first().copied());
+        tables.extend(support::status_kb(child, "VmPTE"));
+        server.churn(round);
+        during_a_save += usize::from(server.info("rdb_bgsave_in_progress") == "1");
+        assert_ne!(server.digest(), at_the_snapshot);
+        wait_until("the save ends", || (server.info("rdb_bgsave_in_progress") == "0").then_some(()));
+        assert_eq!(server.info("rdb_last_bgsave_status"), "ok", "{}", read(&folder, "first"));
+        let mut second = Server::start(program, &folder, "second", (Mode::Plain, purger));
+        assert_eq!(second.digest(), at_the_snapshot, "round {round}: the dump is not the data of the snapshot");
+    }
+    assert_ne!(during_a_save, 0, "each save has ended before the writes, so nothing was written during one");
+    // Large tables come from calloc: a hash table of pointers that are not null would end the server here.
+    assert_eq!(server.ask(&["FLUSHALL"]), "OK");
+    assert_eq!(server.ask(&["MEMORY", "PURGE"]), "OK");
+    assert_eq!(server.ask(&["DEBUG", "POPULATE", "300000", "again", "100"]), "OK");
+    server.digest();
+    assert_eq!(server.ask(&["DBSIZE"]), "300000");
+    (tables, support::report(&folder))
+}
+
+#[test]
+fn dumps_are_the_data_of_the_moment() {
+    let program = support::need!("redis-server", "redis-server");
+    let (plain, _) = save_and_compare(&program, Mode::Plain, Purger::Anyone);
+    let (frozen, report) = save_and_compare(&program, Mode::Frozen("stop"), Purger::Anyone);
+    assert_eq!((plain.len(), frozen.len()), (ROUNDS, ROUNDS));
+    println!("page tables of the saving children, kB: plain {plain:?}, frozen {frozen:?}");
+    support::assert_few_tables(plain[0], frozen[0], &report);
+}
+
+/// Frozen or refused, the dumps are right.
+#[test]
+fn dumps_are_right_with_a_thread_that_cannot_be_held() {
+    let program = support::need!("redis-server", "redis-server");
+    let (tables, report) = save_and_compare(&program, Mode::Frozen("stop"), Purger::Thread);
+    println!("page tables of the saving children, kB: {tables:?}\n{report}");
+}

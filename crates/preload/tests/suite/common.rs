@@ -1,0 +1,110 @@
+//! Building small programs, and running them with and without the object.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::{env, fs};
+
+/// The object, which Cargo has built beside this test.
+pub(crate) fn object() -> PathBuf {
+    let own = env::current_exe().expect("a test has a path");
+    let found = own.ancestors().skip(1).take(2).map(|folder| folder.join("libpalimpsest_preload.so"));
+    found.into_iter().find(|path| path.is_file()).expect("Cargo builds the cdylib for its tests")
+}
+
+/// Compiles `source` with the machine's C compiler; `None`, after a word about it, if it has none.
+fn compile(source: &Path, name: &str, flags: &[&str]) -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (program, made) = (folder.join(name), folder.join(format!("{name}-{}", std::process::id())));
+    let mut command = Command::new("cc");
+    command.args(["-O1", "-w", "-pthread", "-o"]).arg(&made).arg(source).args(flags);
+    match command.output() {
+        Ok(output) if output.status.success() => {
+            // Another run of the tests may be executing the old one, which stays as it is.
+            fs::rename(&made, &program).expect("the folder is ours");
+            Some(program)
+        }
+        Ok(output) => {
+            println!("skipped: cc cannot build it: {}", String::from_utf8_lossy(&output.stderr));
+            None
+        }
+        Err(error) => {
+            println!("skipped: no cc: {error}");
+            None
+        }
+    }
+}
+
+/// The program with all scenarios.
+pub(crate) fn scenarios() -> Option<&'static Path> {
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let build = || {
+        compile(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/scenarios.c")), "scenarios", &[])
+    };
+    PROGRAM.get_or_init(build).as_deref()
+}
+
+/// The same, statically linked.
+pub(crate) fn static_scenarios() -> Option<PathBuf> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/scenarios.c");
+    compile(Path::new(source), "scenarios-static", &["-static"])
+}
+
+/// What came of a run.
+pub(crate) struct Ran {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) status: Option<i32>,
+    /// What the object has reported; empty if nothing.
+    pub(crate) report: String,
+}
+
+/// One way to run programs.
+#[derive(Clone, Copy)]
+pub(crate) struct Way<'a> {
+    /// The object first, if it is there at all.
+    pub(crate) preload: &'a str,
+    pub(crate) variables: &'a [(&'a str, &'a str)],
+}
+
+/// Without the object.
+pub(crate) const PLAIN: Way<'_> = Way { preload: "", variables: &[] };
+
+/// Runs `command` in one way. A run that does not end is ended by `timeout(1)` and told by its status.
+pub(crate) fn run(command: &[&str], way: Way<'_>) -> Ran {
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = folder.path().join("report");
+    let mut process = Command::new("timeout");
+    process.args(["--kill-after=5", "120", "env"]);
+    // Set for the program, not for `timeout`.
+    if !way.preload.is_empty() {
+        process.arg(format!("LD_PRELOAD={}", way.preload));
+    }
+    process.args(way.variables.iter().map(|(name, value)| format!("{name}={value}")));
+    process.args(command);
+    process.env("PALIMPSEST_REPORT", &report);
+    let Output { status, stdout, stderr } = process.output().expect("coreutils are there");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ran {
+        stdout: text(stdout),
+        stderr: text(stderr),
+        status: status.code(),
+        report: fs::read_to_string(report).unwrap_or_default(),
+    }
+}
+
+/// The object alone, with settings.
+pub(crate) fn frozen<'a>(object: &'a str, variables: &'a [(&'a str, &'a str)]) -> Way<'a> {
+    Way { preload: object, variables }
+}
+
+/// Runs a scenario plainly and in a way, and asserts that both print the same and end alike.
+pub(crate) fn assert_same(scenario: &str, variables: &[(&str, &str)]) -> Option<Ran> {
+    let program = scenarios()?.to_str().expect("a path in UTF-8");
+    let object = object();
+    let plain = run(&[program, scenario], PLAIN);
+    let ran = run(&[program, scenario], frozen(object.to_str().expect("a path in UTF-8"), variables));
+    assert_eq!(ran.stdout, plain.stdout, "{scenario} {variables:?}: {}{}", ran.stderr, ran.report);
+    assert_eq!((ran.status, plain.status), (Some(0), Some(0)), "{scenario} {variables:?}: {}", ran.stderr);
+    Some(ran)
+}

@@ -1,0 +1,113 @@
+//! What the user can say.
+
+use crate::common::{Ran, assert_same, frozen, object, run, scenarios};
+
+fn count(ran: &Ran) -> usize {
+    ran.report.matches("palimpsest: froze process").count()
+}
+
+#[test]
+fn invalid_values_are_told_in_one_line_and_nothing_is_frozen() {
+    for (variable, value) in [
+        ("PALIMPSEST_FREEZE", "always"),
+        ("PALIMPSEST_CHUNK", "1"),
+        ("PALIMPSEST_HUGE", "1"),
+        ("PALIMPSEST_THREADS", "none"),
+        ("PALIMPSEST_TRUST", "me"),
+        ("PALIMPSEST_QUIET", "maybe"),
+        ("PALIMPSEST_INHERIT", "maybe"),
+        ("PALIMPSEST_REPORT", "fd:x"),
+        ("PALIMPSEST_DRY_RUN", "2"),
+    ] {
+        let Some(ran) = assert_same("dontneed", &[(variable, value)]) else { return };
+        let expected = format!("palimpsest: {variable}={value}: not understood; allowed: ");
+        assert!(ran.stderr.starts_with(&expected), "{}", ran.stderr);
+        assert!(ran.stderr.ends_with("; the program runs unfrozen\n"), "{}", ran.stderr);
+        assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+        assert_eq!(count(&ran), 0);
+    }
+}
+
+#[test]
+fn off_does_nothing() {
+    let Some(ran) = assert_same("dontneed", &[("PALIMPSEST_FREEZE", "off")]) else { return };
+    assert_eq!((ran.stderr.as_str(), count(&ran)), ("", 0));
+}
+
+#[test]
+fn the_moment_can_be_a_fork_a_size_or_a_signal() {
+    for (scenario, moment, times) in [
+        ("many_forks", "fork:300", 1),
+        ("many_forks", "fork:303", 0),
+        ("nested", "fork:2", 2),
+        ("dontneed", "size:4M", 1),
+        ("dontneed", "size:1G", 0),
+        ("signalled", "signal:WINCH", 1),
+        ("signalled", "signal:USR1", 0),
+    ] {
+        let Some(ran) = assert_same(scenario, &[("PALIMPSEST_FREEZE", moment)]) else { return };
+        assert_eq!((ran.stderr.as_str(), count(&ran)), ("", times), "{scenario} {moment}: {}", ran.report);
+    }
+}
+
+#[test]
+fn small_processes_are_left_alone_unless_the_fork_is_named() {
+    let object = object();
+    let command = ["sh", "-c", "(exit 3); echo $?"];
+    for (variables, times) in [(&[][..], 0), (&[("PALIMPSEST_FREEZE", "fork")], 1)] {
+        let ran = run(&command, frozen(object.to_str().expect("UTF-8"), variables));
+        assert_eq!((ran.stdout.as_str(), ran.stderr.as_str(), count(&ran)), ("3\n", "", times));
+    }
+}
+
+#[test]
+fn a_dry_run_reports_and_changes_nothing() {
+    let Some(ran) = assert_same("dontneed", &[("PALIMPSEST_DRY_RUN", "1")]) else { return };
+    assert!(ran.report.starts_with("palimpsest: would freeze process "), "{}", ran.report);
+    assert_eq!(count(&ran), 0);
+}
+
+#[test]
+fn refusals_can_be_silent() {
+    let Some(ran) = assert_same("threads", &[("PALIMPSEST_QUIET", "1")]) else { return };
+    assert_eq!((ran.stderr.as_str(), count(&ran)), ("", 0));
+}
+
+#[test]
+fn the_report_goes_where_it_is_sent() {
+    let Some(program) = scenarios().and_then(|path| path.to_str()) else { return };
+    let object = object();
+    let object = object.to_str().expect("UTF-8");
+    let ran = run(&[program, "protect"], frozen(object, &[("PALIMPSEST_REPORT", "stderr")]));
+    assert!(ran.stderr.starts_with("palimpsest: froze process "), "{}", ran.stderr);
+    let script = format!("exec 7>&2; exec {program} protect");
+    let ran =
+        run(&["sh", "-c", &script], frozen(object, &[("PALIMPSEST_REPORT", "fd:7"), ("PALIMPSEST_FREEZE", "size:4M")]));
+    // The shell has no such descriptor when it starts; the program has.
+    assert!(ran.stderr.contains("PALIMPSEST_REPORT=fd:7: no such descriptor is open"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("palimpsest: froze process "), "{}", ran.stderr);
+    let nowhere = [("PALIMPSEST_REPORT", "/nonexistent/report")];
+    let ran = run(&[program, "protect"], frozen(object, &nowhere));
+    assert!(
+        ran.stderr.starts_with("palimpsest: PALIMPSEST_REPORT=/nonexistent/report: cannot be written"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn executed_programs_are_served_unless_that_is_declined() {
+    let object = object();
+    let object = object.to_str().expect("UTF-8");
+    let command = ["sh", "-c", "echo \"[$LD_PRELOAD]\"; env | grep -c LD_PRELOAD; true"];
+    let ran = run(&command, frozen(object, &[]));
+    assert_eq!(ran.stdout, format!("[{object}]\n1\n"));
+    let ran = run(&command, frozen(object, &[("PALIMPSEST_INHERIT", "no")]));
+    assert_eq!(ran.stdout, "[]\n0\n");
+}
+
+#[test]
+fn the_moment_is_used_once_by_a_process_and_its_children() {
+    let Some(ran) = assert_same("nested", &[]) else { return };
+    assert_eq!(count(&ran), 1, "{}", ran.report);
+}

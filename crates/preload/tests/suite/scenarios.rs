@@ -1,0 +1,110 @@
+//! The memory that a program sees is the same, frozen or not.
+
+use crate::common::{PLAIN, frozen};
+use crate::common::{Ran, assert_same, object, run, scenarios, static_scenarios};
+
+/// The settings under which each scenario runs.
+const VARIANTS: [&[(&str, &str)]; 2] = [&[], &[("PALIMPSEST_CHUNK", "4M"), ("PALIMPSEST_HUGE", "collapse")]];
+
+fn same_and_frozen(scenario: &str) {
+    for variables in VARIANTS {
+        let Some(Ran { stderr, report, .. }) = assert_same(scenario, variables) else { return };
+        // Programs that it executes are served for themselves.
+        let own = report.lines().filter(|line| line.starts_with("palimpsest: froze") && line.contains("(scenarios"));
+        assert_eq!(own.count(), 1, "{scenario}: {report}{stderr}");
+        assert_eq!(stderr, "", "{scenario}");
+    }
+}
+
+macro_rules! same_and_frozen {
+    ($($scenario:ident)*) => {
+        $(#[test]
+        fn $scenario() {
+            same_and_frozen(stringify!($scenario));
+        })*
+    };
+}
+
+same_and_frozen! {
+    dontneed dontneed_syscall advise_free advise_remove wipeonfork dontfork other_advice dontneed_many
+    dontneed_over_hole dontneed_none
+    mremap_grow_in_place mremap_move mremap_shrink_regrow mremap_chunks mremap_half_frozen mremap_middle mremap_errors
+    mremap_dontunmap mremap_syscall
+    map_fixed map_fixed_file unmap_and_map unmap_unseen unmap_syscall map_errors
+    locking locking_all protect breaking callocs reallocs
+    nested many_forks fork_in_handler fork_in_malloc close_all executing vforking piping atforks
+}
+
+#[test]
+fn threads_are_a_reason_to_refuse() {
+    let Some(ran) = assert_same("threads", &[]) else { return };
+    assert!(ran.stderr.starts_with("palimpsest: not frozen: the process has 3 threads"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("; freeze before"), "a way out: {}", ran.stderr);
+    assert_eq!(ran.stderr.lines().count(), 1, "told once, though it forks often: {}", ran.stderr);
+    assert_eq!(ran.report, "");
+}
+
+#[test]
+fn threads_are_stopped_on_request() {
+    let Some(ran) = assert_same("threads", &[("PALIMPSEST_THREADS", "stop")]) else { return };
+    assert_eq!(ran.stderr, "");
+    assert!(ran.report.contains("froze process"), "{}", ran.report);
+}
+
+#[test]
+fn a_limit_on_file_sizes_is_a_reason_to_refuse() {
+    let Some(ran) = assert_same("limits", &[]) else { return };
+    assert!(ran.stderr.starts_with("palimpsest: not frozen: RLIMIT_FSIZE is 1048576"), "{}", ran.stderr);
+    assert_eq!(ran.stderr.lines().count(), 1);
+}
+
+#[test]
+fn a_filter_of_the_program_is_a_reason_to_refuse() {
+    let Some(ran) = assert_same("sandboxed", &[]) else { return };
+    assert!(
+        ran.stderr.starts_with("palimpsest: not frozen: the program has installed 1 seccomp filter"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!((ran.stderr.lines().count(), ran.report.as_str()), (1, ""));
+    let Some(ran) = assert_same("sandboxed", &[("PALIMPSEST_TRUST", "seccomp")]) else { return };
+    assert!(ran.report.contains("froze process"), "{}", ran.stderr);
+}
+
+#[test]
+fn children_have_no_page_tables_for_frozen_memory() {
+    let Some(program) = scenarios().and_then(|path| path.to_str()) else { return };
+    let tables = |way| -> u64 {
+        let ran = run(&[program, "child_tables"], way);
+        ran.stdout.trim().parse().unwrap_or_else(|_| panic!("no number: {}{}", ran.stdout, ran.stderr))
+    };
+    let object = object();
+    let (plain, frozen) = (tables(PLAIN), tables(frozen(object.to_str().expect("UTF-8"), &[])));
+    assert!(plain >= 256, "{plain} kB for 128 MiB");
+    assert!(frozen <= 96, "{frozen} kB");
+}
+
+#[test]
+fn core_dumps_keep_private_memory() {
+    let Some(program) = scenarios().and_then(|path| path.to_str()) else { return };
+    let object = object();
+    let command = ["sh", "-c", &format!("echo 0x33 >/proc/self/coredump_filter; exec {program} core_filter")];
+    let ran = run(&command, frozen(object.to_str().expect("a path in UTF-8"), &[]));
+    assert_eq!(ran.stdout, "filter 00000037\n", "{}", ran.stderr);
+}
+
+#[test]
+fn a_file_that_took_the_place_of_standard_error_is_left_alone() {
+    let Some(ran) = assert_same("no_standard_error", &[]) else { return };
+    assert_eq!(ran.stdout, "descriptor 2 has 0 bytes\n");
+}
+
+#[test]
+fn a_static_program_is_untouched() {
+    let Some(program) = static_scenarios() else { return };
+    let program = program.to_str().expect("a path in UTF-8");
+    let plain = run(&[program, "dontneed"], PLAIN);
+    let ran = run(&[program, "dontneed"], frozen(object().to_str().expect("a path in UTF-8"), &[]));
+    assert_eq!((ran.stdout, ran.status), (plain.stdout, Some(0)));
+    assert!(!ran.report.contains("scenarios"), "{}", ran.report);
+}
