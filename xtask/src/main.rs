@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod aarch64;
+mod bench;
 mod install;
 mod need;
 mod process;
@@ -13,15 +14,11 @@ mod steps;
 mod table;
 mod workspace;
 
-use std::process::ExitCode;
+use std::{error::Error, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{
-    runner::Selection,
-    step::{Pace, StepError},
-    workspace::Workspace,
-};
+use crate::{runner::Selection, step::Pace, workspace::Workspace};
 
 /// Tasks for working on Palimpsest.
 #[derive(Parser)]
@@ -37,9 +34,9 @@ enum Task {
     Test(TestArgs),
     /// Install what the checks need: Debian packages, rustup components, the kernel of the AArch64 guest.
     Install,
-    /// Build with optimisation and the peers, and run `palimpsest bench` with the arguments given.
+    /// Measure a real program (`afl`, `python`, `redis`), or build with optimisation and the peers and run `palimpsest bench` with the arguments given.
     Bench {
-        /// Arguments of `palimpsest bench`, for example `pack --quick`.
+        /// A program and its options, for example `afl --quick`, or arguments of `palimpsest bench`, for example `pack --quick`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -65,13 +62,13 @@ fn main() -> ExitCode {
     match run(Cli::parse().task) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("cargo xtask: {}", step::chain(&error));
+            eprintln!("cargo xtask: {}", step::chain(&*error));
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(task: Task) -> Result<ExitCode, StepError> {
+fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
     let workspace = Workspace::find();
     match task {
         Task::Test(args) => {
@@ -90,6 +87,10 @@ fn run(task: Task) -> Result<ExitCode, StepError> {
         Task::Install => {
             let steps = runner::select(&steps::all(), &Selection::default())?;
             Ok(install::run(&workspace, &steps))
+        }
+        Task::Bench { args } if bench::is_program(&args) => {
+            bench::run(&workspace, &args)?;
+            Ok(ExitCode::SUCCESS)
         }
         Task::Bench { args } => {
             let mut bench = process::cargo(&workspace);

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The crates with code of their own for each architecture.
-const PACKAGES: [&str; 2] = ["palimpsest-sys", "palimpsest-text"];
+const PACKAGES: [&str; 3] = ["palimpsest-fork", "palimpsest-sys", "palimpsest-text"];
 
 /// A test program.
 #[derive(Clone, PartialEq, Eq, Debug)]

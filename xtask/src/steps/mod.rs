@@ -22,6 +22,18 @@ const STD_SOURCE: Need = Need::Component {
 };
 const GDB: Need = Need::Program { program: "gdb", package: "gdb" };
 const PERF: Need = Need::Program { program: "perf", package: "linux-perf" };
+const CC: Need = Need::Program { program: "cc", package: "gcc" };
+const REDIS: Need = Need::Program { program: "redis-server", package: "redis-server" };
+const REDIS_CLI: Need = Need::Program { program: "redis-cli", package: "redis-tools" };
+const RUBY: Need = Need::Program { program: "ruby", package: "ruby" };
+const PYTHON: Need = Need::Program { program: "python3", package: "python3" };
+const GUNICORN: Need = Need::Program { program: "gunicorn", package: "gunicorn" };
+const AFL: Need = Need::Program { program: "afl-fuzz", package: "afl++" };
+const CLANG: Need = Need::Program { program: "clang", package: "clang" };
+const JEMALLOC: Need = Need::File { path: "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", package: "libjemalloc2" };
+const MIMALLOC: Need = Need::File { path: "/usr/lib/x86_64-linux-gnu/libmimalloc.so.2", package: "libmimalloc2.0" };
+const TCMALLOC: Need =
+    Need::File { path: "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4", package: "libtcmalloc-minimal4" };
 /// libFuzzer itself is C++.
 const CXX: Need = Need::Program { program: "c++", package: "g++" };
 const AARCH64_LINKER: Need = Need::Program { program: aarch64::LINKER, package: "gcc-aarch64-linux-gnu" };
@@ -69,7 +81,7 @@ pub(crate) fn all() -> Vec<Step> {
             about: "every test of the workspace passes",
             pace: Pace::Quick,
             needs: &[],
-            wants: &[GDB, PERF],
+            wants: &[GDB, PERF, CC, REDIS, REDIS_CLI, RUBY, PYTHON, GUNICORN, AFL, CLANG, JEMALLOC, MIMALLOC, TCMALLOC],
             run: tests::test,
         },
         Step {
