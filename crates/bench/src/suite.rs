@@ -81,6 +81,9 @@ pub struct Request {
     /// Program and first arguments that start a process which calls [`suites::pack::probe_memory`] with the arguments that follow, and
     /// prints the result. Without it, figures of memory are skipped: they need a process without a past.
     pub memory_probe: Option<Vec<PathBuf>>,
+    /// Program and first arguments that start a process which calls [`suites::fork::work`] with the arguments that follow. Without it, the
+    /// suites `fork` and `reset` are skipped: each contestant needs a process with a heap of its own.
+    pub fork_worker: Option<Vec<PathBuf>>,
 }
 
 /// The part of a [`Request`] that decides which figures are measured.
@@ -109,6 +112,7 @@ pub struct Context<'a> {
     pub effort: Effort,
     wanted: Wanted,
     pub(crate) memory_probe: Option<&'a [PathBuf]>,
+    pub(crate) fork_worker: Option<&'a [PathBuf]>,
     progress: &'a dyn Progress,
     results: Vec<Entry>,
     skipped: Vec<Skipped>,
@@ -221,6 +225,7 @@ pub fn run(request: &Request, progress: &dyn Progress) -> Result<Report, BenchEr
         effort: request.effort,
         wanted,
         memory_probe: request.memory_probe.as_deref(),
+        fork_worker: request.fork_worker.as_deref(),
         progress,
         results: Vec::new(),
         skipped: Vec::new(),

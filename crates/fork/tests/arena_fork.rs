@@ -77,7 +77,7 @@ fn freezing_loses_no_store_of_another_thread() {
     const COUNTERS: usize = 64;
     for _ in 0..30 {
         let arena = Arena::new();
-        let block = arena.allocate_zeroed(COUNTERS << 16, 4096).cast::<AtomicU64>();
+        let block = arena.allocate_zeroed(COUNTERS << 16, 4096).cast::<std::ffi::c_void>().cast::<AtomicU64>();
         // SAFETY: the block is this long, aligned, and zeros are valid; only these counters refer to it.
         let counters = unsafe { std::slice::from_raw_parts(block, COUNTERS << 13) };
         // Relaxed everywhere: the counters are one thread's, and these two only tell when to begin and when to end.

@@ -1,7 +1,7 @@
 //! Rewrite memory while it is in use.
 //!
 //! Everything of `palimpsest-text` (program packs, live patching, static keys, observers) under one name, and `palimpsest-sys` as
-//! [`sys`].
+//! [`sys`], and `palimpsest-fork` (fork in constant time, arenas, snapshots) as [`fork`].
 //!
 //! [`Packs`] is where most users begin:
 //!
@@ -23,6 +23,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "fork")]
+pub use palimpsest_fork as fork;
 #[cfg(feature = "std")]
 pub use palimpsest_sys as sys;
 pub use palimpsest_text::*;

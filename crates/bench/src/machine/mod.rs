@@ -1,11 +1,14 @@
 //! The one unsafe module of this crate: mappings of the baselines, the peers' unsafe interfaces, entering
-//! compiled code, changing it, and signals.
+//! compiled code, changing it, signals, and forks.
 #![expect(
     unsafe_code,
     reason = "maps memory, writes and calls code; everything outside this module uses its safe interface"
 )]
 
 mod area;
+mod fork_child;
+mod fork_heap;
+mod fork_uffd;
 mod held;
 #[cfg(feature = "peers")]
 mod peer_key;
@@ -16,6 +19,9 @@ mod sites;
 mod trap_action;
 
 pub(crate) use area::CodeArea;
+pub(crate) use fork_child::{Child, ForkWay, Reset, ask_child, freeze, freeze_arena, sleep, spawn};
+pub(crate) use fork_heap::{Heap, HeapPages};
+pub(crate) use fork_uffd::{Watch, Watcher};
 #[cfg(test)]
 pub(crate) use held::COUNTING_TRAPS;
 pub(crate) use held::while_held;

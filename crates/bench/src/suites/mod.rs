@@ -2,13 +2,14 @@
 
 use crate::{BenchError, Suite};
 
+pub mod fork;
 pub mod keys;
 pub mod pack;
 
 /// Every suite there is.
 #[must_use]
 pub fn all() -> Vec<Box<dyn Suite>> {
-    vec![Box::new(pack::Pack), Box::new(keys::Keys)]
+    vec![Box::new(pack::Pack), Box::new(keys::Keys), Box::new(fork::Fork), Box::new(fork::Reset)]
 }
 
 /// The suites with these names, all if there are no names.

@@ -1,0 +1,84 @@
+//! The contestants: ways to have memory that a child, or a later moment, sees as it is now.
+
+use std::str::FromStr;
+
+/// A contestant. The name is the last part of an entry's id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Who {
+    /// Frozen by Palimpsest, base pages.
+    Frozen,
+    /// Frozen by Palimpsest, collapsed into huge pages.
+    FrozenHuge,
+    /// Memory of Palimpsest's arena, frozen.
+    Arena,
+    /// Anonymous memory of base pages.
+    Plain,
+    /// Anonymous memory of transparent huge pages.
+    Thp,
+    /// Write protection by `userfaultfd`, without a fork.
+    UffdWp,
+    /// Memory filled on demand by `userfaultfd`, without a fork.
+    UffdCopy,
+    /// A process without a heap: what no fork is quicker than.
+    Empty,
+}
+
+impl Who {
+    /// All of them.
+    pub(super) const ALL: [Self; 8] = [
+        Self::Frozen,
+        Self::FrozenHuge,
+        Self::Arena,
+        Self::Plain,
+        Self::Thp,
+        Self::UffdWp,
+        Self::UffdCopy,
+        Self::Empty,
+    ];
+
+    /// Those that fork and have a heap.
+    pub(super) const FORKING: [Self; 5] = [Self::Frozen, Self::FrozenHuge, Self::Arena, Self::Plain, Self::Thp];
+
+    /// Those that freeze.
+    pub(super) const FREEZING: [Self; 3] = [Self::Frozen, Self::FrozenHuge, Self::Arena];
+
+    /// Name in ids.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Frozen => "frozen",
+            Self::FrozenHuge => "frozen_huge",
+            Self::Arena => "arena",
+            Self::Plain => "plain",
+            Self::Thp => "thp",
+            Self::UffdWp => "uffd_wp",
+            Self::UffdCopy => "uffd_copy",
+            Self::Empty => "empty",
+        }
+    }
+
+    /// Whether the figure is Palimpsest's.
+    pub(super) fn is_ours(self) -> bool {
+        Self::FREEZING.contains(&self)
+    }
+
+    /// Bytes that a process with a heap of `len` bytes occupies.
+    pub(super) fn occupies(self, len: usize) -> usize {
+        match self {
+            Self::Empty | Self::UffdCopy => 0,
+            _ => len,
+        }
+    }
+}
+
+impl FromStr for Who {
+    type Err = UnknownWho;
+
+    fn from_str(name: &str) -> Result<Self, UnknownWho> {
+        Self::ALL.into_iter().find(|who| who.name() == name).ok_or_else(|| UnknownWho(name.to_owned()))
+    }
+}
+
+/// No contestant has this name.
+#[derive(Debug, thiserror::Error)]
+#[error("no contestant of the suite `fork` is called `{0}`")]
+pub(super) struct UnknownWho(String);
