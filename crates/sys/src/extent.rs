@@ -136,10 +136,10 @@ impl Extent {
         while address < range.end {
             let len = range.end - address;
             let failed = |errno| ExtentError::Copy { address, len, errno };
+            let from = std::ptr::with_exposed_provenance::<u8>(address);
+            // Not through `pwrite`, which AddressSanitizer intercepts: it would report the memory that it guards.
             // SAFETY: the kernel reads memory of this process, and answers EFAULT where there is none; no reference is made.
-            let written = unsafe {
-                libc::pwrite(fd.as_raw_fd(), std::ptr::with_exposed_provenance(address), len, offset.cast_signed())
-            };
+            let written = unsafe { libc::syscall(libc::SYS_pwrite64, fd.as_raw_fd(), from, len, offset.cast_signed()) };
             match usize::try_from(written) {
                 Ok(0) => return Err(failed(Errno::IO)),
                 Ok(written) => {
@@ -170,9 +170,10 @@ impl Extent {
         while address < range.end {
             let len = range.end - address;
             let failed = |errno| ExtentError::Copy { address, len, errno };
-            let at = std::ptr::with_exposed_provenance_mut(address);
+            let at = std::ptr::with_exposed_provenance_mut::<u8>(address);
+            // Not through `pread`; see `store`.
             // SAFETY: the range is the caller's (1), and no more than what is left of it is written.
-            let read = unsafe { libc::pread(fd.as_raw_fd(), at, len, offset.cast_signed()) };
+            let read = unsafe { libc::syscall(libc::SYS_pread64, fd.as_raw_fd(), at, len, offset.cast_signed()) };
             match usize::try_from(read) {
                 Ok(0) => return Err(failed(Errno::IO)),
                 Ok(read) => {
