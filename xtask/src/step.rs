@@ -2,7 +2,7 @@
 
 use std::{error::Error, io, path::PathBuf};
 
-use crate::{need::Need, workspace::Workspace};
+use crate::{bench::BenchError, need::Need, workspace::Workspace};
 
 /// One check.
 #[derive(Clone, Copy)]
@@ -89,6 +89,8 @@ pub(crate) enum StepError {
     NoKernelPackage { package: &'static str, found: String },
     #[error("no kernel image in {}", folder.display())]
     NoKernelImage { folder: PathBuf },
+    #[error("a campaign went wrong")]
+    Bench(#[source] Box<BenchError>),
     #[error("there is no step {name:?}; the steps are {known}")]
     UnknownStep { name: String, known: String },
     #[error("--only and --quick leave no step to run")]

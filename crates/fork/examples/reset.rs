@@ -16,7 +16,13 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::ffi::{c_int, c_ulong, c_void};
 
+use palimpsest_fork::arena::{Arena, Backing};
 use palimpsest_fork::snapshot::{Options, Round, Scope, SignalMask, abandon, take_and_enter};
+
+/// Not the target's heap: what this library leaves there would change where the target's own blocks lie, and with that, what it covers (SQLite compares the
+/// addresses of blocks).
+#[global_allocator]
+static HEAP: Arena = Arena::with_backing(Backing::Anonymous);
 
 /// Takes a snapshot of the process, and calls `round` with the numbers from 0 for ever, each time in the state of the snapshot: memory,
 /// statics, stack and mappings. Returns only when it cannot go on: -1, after a line on standard error.

@@ -93,6 +93,22 @@ pub(crate) fn all() -> Vec<Step> {
             run: tests::atomic_keys,
         },
         Step {
+            name: "libafl",
+            about: "fuzzers with the executors for LibAFL find what is planted",
+            pace: Pace::Slow,
+            needs: &[],
+            wants: &[],
+            run: tests::libafl,
+        },
+        Step {
+            name: "afl",
+            about: "targets of AFL++ cover the same plain, frozen and reset",
+            pace: Pace::Slow,
+            needs: &[AFL, CLANG],
+            wants: &[],
+            run: tests::afl,
+        },
+        Step {
             name: "loom",
             about: "the lock-free parts hold in every interleaving that loom explores",
             pace: Pace::Slow,

@@ -1,6 +1,7 @@
 //! The tests as cargo runs them, the build without std, and loom.
 
 use crate::{
+    bench::{self, BenchError},
     need::Need,
     process,
     step::{Done, StepError},
@@ -43,5 +44,24 @@ pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", workspace.separate_target("loom"));
     process::stream(&mut test)?;
+    Ok(Done::Passed)
+}
+
+/// The executors for LibAFL, which are a workspace of their own.
+pub(super) fn libafl(workspace: &Workspace) -> Result<Done, StepError> {
+    let mut test = process::cargo(workspace);
+    test.args(["test", "--manifest-path"]).arg(workspace.root.join("libafl/Cargo.toml"));
+    test.env("CARGO_TARGET_DIR", workspace.separate_target("libafl"));
+    process::stream(&mut test)?;
+    Ok(Done::Passed)
+}
+
+/// Plain, frozen and reset targets of AFL++ cover the same on the same inputs.
+pub(super) fn afl(workspace: &Workspace) -> Result<Done, StepError> {
+    let check = ["afl", "--check"].map(str::to_owned);
+    bench::run(workspace, &check).map_err(|error| match error {
+        BenchError::Step(error) => error,
+        error => StepError::Bench(Box::new(error)),
+    })?;
     Ok(Done::Passed)
 }

@@ -36,9 +36,11 @@ impl Running {
 }
 
 impl Thread {
-    /// Asks the C library, which may allocate.
+    /// Asks the C library. Not for the main thread, whose stack the kernel names: the C library would read `/proc/self/maps`, with buffers in the
+    /// program's heap, whose later blocks would then lie elsewhere than without a snapshot.
     pub(super) fn look() -> Self {
-        let stack = own_stack();
+        let is_main = rustix::thread::gettid() == rustix::process::getpid();
+        let stack = if is_main { None } else { own_stack() };
         let storage = stack.as_ref().map_or(0, thread_storage_start);
         Self { stack, storage, rseq: rseq_area() }
     }
