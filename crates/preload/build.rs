@@ -7,7 +7,7 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    for name in ["fork", "madvise", "mremap", "mmap", "mmap64", "munmap", "mlock", "mlock2", "mlockall", "syscall"] {
+    for name in ["fork", "madvise", "mremap", "mmap", "mmap64", "mlock", "mlock2", "mlockall", "syscall"] {
         println!("cargo::rustc-link-arg-cdylib=-Wl,--wrap={name}");
     }
 }

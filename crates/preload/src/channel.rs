@@ -5,6 +5,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr;
 
@@ -56,7 +57,9 @@ fn identity(number: RawFd) -> Option<(u64, u64)> {
 ///
 /// It cannot be opened or written.
 pub(crate) fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let file = OpenOptions::new().append(true).create(true).open(path)?;
+    // A FIFO without a reader would hold the program for ever, and a terminal could become its controlling one.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path)?;
     Ok(write_without_signals(file.as_fd(), bytes)?)
 }
 

@@ -9,13 +9,16 @@
 //! | [`start`] | what happens before `main`: real functions, settings |
 //! | [`settings`] | the environment variables `PALIMPSEST_…` |
 //! | [`fork`], [`moment`], [`freezing`] | `fork`: whether it is time to freeze, and doing it once |
-//! | [`memory`] | `madvise`, `mremap`, `mmap`, `munmap`, `mlock…`, and these through `syscall` |
+//! | [`memory`] | `madvise`, `mremap`, `mmap`, `mlock…`, and these through `syscall` |
 //! | [`next`], [`arch`], [`errno`] | what would be called without this object: the next definition, or the kernel |
 //! | [`channel`], [`environment`], [`allocator`] | care for the program: its descriptors, its children, its heap |
 //!
 //! Rules for the defined functions: they may run in a signal handler, inside `malloc`, in the dynamic linker, and before
 //! this object has started. They take no lock, allocate nothing and use no thread-local storage (which may allocate), but
 //! when a fork freezes. They leave `errno` as the system call would. Before the start, they go straight to the kernel.
+//!
+//! `munmap` is not defined: what is told to be frozen and is not costs a question, and to forget it after the call could forget what another thread has
+//! moved there meanwhile.
 //!
 //! `vfork`, `posix_spawn`, `system`, `popen` and `daemon` are not defined: the C library's calls within itself cannot be
 //! seen, and those that make a child without copying page tables need no help.
@@ -40,4 +43,4 @@ static HEAP: allocator::OwnHeap = allocator::OwnHeap::new();
 
 pub use arch::syscall;
 pub use fork::fork;
-pub use memory::{madvise, mlock, mlock2, mlockall, mmap, mmap64, mremap, munmap};
+pub use memory::{madvise, mlock, mlock2, mlockall, mmap, mmap64, mremap};

@@ -17,7 +17,6 @@ use crate::next::Next;
 type Madvise = unsafe extern "C" fn(*mut c_void, size_t, c_int) -> c_int;
 type Mremap = unsafe extern "C" fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void;
 type Mmap = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
-type Munmap = unsafe extern "C" fn(*mut c_void, size_t) -> c_int;
 type Mlock = unsafe extern "C" fn(*const c_void, size_t) -> c_int;
 type Mlock2 = unsafe extern "C" fn(*const c_void, size_t, c_uint) -> c_int;
 type Mlockall = unsafe extern "C" fn(c_int) -> c_int;
@@ -29,8 +28,6 @@ static MADVISE: Next<Madvise> = unsafe { Next::new(c"madvise") };
 static MREMAP: Next<Mremap> = unsafe { Next::new(c"mremap") };
 // SAFETY: `void *mmap(void *, size_t, int, int, int, off_t)`.
 static MMAP: Next<Mmap> = unsafe { Next::new(c"mmap") };
-// SAFETY: `int munmap(void *, size_t)`.
-static MUNMAP: Next<Munmap> = unsafe { Next::new(c"munmap") };
 // SAFETY: `int mlock(const void *, size_t)`.
 static MLOCK: Next<Mlock> = unsafe { Next::new(c"mlock") };
 // SAFETY: `int mlock2(const void *, size_t, unsigned)`.
@@ -43,7 +40,6 @@ pub(crate) fn resolve() {
     MADVISE.resolve();
     MREMAP.resolve();
     MMAP.resolve();
-    MUNMAP.resolve();
     MLOCK.resolve();
     MLOCK2.resolve();
     MLOCKALL.resolve();
@@ -56,17 +52,15 @@ pub(crate) fn resolve() {
 /// 1. As for the C library's function: what is discarded must not be needed.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c_int) -> c_int {
+    let place = address.expose_provenance();
+    let pass_on = || match MADVISE.get() {
+        // SAFETY: contract 1.
+        Some(real) => c_long::from(unsafe { real(address, length, advice) }),
+        // SAFETY: contract 1.
+        None => unsafe { kernel(libc::SYS_madvise, [place, length, advice as usize]) },
+    };
     // SAFETY: 1. as this function's.
-    let answer = unsafe { advise(address.expose_provenance(), length, advice) };
-    match (answer, MADVISE.get()) {
-        (Some(answer), _) => answer as c_int,
-        // SAFETY: contract 1.
-        (None, Some(real)) => unsafe { real(address, length, advice) },
-        // SAFETY: contract 1.
-        (None, None) => unsafe {
-            kernel(libc::SYS_madvise, [address.expose_provenance(), length, advice as usize]) as c_int
-        },
-    }
+    unsafe { advise(place, length, advice, pass_on) as c_int }
 }
 
 /// `mremap(2)`: memory grows by zeros, and moves as one piece.
@@ -147,25 +141,6 @@ pub unsafe extern "C" fn mmap64(
     unsafe { mmap(address, length, protection, flags, descriptor, offset) }
 }
 
-/// `munmap(2)`: what is unmapped is frozen no more.
-///
-/// # Safety
-///
-/// 1. As for the C library's function: nobody may use the memory afterwards.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
-    let answer = match MUNMAP.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(address, length) },
-        // SAFETY: contract 1.
-        None => unsafe { kernel(libc::SYS_munmap, [address.expose_provenance(), length, 0]) as c_int },
-    };
-    if answer == 0 {
-        forget(address.addr(), length);
-    }
-    answer
-}
-
 /// `mlock(2)`: memory that is locked is thawed first, or it would be held twice.
 ///
 /// # Safety
@@ -231,7 +206,7 @@ pub(crate) extern "C" fn syscall(
     let pass_on = || errno::answer(unsafe { system_call(number, arguments) });
     match number {
         // SAFETY: 1. as above.
-        libc::SYS_madvise => unsafe { advise(address, length, third as c_int) }.unwrap_or_else(pass_on),
+        libc::SYS_madvise => unsafe { advise(address, length, third as c_int, pass_on) },
         libc::SYS_mremap => {
             let asked = Remap { address, len: length, new_len: third, flags: fourth as c_int, new_address: fifth };
             // SAFETY: 1. as above.
@@ -243,13 +218,6 @@ pub(crate) extern "C" fn syscall(
                 forget(made as usize, length);
             }
             made
-        }
-        libc::SYS_munmap => {
-            let answer = pass_on();
-            if answer == 0 {
-                forget(address, length);
-            }
-            answer
         }
         libc::SYS_mlock | libc::SYS_mlock2 => {
             before_lock(address, length);
@@ -269,20 +237,69 @@ pub(crate) extern "C" fn syscall(
 ///
 /// 1. As for [`mremap`].
 unsafe fn remap(asked: Remap, pass_on: impl FnOnce() -> c_long) -> c_long {
-    if guard::touches(pages(asked.address, asked.len)) {
-        let before = errno::get();
-        // SAFETY: 1. as this function's.
-        match unsafe { guard::mremap(asked) } {
-            Outcome::Done(result) => return finish(result.map(usize::cast_signed), before),
-            Outcome::NotOurs => errno::set(before),
-        }
+    // SAFETY: 1. as this function's.
+    if let Some(answer) = unsafe { guarded_remap(asked) } {
+        return answer;
     }
     let moved = pass_on();
     if moved != -1 {
         // What was there, with MREMAP_FIXED.
         forget(moved as usize, asked.new_len);
+        return moved;
+    }
+    let refusal = errno::get();
+    if refusal == libc::EFAULT {
+        // Frozen between the question and the call, so that it is several mappings now; see `advise`.
+        // SAFETY: 1. as this function's; nothing was moved.
+        if let Some(answer) = unsafe { guarded_remap(asked) } {
+            return answer;
+        }
+        errno::set(refusal);
     }
     moved
+}
+
+/// What the guard answers to `mremap`; `None` if the real function is to be called, with `errno` as it was.
+///
+/// # Safety
+///
+/// 1. As for [`mremap`].
+unsafe fn guarded_remap(asked: Remap) -> Option<c_long> {
+    if !guard::touches(pages(asked.address, asked.len)) {
+        return None;
+    }
+    let before = errno::get();
+    // SAFETY: 1. as this function's.
+    match unsafe { guard::mremap(asked) } {
+        Outcome::Done(result) => Some(finish(result.map(usize::cast_signed), before)),
+        Outcome::NotOurs => {
+            errno::set(before);
+            None
+        }
+    }
+}
+
+/// `madvise`; `pass_on` calls the real function.
+///
+/// The memory can be frozen between the question and the call, by another thread that holds this one still meanwhile. The call then discards the
+/// wrong pages, or is refused as for a file. So the question is asked again afterwards; to discard twice does no harm.
+///
+/// # Safety
+///
+/// 1. As for [`madvise`].
+unsafe fn advise(address: usize, length: usize, advice: c_int, pass_on: impl FnOnce() -> c_long) -> c_long {
+    // SAFETY: 1. as this function's.
+    if let Some(answer) = unsafe { guarded_advice(address, length, advice) } {
+        return answer;
+    }
+    let answer = pass_on();
+    let before = errno::get();
+    // SAFETY: 1. as this function's.
+    let again = unsafe { guarded_advice(address, length, advice) };
+    if again.is_none() {
+        errno::set(before);
+    }
+    again.unwrap_or(answer)
 }
 
 /// What the guard answers to `madvise`; `None` if the real function is to be called, with `errno` as it was.
@@ -290,7 +307,7 @@ unsafe fn remap(asked: Remap, pass_on: impl FnOnce() -> c_long) -> c_long {
 /// # Safety
 ///
 /// 1. As for [`madvise`].
-unsafe fn advise(address: usize, length: usize, advice: c_int) -> Option<c_long> {
+unsafe fn guarded_advice(address: usize, length: usize, advice: c_int) -> Option<c_long> {
     if !guard::touches(pages(address, length)) {
         return None;
     }
@@ -407,11 +424,6 @@ pub(crate) mod own {
         ptr::with_exposed_provenance_mut(made as usize)
     }
 
-    pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
-        // SAFETY: 1. what the caller asks for is the caller's matter, and this is it.
-        unsafe { kernel(libc::SYS_munmap, [address.expose_provenance(), length, 0]) as c_int }
-    }
-
     pub(crate) unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int {
         // SAFETY: 1. what the caller asks for is the caller's matter, and this is it.
         unsafe { kernel(libc::SYS_mlock, [address.addr(), length, 0]) as c_int }
@@ -470,9 +482,9 @@ mod tests {
         // SAFETY: the second page is ours and given up.
         assert_eq!(unsafe { mremap(made, 2 * page, page, 0, ptr::null_mut()) }, made);
         // SAFETY: the mapping is ours and given up.
-        assert_eq!(unsafe { munmap(made, page) }, 0);
+        assert_eq!(unsafe { libc::munmap(made, page) }, 0);
         // SAFETY: refused, for it is not aligned.
-        assert_eq!(unsafe { munmap(made.wrapping_byte_add(1), page) }, -1);
+        assert_eq!(unsafe { madvise(made.wrapping_byte_add(1), page, libc::MADV_DONTNEED) }, -1);
         assert_eq!(errno::get(), libc::EINVAL);
     }
 }

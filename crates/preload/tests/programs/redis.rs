@@ -1,4 +1,4 @@
-//! Redis: snapshots by `BGSAVE` while the server goes on writing.
+//! Redis as it is installed: snapshots by `BGSAVE` while the server goes on writing. A thread of jemalloc's, which gives memory back, blocks all signals.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -12,15 +12,6 @@ use crate::support::{self, LIMIT, Mode, Running, wait_until};
 /// Saves of each server.
 const ROUNDS: usize = 3;
 
-/// Who gives memory back that jemalloc has kept for a while.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Purger {
-    /// A thread of jemalloc's, which blocks all signals, so that nothing can hold it still: Redis's default.
-    Thread,
-    /// Whoever frees.
-    Anyone,
-}
-
 /// A server with an empty or a loaded data set, reached through a socket in its folder.
 struct Server {
     socket: PathBuf,
@@ -29,11 +20,10 @@ struct Server {
 }
 
 impl Server {
-    fn start(program: &Path, folder: &TempDir, name: &str, (mode, purger): (Mode, Purger)) -> Self {
+    fn start(program: &Path, folder: &TempDir, name: &str, mode: Mode) -> Self {
         let socket = folder.path().join(format!("{name}.sock"));
         let mut command = support::command(program, mode, folder, None);
         command.current_dir(folder).args(["--port", "0", "--save", "", "--enable-debug-command", "yes"]);
-        command.args(["--jemalloc-bg-thread", if purger == Purger::Thread { "yes" } else { "no" }]);
         command.arg("--unixsocket").arg(&socket).args([
             "--dbfilename",
             "dump.rdb",
@@ -133,9 +123,9 @@ fn read(folder: &TempDir, name: &str) -> String {
 
 /// Saves some times while the server goes on; each dump must be what the server held when the save began. Returns the page tables of the saving
 /// children in kB.
-fn save_and_compare(program: &Path, mode: Mode, purger: Purger) -> (Vec<u64>, String) {
+fn save_and_compare(program: &Path, mode: Mode) -> (Vec<u64>, String) {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut server = Server::start(program, &folder, "first", (mode, purger));
+    let mut server = Server::start(program, &folder, "first", mode);
     assert_eq!(server.ask(&["DEBUG", "POPULATE", "10000", "key", "4000"]), "OK");
     assert_eq!(server.ask(&["DEBUG", "POPULATE", "40", "large", "300000"]), "OK");
     let mut tables = Vec::new();
@@ -153,7 +143,7 @@ fn save_and_compare(program: &Path, mode: Mode, purger: Purger) -> (Vec<u64>, St
         assert_ne!(server.digest(), at_the_snapshot);
         wait_until("the save ends", || (server.info("rdb_bgsave_in_progress") == "0").then_some(()));
         assert_eq!(server.info("rdb_last_bgsave_status"), "ok", "{}", read(&folder, "first"));
-        let mut second = Server::start(program, &folder, "second", (Mode::Plain, purger));
+        let mut second = Server::start(program, &folder, "second", Mode::Plain);
         assert_eq!(second.digest(), at_the_snapshot, "round {round}: the dump is not the data of the snapshot");
     }
     assert_ne!(during_a_save, 0, "each save has ended before the writes, so nothing was written during one");
@@ -169,17 +159,9 @@ fn save_and_compare(program: &Path, mode: Mode, purger: Purger) -> (Vec<u64>, St
 #[test]
 fn dumps_are_the_data_of_the_moment() {
     let program = support::need!("redis-server", "redis-server");
-    let (plain, _) = save_and_compare(&program, Mode::Plain, Purger::Anyone);
-    let (frozen, report) = save_and_compare(&program, Mode::Frozen("stop"), Purger::Anyone);
+    let (plain, _) = save_and_compare(&program, Mode::Plain);
+    let (frozen, report) = save_and_compare(&program, Mode::Frozen("stop"));
     assert_eq!((plain.len(), frozen.len()), (ROUNDS, ROUNDS));
     println!("page tables of the saving children, kB: plain {plain:?}, frozen {frozen:?}");
     support::assert_few_tables(plain[0], frozen[0], &report);
-}
-
-/// Frozen or refused, the dumps are right.
-#[test]
-fn dumps_are_right_with_a_thread_that_cannot_be_held() {
-    let program = support::need!("redis-server", "redis-server");
-    let (tables, report) = save_and_compare(&program, Mode::Frozen("stop"), Purger::Thread);
-    println!("page tables of the saving children, kB: {tables:?}\n{report}");
 }

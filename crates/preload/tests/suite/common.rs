@@ -50,6 +50,12 @@ pub(crate) fn static_scenarios() -> Option<PathBuf> {
     compile(Path::new(source), "scenarios-static", &["-static"])
 }
 
+/// A shared object that makes `madvise` slow, to stand behind ours.
+pub(crate) fn slow_madvise() -> Option<PathBuf> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/slow_madvise.c");
+    compile(Path::new(source), "slow_madvise.so", &["-shared", "-fPIC"])
+}
+
 /// What came of a run.
 pub(crate) struct Ran {
     pub(crate) stdout: String,

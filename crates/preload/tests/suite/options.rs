@@ -95,6 +95,21 @@ fn the_report_goes_where_it_is_sent() {
     );
 }
 
+/// Nobody reads it, and the program must not wait.
+#[test]
+fn a_report_to_a_fifo_without_a_reader_is_refused() {
+    let Some(program) = scenarios().and_then(|path| path.to_str()) else { return };
+    let object = object();
+    let folder = tempfile::tempdir().expect("a folder");
+    let fifo = folder.path().join("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().expect("coreutils are there");
+    assert!(made.success());
+    let fifo = fifo.to_str().expect("UTF-8");
+    let ran = run(&[program, "protect"], frozen(object.to_str().expect("UTF-8"), &[("PALIMPSEST_REPORT", fifo)]));
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.contains("cannot be written"), "{}", ran.stderr);
+}
+
 #[test]
 fn executed_programs_are_served_unless_that_is_declined() {
     let object = object();

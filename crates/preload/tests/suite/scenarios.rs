@@ -1,7 +1,7 @@
 //! The memory that a program sees is the same, frozen or not.
 
 use crate::common::{PLAIN, frozen};
-use crate::common::{Ran, assert_same, object, run, scenarios, static_scenarios};
+use crate::common::{Ran, assert_same, object, run, scenarios, slow_madvise, static_scenarios};
 
 /// The settings under which each scenario runs.
 const VARIANTS: [&[(&str, &str)]; 2] = [&[], &[("PALIMPSEST_CHUNK", "4M"), ("PALIMPSEST_HUGE", "collapse")]];
@@ -107,4 +107,14 @@ fn a_static_program_is_untouched() {
     let ran = run(&[program, "dontneed"], frozen(object().to_str().expect("a path in UTF-8"), &[]));
     assert_eq!((ran.stdout, ran.status), (plain.stdout, Some(0)));
     assert!(!ran.report.contains("scenarios"), "{}", ran.report);
+}
+
+/// Memory is frozen between the object's question and the program's call.
+#[test]
+fn memory_that_is_frozen_meanwhile_is_discarded_all_the_same() {
+    let (Some(program), Some(slow)) = (scenarios().and_then(|path| path.to_str()), slow_madvise()) else { return };
+    let objects = format!("{}:{}", object().display(), slow.display());
+    let ran = run(&[program, "discard_meanwhile"], frozen(&objects, &[("PALIMPSEST_THREADS", "stop")]));
+    assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), "0 pages are not zero\n"), "{}", ran.stderr);
+    assert!(ran.report.contains("froze"), "{}{}", ran.report, ran.stderr);
 }

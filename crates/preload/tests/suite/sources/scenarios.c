@@ -705,6 +705,24 @@ static void signalled(void) {
     fork_and_show("after", at, 8 * M);
 }
 
+static unsigned char *to_discard;
+static void *discard_slowly(void *unused) {
+    madvise(to_discard, 8 * M, MADV_DONTNEED);
+    return unused;
+}
+static void discard_meanwhile(void) {
+    /* Not compared: behind the object stands one that makes madvise slow. */
+    to_discard = filled(8 * M);
+    pthread_t t;
+    pthread_create(&t, NULL, discard_slowly, NULL);
+    usleep(300 * 1000);
+    freeze();
+    pthread_join(t, NULL);
+    long wrong = 0;
+    for (size_t i = 0; i < 8 * M; i += 4096) wrong += to_discard[i] != 0;
+    printf("%ld pages are not zero\n", wrong);
+}
+
 static const struct { const char *name; void (*run)(void); } table[] = {
 #define S(n) { #n, n }
     S(dontneed), S(dontneed_syscall), S(advise_free), S(advise_remove), S(wipeonfork), S(dontfork), S(other_advice),
@@ -715,6 +733,7 @@ static const struct { const char *name; void (*run)(void); } table[] = {
     S(locking), S(locking_all), S(protect), S(breaking), S(callocs), S(reallocs),
     S(nested), S(many_forks), S(threads), S(fork_in_handler), S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping),
     S(atforks), S(limits), S(core_filter), S(no_standard_error), S(sandboxed), S(child_tables), S(signalled),
+    S(discard_meanwhile),
 };
 
 int main(int count, char **arguments) {
