@@ -2,9 +2,13 @@
 //!
 //! # The policy
 //!
-//! Memory that the parent writes to makes forks slower, and a repair takes time too. It is the ski-rental problem: what each fork takes above the
-//! quickest one is debt, and when the debt exceeds what a repair takes, one repair is bought. So the time lost is at most about twice of what the best
-//! choice in hindsight would have lost. A repair that gains nothing doubles the price of the next one.
+//! Memory that the parent writes to makes forks slower, and a repair takes time too. It is the ski-rental problem: what each fork takes above the quickest one
+//! since the freeze is debt, and when the debt exceeds the price of a repair, one is bought. So the time lost is at most about twice of what the best choice in
+//! hindsight would have lost.
+//!
+//! The price depends on how much was written, and finding that out takes time by itself. So when the debt exceeds the time of the last look, there is another one, which
+//! gives a quote; from then on the debt is compared with the quote. Right before the repair there is a look again, so that none is bought that has become dearer.
+//! Quotes are corrected by what the last repairs took indeed. A repair that gains nothing doubles the price of the next one.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -14,10 +18,10 @@ use rustix::process::Pid;
 use crate::engine::measure::last_errno;
 use crate::engine::registry::{self, Counters};
 use crate::engine::repair::Repaired;
-use crate::engine::round::Mode;
+use crate::engine::round::{Mode, SCALE};
 use crate::error::{ForkError, FreezeError};
 use crate::hazards;
-use crate::options::{Chunk, Options, OtherThreads};
+use crate::options::{Chunk, Options, OtherThreads, Pages};
 use crate::process::{nanos, played};
 
 /// Who one is after a fork.
@@ -29,8 +33,9 @@ pub enum Forked {
     Child,
 }
 
-/// The longest patience: after this many fruitless doublings a repair must be worth as many times its price.
-const MOST_PATIENCE: u64 = 1 << 20;
+/// The longest patience: how many times its price a repair must be worth after many that gained nothing. More would save next to nothing, and put off the
+/// repair that does gain something when a program becomes quiet.
+const MOST_PATIENCE: u64 = 1 << 5;
 
 /// `fork(2)` through the C library, with its handlers (`pthread_atfork`). In a process that has frozen, it keeps account of what forks take, and
 /// repairs frozen memory when that pays.
@@ -44,7 +49,7 @@ const MOST_PATIENCE: u64 = 1 << 20;
 ///
 /// [`ForkError`] with the kernel's answer.
 pub unsafe fn fork() -> Result<Forked, ForkError> {
-    let counters = registry::shared().map(|shared| &shared.counters);
+    let counters = registry::shared().filter(|shared| shared.has_frozen()).map(|shared| &shared.counters);
     if counters.is_some_and(is_due) {
         // SAFETY: 1. is (2).
         let outcome = unsafe { repair() };
@@ -73,9 +78,17 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
 /// Whether the debt exceeds the price.
 fn is_due(counters: &Counters) -> bool {
     // Relaxed, here and below: figures, not protocols. Two threads that fork at once may lose one's debt.
-    let price = counters.repair_cost.load(Ordering::Relaxed);
+    counters.debt.load(Ordering::Relaxed) > price(counters)
+}
+
+/// The debt from which on there is a look or, if there was one, a repair.
+fn price(counters: &Counters) -> u64 {
     let patience = counters.patience.load(Ordering::Relaxed).max(1);
-    counters.debt.load(Ordering::Relaxed) > price.max(1).saturating_mul(patience)
+    match counters.quote.load(Ordering::Relaxed) {
+        0 => counters.look.load(Ordering::Relaxed).max(1),
+        quote => quote,
+    }
+    .saturating_mul(patience)
 }
 
 /// Adds a fork of `taken` nanoseconds to the account.
@@ -89,13 +102,14 @@ fn account(counters: &Counters, taken: u64) {
         let patience = if gained { 1 } else { (patience * 2).min(MOST_PATIENCE) };
         counters.patience.store(patience, Ordering::Relaxed);
     }
+    counters.last.store(taken, Ordering::Relaxed);
     let clean = counters.clean.load(Ordering::Relaxed);
     let clean = if clean == 0 { taken } else { clean.min(taken) };
     counters.clean.store(clean, Ordering::Relaxed);
     counters.debt.fetch_add(taken - clean, Ordering::Relaxed);
 }
 
-/// Makes frozen memory cheap again that was written to, and freezes what is new. Called by [`fork`](crate::fork) when it pays.
+/// Looks at what was written to frozen memory, and makes it cheap again if the debt exceeds what that is expected to take. Called by [`fork`](crate::fork) when it may pay.
 ///
 /// # Safety
 ///
@@ -108,23 +122,50 @@ pub(crate) unsafe fn repair() -> Result<Repaired, FreezeError> {
     let Some(shared) = registry::shared() else { return Ok(Repaired::default()) };
     let counters = &shared.counters;
     let started = Instant::now();
-    let debt = counters.debt.swap(0, Ordering::Relaxed);
-    let price = counters.repair_cost.load(Ordering::Relaxed);
-    // Whatever comes of it, the next trial must be worth twice as much; a fork that is quicker afterwards takes that back.
+    let debt = counters.debt.load(Ordering::Relaxed);
     let patience = counters.patience.load(Ordering::Relaxed).max(1);
-    counters.patience.store((patience * 2).min(MOST_PATIENCE), Ordering::Relaxed);
     let may_stop = counters.may_stop_threads.load(Ordering::Relaxed) != 0;
+    let collapses = counters.collapses.load(Ordering::Relaxed) != 0;
     let options = Options::new()
+        .least(counters.least.load(Ordering::Relaxed))
+        .pages(if collapses { Pages::Collapse } else { Pages::Base })
         .chunk(Chunk::Bytes(counters.chunk.load(Ordering::Relaxed)))
         .other_threads(if may_stop { OtherThreads::Stop } else { OtherThreads::Refuse })
         .answers(counters.answers.load(Ordering::Relaxed));
-    hazards::check(&options)?;
-    let repaired = played(&options, Mode::Freeze, |_, done| done.repaired)?;
+    let most = debt / patience;
+    let outcome = hazards::check(&options).and_then(|()| {
+        played(&options, Mode::FreezeWithin(most), |_, done| {
+            (done.repaired, done.quote, nanos(done.looked), nanos(done.taken.saturating_sub(done.looked)))
+        })
+    });
+    let taken = nanos(started.elapsed());
+    let Ok((repaired, quote, looked, worked)) = outcome else {
+        // Whatever forbids it, the next trial must be worth twice as much, and starts from nothing.
+        counters.debt.store(0, Ordering::Relaxed);
+        counters.look.fetch_max(taken, Ordering::Relaxed);
+        counters.patience.store((patience * 2).min(MOST_PATIENCE), Ordering::Relaxed);
+        return outcome.map(|(repaired, ..)| repaired);
+    };
+    if quote > most {
+        counters.look.store(taken, Ordering::Relaxed);
+        // The next look, which is a part of the repair, must have been earned again.
+        counters.quote.store(quote.max((debt + taken) / patience), Ordering::Relaxed);
+        return Ok(repaired);
+    }
+    counters.debt.store(0, Ordering::Relaxed);
+    counters.quote.store(0, Ordering::Relaxed);
+    counters.look.store(looked.max(1), Ordering::Relaxed);
+    counters.scale.store(corrected(counters.scale.load(Ordering::Relaxed), quote, worked), Ordering::Relaxed);
     counters.repairs.fetch_add(1, Ordering::Relaxed);
-    counters.before_repair.store(counters.clean.load(Ordering::Relaxed) + debt.min(price), Ordering::Relaxed);
-    counters.clean.store(0, Ordering::Relaxed);
-    counters.repair_cost.store(nanos(started.elapsed()), Ordering::Relaxed);
+    counters.before_repair.store(counters.last.load(Ordering::Relaxed), Ordering::Relaxed);
     Ok(repaired)
+}
+
+/// The scale of quotes, moved half-way to where this one would have been right.
+fn corrected(scale: u64, quote: u64, taken: u64) -> u64 {
+    let right = u128::from(scale) * u128::from(taken) / u128::from(quote.max(1));
+    let right = u64::try_from(right).unwrap_or(u64::MAX).clamp(SCALE / 8, SCALE * 8);
+    u64::midpoint(scale, right)
 }
 
 /// What this process knows of its frozen memory.
@@ -136,7 +177,7 @@ pub struct Status {
     pub frozen_bytes: usize,
     /// Sealed files that are mapped.
     pub chunks: usize,
-    /// Pieces of 2 MiB that are written to all the time and left anonymous for now.
+    /// Pieces of up to 2 MiB that are written to all the time and left alone for now.
     pub hot_pieces: usize,
     /// Forks by [`fork`](crate::fork()).
     pub forks: u64,
@@ -144,17 +185,16 @@ pub struct Status {
     pub repairs: u64,
     /// Nanoseconds that forks took above the quickest since the last freeze or repair.
     pub debt: u64,
-    /// Nanoseconds of the quickest fork since then; 0 for none.
+    /// Nanoseconds of the quickest fork since the last freeze; 0 for none.
     pub clean: u64,
-    /// Nanoseconds of debt from which on a repair is bought.
+    /// Nanoseconds of debt from which on a repair is bought, or a look is taken at what it would take.
     pub price: u64,
 }
 
 /// What this process knows of its frozen memory; all zero if there is none.
 pub fn status() -> Status {
-    let Some(shared) = registry::shared() else { return Status::default() };
-    let Counters { frozen_bytes, chunks, hot_pieces, forks, repairs, debt, clean, repair_cost, patience, .. } =
-        &shared.counters;
+    let Some(shared) = registry::shared().filter(|shared| shared.has_frozen()) else { return Status::default() };
+    let Counters { frozen_bytes, chunks, hot_pieces, forks, repairs, debt, clean, .. } = &shared.counters;
     Status {
         frozen_bytes: frozen_bytes.load(Ordering::Relaxed),
         chunks: chunks.load(Ordering::Relaxed),
@@ -163,7 +203,7 @@ pub fn status() -> Status {
         repairs: repairs.load(Ordering::Relaxed),
         debt: debt.load(Ordering::Relaxed),
         clean: clean.load(Ordering::Relaxed),
-        price: repair_cost.load(Ordering::Relaxed).saturating_mul(patience.load(Ordering::Relaxed).max(1)),
+        price: price(&shared.counters),
     }
 }
 
@@ -178,15 +218,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debt_buys_a_repair_and_fruitless_ones_get_dearer() {
+    fn debt_buys_a_look_and_then_a_repair_and_fruitless_ones_get_dearer() {
         let counters = Counters::default();
-        counters.repair_cost.store(1000, Ordering::Relaxed);
+        counters.look.store(1000, Ordering::Relaxed);
         counters.clean.store(50, Ordering::Relaxed);
         for _ in 0..10 {
             account(&counters, 150);
         }
         assert!(!is_due(&counters), "1000 is not above the price");
         account(&counters, 51);
+        assert!(is_due(&counters));
+        counters.quote.store(5000, Ordering::Relaxed);
+        assert!(!is_due(&counters), "a look has told that a repair is dearer");
+        (0..40).for_each(|_| account(&counters, 150));
         assert!(is_due(&counters));
         counters.patience.store(2, Ordering::Relaxed);
         assert!(!is_due(&counters));
@@ -196,6 +240,14 @@ mod tests {
         counters.before_repair.store(150, Ordering::Relaxed);
         account(&counters, 60);
         assert_eq!(counters.patience.load(Ordering::Relaxed), 1, "worth it");
+    }
+
+    #[test]
+    fn quotes_learn_from_repairs() {
+        let once = corrected(SCALE, 1000, 3000);
+        assert_eq!(once, 2 * SCALE);
+        assert!((0..20).fold(SCALE, |scale, _| corrected(scale, scale, 3 * SCALE)).abs_diff(3 * SCALE) < 10);
+        assert!(corrected(SCALE, 1, u64::MAX) <= 5 * SCALE && corrected(SCALE, u64::MAX, 1) >= SCALE / 2);
     }
 
     #[test]

@@ -7,13 +7,12 @@ use palimpsest_sys::world::World;
 
 use crate::engine::guards::open_pages;
 use crate::engine::measure::shortest_fork;
-use crate::engine::piece::PIECE;
 use crate::engine::registry::{self, Locked};
-use crate::engine::round::{Done, Mode};
+use crate::engine::round::{Done, Mode, SCALE};
 use crate::engine::signals::Blocked;
 use crate::error::FreezeError;
 use crate::hazards;
-use crate::options::{Measure, Options, OtherThreads};
+use crate::options::{Measure, Options, OtherThreads, Pages};
 use crate::report::{FrozenRange, Report, SkippedRange, Verdict};
 
 /// Forks that are timed, of which the shortest counts.
@@ -43,12 +42,10 @@ const TRIALS: usize = 5;
 pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
     hazards::check(options)?;
     let before = measure(options);
-    let mut report = {
-        let mut report = played(options, Mode::Freeze, |tables, done| told(tables, Mode::Freeze, done))?;
-        report.notes.extend(lost_names(&report));
-        report.notes.extend(let_core_dumps_have_files());
-        report
-    };
+    let (mut report, looked) =
+        played(options, Mode::Freeze, |tables, done| (told(tables, Mode::Freeze, done), nanos(done.looked)))?;
+    report.notes.extend(lost_names(&report));
+    report.notes.extend(let_core_dumps_have_files());
     report.fork_before = before;
     report.fork_after = measure(options);
     report.judge();
@@ -59,10 +56,16 @@ pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
         shared.counters.debt.store(0, Ordering::Relaxed);
         shared.counters.patience.store(1, Ordering::Relaxed);
         shared.counters.before_repair.store(0, Ordering::Relaxed);
-        shared.counters.repair_cost.store(first_price(&report), Ordering::Relaxed);
+        shared.counters.look.store(looked, Ordering::Relaxed);
+        shared.counters.quote.store(0, Ordering::Relaxed);
+        let known = shared.counters.per_mib.load(Ordering::Relaxed);
+        shared.counters.per_mib.store(per_mib(&report, known), Ordering::Relaxed);
+        shared.counters.scale.store(SCALE, Ordering::Relaxed);
         let may_stop = usize::from(options.other_threads == OtherThreads::Stop);
         shared.counters.may_stop_threads.store(may_stop, Ordering::Relaxed);
         shared.counters.answers.store(options.all_answers(), Ordering::Relaxed);
+        shared.counters.least.store(options.least, Ordering::Relaxed);
+        shared.counters.collapses.store(usize::from(options.pages == Pages::Collapse), Ordering::Relaxed);
     }
     tracing::debug!(frozen = report.frozen_bytes(), skipped = report.skipped_bytes(), "froze this process");
     Ok(report)
@@ -91,7 +94,7 @@ pub(crate) fn played<T>(
     let headroom = hazards::headroom();
     let mut locked = registry::lock()?.ok_or(FreezeError::Busy)?;
     let world = match (mode, options.other_threads) {
-        (Mode::Freeze, OtherThreads::Stop) => Some(World::prepare()?),
+        (Mode::Freeze | Mode::FreezeWithin(_), OtherThreads::Stop) => Some(World::prepare()?),
         _ => None,
     };
     let done = {
@@ -142,12 +145,14 @@ fn measure(options: &Options) -> Option<Duration> {
     }
 }
 
-/// What the first repair is expected to take, in nanoseconds: a look at everything, and a few pieces at the price of the freeze.
-fn first_price(report: &Report) -> u64 {
-    const LOOK: u64 = 1_000_000;
-    const PIECES: usize = 4;
-    let share = (PIECES * PIECE) as f64 / report.frozen_bytes().max(PIECES * PIECE) as f64;
-    LOOK + nanos(report.taken.mul_f64(share))
+/// Nanoseconds that a MiB took; what is known, or a cautious guess, if the freeze was too small to tell.
+fn per_mib(report: &Report, known: u64) -> u64 {
+    const CAUTIOUS: u64 = 1_000_000;
+    match report.frozen_bytes() >> 20 {
+        0..16 if known == 0 => CAUTIOUS,
+        0..16 => known,
+        mib => nanos(report.taken) / mib as u64,
+    }
 }
 
 pub(crate) fn nanos(time: Duration) -> u64 {
@@ -160,13 +165,15 @@ fn lost_names(report: &Report) -> Option<String> {
     (count > 0).then(|| format!("{count} ranges had names (PR_SET_VMA_ANON_NAME), which frozen memory cannot have"))
 }
 
-/// Has private mappings of files dumped (`core(5)`, bit 2): frozen memory is such. Says so if that changed something.
+/// Has private mappings of files dumped (`core(5)`, bit 2): frozen memory is such. Says so if that changed something. Who has no anonymous private memory
+/// dumped (bit 0) wants none of this either.
 fn let_core_dumps_have_files() -> Option<String> {
     const PATH: &str = "/proc/self/coredump_filter";
+    const PRIVATE_ANONYMOUS: u64 = 1;
     const PRIVATE_FILES: u64 = 1 << 2;
     let text = std::fs::read_to_string(PATH).ok()?;
     let filter = u64::from_str_radix(text.trim(), 16).ok()?;
-    if filter & PRIVATE_FILES != 0 {
+    if filter & PRIVATE_FILES != 0 || filter & PRIVATE_ANONYMOUS == 0 {
         return None;
     }
     Some(match std::fs::write(PATH, format!("{:#x}", filter | PRIVATE_FILES)) {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arena_support::{Filled, forked, waited};
 use palimpsest_fork::arena::{Arena, Backing};
 
-/// Tests that look at page tables or limits of the whole process take turns.
+/// Tests take turns, since they look at page tables, descriptors and limits of the whole process.
 static PROCESS: Mutex<()> = Mutex::new(());
 
 fn turn() -> std::sync::MutexGuard<'static, ()> {
@@ -197,19 +197,91 @@ fn where_files_are_refused_memory_is_ordinary_and_told_so() {
     assert_eq!(forked(|| block.is_right(), || {}), 0);
 }
 
+/// The descriptors of arenas.
+fn descriptors() -> Vec<i32> {
+    let entries = fs::read_dir("/proc/self/fd").expect("procfs").flatten();
+    let is_arena = |entry: &fs::DirEntry| {
+        fs::read_link(entry.path()).is_ok_and(|target| target.to_string_lossy().contains("palimpsest-arena"))
+    };
+    entries.filter(is_arena).filter_map(|entry| entry.file_name().to_string_lossy().parse().ok()).collect()
+}
+
+/// Runs `body` with so many descriptors allowed.
+fn with_descriptors<R>(most: u64, body: impl FnOnce() -> R) -> R {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let small = rustix::process::Rlimit { current: Some(most), ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, small).expect("lowering is allowed");
+    let result = body();
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).expect("the old limit");
+    result
+}
+
+#[test]
+fn descriptors_are_neither_low_nor_high() {
+    let _turn = turn();
+    let arena = Arena::new();
+    let _block = Filled::new(&arena, 100, 16, 1).expect("memory");
+    let numbers = with_descriptors(1024, descriptors);
+    assert!(numbers.iter().any(|number| (128..256).contains(number)), "{numbers:?}");
+    assert!(numbers.iter().all(|number| (128..448).contains(number)), "{numbers:?}");
+}
+
+/// Blocks that get chunks of more than one piece in the end, frozen as they come.
+fn grown(arena: &Arena) -> Vec<Filled> {
+    let mut blocks: Vec<Filled> = Vec::new();
+    while arena.stats().committed < 200 << 20 {
+        let large = arena.allocate_zeroed(3 << 20, 16);
+        assert!(!large.is_null());
+        blocks.push(Filled::new(arena, 40_000, 16, blocks.len() as u64).expect("memory"));
+        arena.freeze().expect("the files are open");
+    }
+    blocks
+}
+
+#[test]
+fn frozen_memory_gives_descriptors_up_and_is_frozen_again_all_the_same() {
+    let _turn = turn();
+    let arena = Arena::new();
+    let mut blocks = with_descriptors(48, || grown(&arena));
+    let open = descriptors().len();
+    assert!(open <= 12, "{open} are more than a quarter of 48");
+    assert_eq!(arena.stats().memory.anonymous, 0);
+    blocks.iter_mut().rev().step_by(3).enumerate().for_each(|(seed, block)| block.refill(seed as u64 + 1000));
+    // SAFETY: the arena is this thread's alone.
+    let refrozen = unsafe { arena.refreeze() }.expect("a pagemap and files");
+    assert!(refrozen.copied > 0 && refrozen.left == 0, "{refrozen:?}");
+    assert!(blocks.iter().all(Filled::is_right));
+    assert_eq!(forked(|| blocks.iter().all(Filled::is_right), || {}), 0);
+    // SAFETY: as above.
+    assert_eq!(unsafe { arena.refreeze() }.expect("a pagemap"), Default::default());
+}
+
+#[test]
+fn arenas_leave_descriptors_to_the_program() {
+    let _turn = turn();
+    let arenas: Vec<Arena> = (0..100).map(|_| Arena::new()).collect();
+    let (blocks, more) = with_descriptors(64, || {
+        let blocks: Vec<Filled> =
+            arenas.iter().map(|arena| Filled::new(arena, 100, 16, 1).expect("memory of either kind")).collect();
+        (blocks, (0..10).map(|_| fs::File::open("/dev/null")).collect::<Vec<_>>())
+    });
+    assert!(more.iter().all(Result::is_ok), "{more:?}");
+    let stats = arenas[99].stats();
+    assert_eq!((stats.refused, stats.memory.shared), (Some(libc::EMFILE), 0));
+    assert!(arenas[0].stats().memory.shared > 0);
+    arenas.iter().for_each(|arena| assert!(arena.freeze().is_ok()));
+    assert_eq!(forked(|| blocks.iter().all(Filled::is_right), || {}), 0);
+}
+
 #[test]
 fn programs_that_close_descriptors_of_others_lose_the_child_not_the_bytes() {
     let _turn = turn();
     let arena = Arena::new();
     let block = Filled::new(&arena, 100, 16, 1).expect("memory");
     let mut closed = 0;
-    for entry in fs::read_dir("/proc/self/fd").expect("procfs").flatten() {
-        let is_arena =
-            fs::read_link(entry.path()).is_ok_and(|target| target.to_string_lossy().contains("palimpsest-arena"));
-        if is_arena && let Ok(fd) = entry.file_name().to_string_lossy().parse::<i32>() {
-            // SAFETY: what a daemon does to descriptors that it does not know; the arena must cope.
-            closed += usize::from(unsafe { libc::close(fd) } == 0);
-        }
+    for descriptor in descriptors() {
+        // SAFETY: what a daemon does to descriptors that it does not know; the arena must cope.
+        closed += usize::from(unsafe { libc::close(descriptor) } == 0);
     }
     assert!(closed > 0);
     let error = arena.freeze().expect_err("there is no file to map");
@@ -243,6 +315,7 @@ fn trimming_gives_memory_back_and_leaves_zeros() {
 
 #[test]
 fn impossible_requests_get_null_and_leave_the_arena_usable() {
+    let _turn = turn();
     let arena = Arena::new();
     for len in [usize::MAX, usize::MAX / 2, 1 << 45, 1 << 39] {
         assert!(arena.allocate(len, 16).is_null(), "{len}");
@@ -256,6 +329,7 @@ fn impossible_requests_get_null_and_leave_the_arena_usable() {
 
 #[test]
 fn a_loop_of_allocations_reuses_its_memory() {
+    let _turn = turn();
     let arena = Arena::new();
     let mut most = 0;
     for round in 0..200_u64 {

@@ -49,7 +49,14 @@ fn look_at(len: usize, pages: Pages) {
         }
     });
     println!("{} MiB frozen, 256 pages written before each: {written:?}", len / MIB);
+    println!("{} MiB frozen, left in peace again: {:?}", len / MIB, forks(400, |_| {}));
     println!("{:?}", palimpsest_fork::status());
+}
+
+#[test]
+#[ignore = "prints times, asserts none"]
+fn of_64_mib() {
+    play("of_64_mib", || look_at(64 * MIB, Pages::Base));
 }
 
 #[test]

@@ -338,3 +338,89 @@ fn h25_pages_that_were_asked_out_are_not_lost() {
         assert!(memory.holds(0..4 * MIB, 1) && memory.holds(4 * MIB..8 * MIB, 2) && memory.holds(8 * MIB..16 * MIB, 1));
     });
 }
+
+#[test]
+fn advice_given_after_the_freeze_outlives_replacements() {
+    play("advice_given_after_the_freeze_outlives_replacements", || {
+        // The memory must be absent in the child.
+        let is_absent = |memory: Memory| in_child(|| i32::from(memory.mappings() > 0));
+        let whole = frozen(4 * MIB);
+        madvise(&whole, 0, whole.len, libc::MADV_DONTFORK).expect("allowed");
+        madvise(&whole, 0, whole.len, libc::MADV_DONTNEED).expect("allowed");
+        assert_eq!(is_absent(whole), 0);
+        let locked = frozen(4 * MIB);
+        madvise(&locked, 0, locked.len, libc::MADV_DONTFORK).expect("allowed");
+        guard::before_mlock(locked.range()).expect("allowed");
+        assert!(locked.holds(0..locked.len, 1));
+        assert_eq!(is_absent(locked), 0);
+        let secret = frozen(4 * MIB);
+        madvise(&secret, 0, page(), libc::MADV_DONTDUMP).expect("allowed");
+        madvise(&secret, 0, page(), libc::MADV_DONTNEED).expect("allowed");
+        let is_dumped = |offset: usize| {
+            let mut vmas = palimpsest_sys::vmas::Vmas::with_capacity(10_000).expect("memory");
+            vmas.read(palimpsest_sys::vmas::Detail::Figures).expect("/proc");
+            let at = secret.at(offset).addr();
+            let vma = vmas.iter().find(|vma| vma.range().contains(&at)).expect("mapped");
+            !vma.flags.intersects(palimpsest_sys::vmas::VmaFlags::DONT_DUMP)
+        };
+        assert!(!is_dumped(0) && is_dumped(page()));
+    });
+}
+
+#[test]
+fn inaccessible_memory_is_thawed_and_passed_over() {
+    play("inaccessible_memory_is_thawed_and_passed_over", || {
+        let memory = frozen(8 * MIB);
+        memory.fill(0..MIB, 2);
+        let protect = |rights: i32| {
+            // SAFETY: the scenario's own memory, which is not used meanwhile.
+            assert_eq!(unsafe { libc::mprotect(memory.at(0), 4 * MIB, rights) }, 0);
+        };
+        protect(libc::PROT_NONE);
+        let behind = Memory::apart(4 * MIB);
+        behind.fill(0..behind.len, 3);
+        assert_eq!(freeze(&Options::new()).stopped, None);
+        assert!(behind.is_frozen(), "what comes later is not held up");
+        guard::thaw(memory.range()).expect("thawed");
+        assert!(memory.is_anonymous());
+        let rights = palimpsest_sys::proc::maps::Maps::read().expect("/proc");
+        assert!(rights.at(memory.start.addr()).is_some_and(|entry| entry.permissions.to_string() == "---p"));
+        protect(libc::PROT_READ | libc::PROT_WRITE);
+        assert!(memory.holds(0..MIB, 2) && memory.holds(MIB..memory.len, 1));
+    });
+}
+
+#[test]
+fn memory_of_a_snapshot_is_discarded_to_zeros_and_put_back() {
+    play("memory_of_a_snapshot_is_discarded_to_zeros_and_put_back", || {
+        use palimpsest_fork::snapshot::{Options as SnapshotOptions, Scope, Snapshot};
+        let memory = Memory::apart(8 * MIB);
+        memory.fill(0..memory.len, 1);
+        assert!(!guard::touches(memory.range()));
+        let options = SnapshotOptions::new(Scope::Ranges(vec![memory.range()]));
+        // SAFETY: one thread, and memory that is used through raw pointers alone.
+        let mut snapshot = unsafe { Snapshot::take(&options) }.expect("taken");
+        assert!(guard::touches(memory.range()) && !guard::touches(0x1000..0x2000));
+        assert_eq!(palimpsest_fork::status(), palimpsest_fork::Status::default());
+        for round in 0..3 {
+            memory.fill(0..MIB, 2);
+            // What happens without the guard.
+            // SAFETY: the scenario's own memory.
+            assert_eq!(unsafe { libc::madvise(memory.at(0), page(), libc::MADV_DONTNEED) }, 0);
+            assert!(memory.holds(0..page(), 1), "the bytes of the snapshot come back");
+            for advice in [libc::MADV_DONTNEED, libc::MADV_FREE] {
+                let (from, to) = (MIB / 2, 7 * MIB);
+                memory.fill(from..to, 5);
+                madvise(&memory, from, to - from, advice).expect("allowed");
+                assert!(memory.is_zero(from..to) && memory.holds(to..memory.len, 1));
+            }
+            if round == 1 {
+                freeze(&Options::new());
+                assert!(guard::touches(memory.range()), "a freeze keeps what it did not freeze itself");
+            }
+            // SAFETY: as above.
+            unsafe { snapshot.restore() }.expect("restored");
+            assert!(memory.holds(0..memory.len, 1), "round {round}");
+        }
+    });
+}

@@ -104,6 +104,43 @@ fn declared_pages_need_no_sweep() {
 }
 
 #[test]
+fn declaring_passes_over_what_cannot_be_written() {
+    play("declaring_passes_over_what_cannot_be_written", || {
+        let memory = map(8);
+        (0..8).for_each(|index| write(memory.wrapping_add(index * page()), 1));
+        for (index, rights) in [(1, libc::PROT_NONE), (3, libc::PROT_READ)] {
+            // SAFETY: the scenario's own memory.
+            assert_eq!(unsafe { libc::mprotect(memory.wrapping_add(index * page()).cast(), page(), rights) }, 0);
+        }
+        let mut snapshot = take(&whole().sweep(Sweep::Never));
+        snapshot.declare(range(memory, 8)).unwrap();
+        write(memory, 2);
+        write(memory.wrapping_add(2 * page()), 2);
+        assert_eq!(restore(&mut snapshot).by_memcpy, 6);
+        assert_eq!((read(memory), read(memory.wrapping_add(2 * page()))), (1, 1));
+    });
+}
+
+#[test]
+fn declaring_takes_any_range() {
+    play("declaring_takes_any_range", || {
+        let memory = map(4);
+        (0..4).for_each(|index| write(memory.wrapping_add(index * page()), 1));
+        let mut snapshot = take(&ranges([range(memory, 4)]).sweep(Sweep::Never));
+        // Nothing, and nothing inside a page.
+        for at in [usize::MAX, memory.addr() + 1] {
+            snapshot.declare(at..at).unwrap();
+        }
+        assert_eq!(restore(&mut snapshot).by_memcpy, 0);
+        snapshot.declare(memory.addr() + 2 * page() + 1..usize::MAX).unwrap();
+        (0..4).for_each(|index| write(memory.wrapping_add(index * page()), 2));
+        assert_eq!(restore(&mut snapshot).by_memcpy, 2);
+        let values = [0, 1, 2, 3].map(|index| read(memory.wrapping_add(index * page())));
+        assert_eq!(values, [2, 2, 1, 1]);
+    });
+}
+
+#[test]
 fn what_exceeds_the_budget_is_dropped() {
     play("what_exceeds_the_budget_is_dropped", || {
         let memory = map(100);
@@ -245,6 +282,20 @@ fn calls_without_a_snapshot_can_be_left() {
 }
 
 #[test]
+fn calls_go_on_over_a_restore() {
+    play("calls_go_on_over_a_restore", || {
+        let mut snapshot = take(&whole());
+        let ended: Ended<()> = enter(SignalMask::Leave, || {
+            COUNTER.store(50, Relaxed);
+            restore(&mut snapshot);
+            // SAFETY: 1. inside the call, which was entered after the snapshot was taken; 2. no frame owns anything.
+            unsafe { abandon(4) }
+        });
+        assert_eq!((ended, COUNTER.load(Relaxed)), (Ended::Abandoned(4), 5));
+    });
+}
+
+#[test]
 fn descriptors_come_back() {
     play("descriptors_come_back", || {
         use std::io::{Read, Seek};
@@ -365,5 +416,77 @@ fn children_restore_their_own_memory() {
         // SAFETY: waits for the child made above.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(status, 0);
+    });
+}
+
+/// Page faults of this process, as the kernel counts them.
+fn faults() -> i64 {
+    // SAFETY: zeroes are a valid value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel fills a local.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) }, 0);
+    usage.ru_minflt + usage.ru_majflt
+}
+
+#[test]
+fn children_sweep_even_if_they_have_had_as_many_faults() {
+    play("children_sweep_even_if_they_have_had_as_many_faults", || {
+        let memory = map(4);
+        (0..4).for_each(|index| write(memory.wrapping_add(index * page()), 1));
+        let mut other = take(&ranges([range(memory.wrapping_add(2 * page()), 2)]));
+        let mut snapshot = take(&ranges([range(memory, 2)]));
+        write(memory, 9);
+        restore(&mut other);
+        while restore(&mut snapshot).swept {}
+        let parents = faults();
+        // A restore has a few faults in a child before it asks for their number.
+        for fewer in 0..8 {
+            // SAFETY: this process has one thread.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                restore(&mut other);
+                write(memory.wrapping_add(page()), 9);
+                let mut is_same = false;
+                while faults() < parents - fewer {
+                    is_same = faults() == parents - fewer - 1;
+                    write(map(1), 1);
+                }
+                let restored = restore(&mut snapshot).swept && read(memory.wrapping_add(page())) == 1;
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(i32::from(!restored) + 2 * i32::from(!is_same)) };
+            }
+            let mut status = 0;
+            // SAFETY: waits for the child made above.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(status, 0, "with {fewer} faults fewer");
+        }
+    });
+}
+
+#[test]
+fn what_a_child_in_the_same_memory_wrote_comes_back() {
+    /// Stores a byte where it is told.
+    extern "C" fn child(at: *mut libc::c_void) -> i32 {
+        write(at.cast(), 9);
+        0
+    }
+    play("what_a_child_in_the_same_memory_wrote_comes_back", || {
+        let memory = map(400);
+        (0..400).for_each(|index| write(memory.wrapping_add(index * page()), 1));
+        let stack = map(64);
+        let mut snapshot = take(&ranges([range(memory, 400)]));
+        let mut left = 0;
+        for round in 0..200 {
+            let at = memory.wrapping_add(2 * round * page());
+            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+            // SAFETY: the child stores one byte and ends, on a stack of its own, while this thread waits for it, as with `vfork`.
+            let process = unsafe { libc::clone(child, stack.wrapping_add(64 * page()).cast(), flags, at.cast()) };
+            let mut status = 0;
+            // SAFETY: waits for the child made above.
+            assert_eq!(unsafe { libc::waitpid(process, &raw mut status, 0) }, process);
+            restore(&mut snapshot);
+            left += usize::from(read(at) != 1);
+        }
+        assert_eq!(left, 0, "so many of 200 bytes are still there");
     });
 }

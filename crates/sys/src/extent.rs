@@ -19,8 +19,19 @@ use crate::proc::maps::{Device, Permissions};
 /// Length of every extent in bytes: contents and growth are always inside, and `off_t` can hold it.
 const LENGTH: u64 = 1 << 46;
 
-/// What `/proc/self/maps` shows for a mapping of an extent.
+/// What `/proc/self/maps` shows for a mapping of an extent that holds [`Use::Frozen`] memory.
 pub const EXTENT_NAME: &str = "/memfd:palimpsest-frozen (deleted)";
+/// What it shows for one of a [`Use::Snapshot`].
+pub const SNAPSHOT_NAME: &str = "/memfd:palimpsest-snapshot (deleted)";
+
+/// What the memory in an extent is wanted for; mappings of it show that.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Use {
+    /// To be shown from now on.
+    Frozen,
+    /// To be gone back to.
+    Snapshot,
+}
 
 /// Which file something is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -83,11 +94,14 @@ impl Extent {
     /// # Errors
     ///
     /// [`ExtentError::Create`]. A finite `RLIMIT_FSIZE` gives EFBIG and a SIGXFSZ; a seccomp filter may kill: ask first.
-    pub fn create() -> Result<Self, ExtentError> {
+    pub fn create(intended: Use) -> Result<Self, ExtentError> {
         let failed = |call| move |errno| ExtentError::Create { call, errno };
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let no_exec = MemfdFlags::from_bits_retain(libc::MFD_NOEXEC_SEAL);
-        let name = c"palimpsest-frozen";
+        let name = match intended {
+            Use::Frozen => c"palimpsest-frozen",
+            Use::Snapshot => c"palimpsest-snapshot",
+        };
         let low = match rustix::fs::memfd_create(name, flags | no_exec) {
             // A kernel before 6.3 does not know the flag.
             Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
@@ -302,6 +316,25 @@ pub unsafe fn map_zeros_over(range: Range<usize>, permissions: Permissions) -> R
     Ok(())
 }
 
+/// Whether all mappings that are made from now on are locked in memory (`mlockall(MCL_FUTURE)`). Allocates nothing.
+pub fn locks_future_memory() -> bool {
+    let page = rustix::param::page_size();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping replaces nothing.
+    let place = unsafe { libc::mmap(std::ptr::null_mut(), page, libc::PROT_NONE, flags, -1, 0) };
+    if place == libc::MAP_FAILED {
+        // EAGAIN is the answer where a limit forbids to lock any more (`mlock_future_ok` in mm/mmap.c).
+        return last_errno() == Errno::AGAIN;
+    }
+    // MS_INVALIDATE is refused for locked memory, and does nothing to anonymous memory (msync(2), mm/msync.c).
+    // SAFETY: this function's own mapping.
+    let is_locked =
+        unsafe { libc::msync(place, page, libc::MS_INVALIDATE | libc::MS_ASYNC) } == -1 && last_errno() == Errno::BUSY;
+    // SAFETY: this function's own mapping, which nobody knows of.
+    unsafe { libc::munmap(place, page) };
+    is_locked
+}
+
 /// Whether every page of `range`, of at most 512 pages, is mapped to something.
 pub fn is_mapped(range: Range<usize>) -> bool {
     let mut answers = [0_u8; 512];
@@ -319,12 +352,14 @@ fn file_id(stat: &rustix::fs::Stat) -> FileId {
     FileId { device, inode: stat.st_ino }
 }
 
-/// Moves a descriptor to above the middle of what is allowed, where programs that count on low numbers, or `select`, do not meet it. Where that is not
-/// possible it stays.
+/// Moves a descriptor to numbers above those that most programs use, where those that count on low numbers do not meet it. Not far above: each fork copies the table of
+/// descriptors up to the highest (`dup_fd` in `fs/file.c`). Where that is not possible it stays.
 fn out_of_the_way(low: OwnedFd) -> OwnedFd {
-    const ENOUGH: u64 = 1 << 19;
-    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(ENOUGH).min(ENOUGH);
-    RawFd::try_from(limit / 2).ok().and_then(|least| rustix::io::fcntl_dupfd_cloexec(&low, least).ok()).unwrap_or(low)
+    /// The first that need a table of 256 entries, the least that the kernel allocates.
+    const LEAST: u64 = 128;
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let least = LEAST.min(limit / 2);
+    RawFd::try_from(least).ok().and_then(|least| rustix::io::fcntl_dupfd_cloexec(&low, least).ok()).unwrap_or(low)
 }
 
 fn last_errno() -> Errno {
@@ -344,7 +379,7 @@ mod tests {
         let place = Mapping::new(Source::Anonymous, 4 * page, Protection::ReadWrite, page).unwrap();
         // SAFETY: inside the mapping that this test owns.
         unsafe { place.as_ptr().wrapping_add(page).write_bytes(7, page) };
-        let mut extent = Extent::create().unwrap();
+        let mut extent = Extent::create(Use::Frozen).unwrap();
         extent.store(place.address() + page..place.address() + 2 * page, page as u64).unwrap();
         extent.seal().unwrap();
         assert!(extent.store(place.range(), 0).is_err(), "sealed");
@@ -368,8 +403,8 @@ mod tests {
 
     #[test]
     fn a_descriptor_that_became_another_file_is_not_used() {
-        let extent = Extent::create().unwrap();
-        let other = Extent::create().unwrap();
+        let extent = Extent::create(Use::Frozen).unwrap();
+        let other = Extent::create(Use::Frozen).unwrap();
         // SAFETY: both are this test's own; the first is replaced in place.
         assert_eq!(unsafe { libc::dup2(other.descriptor, extent.descriptor) }, extent.descriptor);
         assert_eq!(extent.seal(), Err(ExtentError::Closed { descriptor: extent.descriptor }));
@@ -384,7 +419,7 @@ mod tests {
     fn the_file_is_the_one_that_maps_shows() {
         let page = rustix::param::page_size();
         let place = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page).unwrap();
-        let extent = Extent::create().unwrap();
+        let extent = Extent::create(Use::Frozen).unwrap();
         // SAFETY: 1. the test's own mapping, without contents.
         unsafe { extent.map_over(place.range(), 0, READ_WRITE) }.unwrap();
         let maps = crate::proc::maps::Maps::read().unwrap();

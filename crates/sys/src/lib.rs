@@ -36,6 +36,7 @@ pub mod seccomp;
 mod shared_memory;
 mod symbols;
 mod text_writer;
+mod tracer;
 pub mod trap;
 pub mod vmas;
 pub mod world;

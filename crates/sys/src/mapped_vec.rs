@@ -55,6 +55,18 @@ impl<T: Copy> MappedVec<T> {
         Ok(Self { data, capacity: bytes / size_of::<T>(), len: 0, area })
     }
 
+    /// An array in `len` bytes of memory that is there already, such as a part of what [`leak_zeroed`] made. Dropping it unmaps them.
+    ///
+    /// # Safety
+    ///
+    /// 1. `start..start + len` is mapped readable and writable, made of whole pages, and nobody else's.
+    pub unsafe fn within(start: NonNull<u8>, len: usize) -> Self {
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096) };
+        // SAFETY: 1. whole pages that are mapped until this value is dropped (1).
+        let area = unsafe { Area::new(start, len) };
+        Self { data: start.cast(), capacity: len / size_of::<T>(), len: 0, area }
+    }
+
     /// Appends `value`.
     ///
     /// # Errors
@@ -139,6 +151,9 @@ fn between_guards(len: usize) -> Result<(Area, NonNull<u8>), MapError> {
     let len = len.min(usize::MAX / 2).next_multiple_of(page);
     let area = reserve_aligned(len.saturating_add(2 * page), page)?;
     let start = area.as_ptr().wrapping_add(page);
+    // In a process that locks all future memory the whole capacity would be populated once it is accessible.
+    // SAFETY: changes no memory. A refusal leaves it locked, which is a waste and no harm.
+    let _ = unsafe { rustix::mm::munlock(start.cast(), len) };
     // SAFETY: inside the range that was reserved just now, which nobody refers to.
     unsafe { rustix::mm::mprotect(start.cast(), len, MprotectFlags::READ | MprotectFlags::WRITE) }
         .map_err(|errno| MapError::diagnose("mprotect", len, errno))?;
@@ -165,6 +180,22 @@ mod tests {
         assert_eq!((all[0], all[99_999], all.len()), (7, 99_999, 100_000));
         all.truncate(1);
         assert_eq!(&all[..], [7]);
+    }
+
+    #[test]
+    fn two_can_share_a_mapping() {
+        let page = rustix::param::page_size();
+        let start = leak_zeroed(2 * page).unwrap();
+        // SAFETY: inside the memory that was made for it.
+        let behind = unsafe { start.add(page) };
+        // SAFETY: 1. one page of this test's own.
+        let mut first = unsafe { MappedVec::<u64>::within(start, page) };
+        // SAFETY: 1. another page of this test's own.
+        let mut second = unsafe { MappedVec::<u64>::within(behind, page) };
+        while first.push(1).is_ok() {}
+        second.push(2).unwrap();
+        assert_eq!((first.len(), first.capacity(), &second[..]), (page / 8, page / 8, &[2][..]));
+        assert_eq!(first.range().end, second.range().start);
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub enum Probe {
     MemfdCreate,
     /// `userfaultfd` for faults of user mode.
     Userfaultfd,
+    /// `ptrace`, on nobody.
+    Ptrace,
 }
 
 /// What became of a call.
@@ -152,6 +154,13 @@ fn attempt(probe: Probe) -> Result<(), Errno> {
             // SAFETY: the call takes a number, makes a descriptor, and touches no memory.
             close(answer(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })?)
         }
+        Probe::Ptrace => {
+            // SAFETY: no thread has the number 0, so nobody is traced (`sys_ptrace` in `kernel/ptrace.c`).
+            match answer(unsafe { libc::syscall(libc::SYS_ptrace, libc::PTRACE_SEIZE, 0_usize, 0_usize, 0_usize) }) {
+                Err(Errno::SRCH) => Ok(()),
+                other => other.map(drop),
+            }
+        }
     }
 }
 
@@ -195,7 +204,8 @@ enum Errand {
     Try(Probe),
 }
 
-fn attempt_in_child(probe: Probe) -> Verdict {
+/// Tries a call in a child, whatever was found before. Uses neither the heap nor a lock.
+pub(crate) fn attempt_in_child(probe: Probe) -> Verdict {
     match verdict(Errand::QuietlyTry(probe)) {
         Verdict::Killed { .. } if matches!(verdict(Errand::Quietly), Verdict::Killed { .. }) => {
             verdict(Errand::Try(probe))
@@ -265,7 +275,7 @@ fn wait(child: i64) -> Verdict {
 }
 
 /// Sets the calling thread's signal mask past libc, which keeps two real-time signals for itself, and gives the old one.
-fn set_signal_mask(mask: u64) -> u64 {
+pub(crate) fn set_signal_mask(mask: u64) -> u64 {
     let mut before = 0_u64;
     // SAFETY: both sets are 8 bytes long, as the last argument says, and outlive the call.
     unsafe {
@@ -280,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_child_answers_as_this_process_does() {
-        for probe in [Probe::Membarrier, Probe::MemfdCreate, Probe::Userfaultfd] {
+        for probe in [Probe::Membarrier, Probe::MemfdCreate, Probe::Userfaultfd, Probe::Ptrace] {
             let here = attempt(probe).map_or_else(Verdict::Refused, |()| Verdict::Allowed);
             assert_eq!(attempt_in_child(probe), here, "{probe:?}");
         }

@@ -9,7 +9,7 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::extent::EXTENT_NAME;
+use crate::extent::{EXTENT_NAME, SNAPSHOT_NAME};
 use crate::mapped_vec::{Full, MappedVec};
 use crate::mapping::MapError;
 use crate::proc::maps::{Device, Header, Permissions};
@@ -97,8 +97,10 @@ pub enum Label {
     Named,
     /// Another name in brackets: `[vdso]`, `[vvar]`, `[uprobes]`, ….
     Kernel,
-    /// An [`Extent`](crate::extent::Extent).
+    /// An [`Extent`](crate::extent::Extent) of frozen memory.
     Extent,
+    /// An [`Extent`](crate::extent::Extent) of a snapshot.
+    Snapshot,
     /// Another file.
     File,
 }
@@ -112,6 +114,7 @@ impl Label {
             name if name.starts_with(b"[anon:") => Self::Named,
             name if name.starts_with(b"[") => Self::Kernel,
             name if name == EXTENT_NAME.as_bytes() => Self::Extent,
+            name if name == SNAPSHOT_NAME.as_bytes() => Self::Snapshot,
             _ => Self::File,
         }
     }
@@ -435,7 +438,8 @@ fn query(maps: &OwnedFd, address: usize) -> Result<Vma, Errno> {
 /// What the name of the file mapped at `address` says.
 fn label_of(maps: &OwnedFd, address: usize) -> Label {
     // With its final zero. A longer name does not fit, and is another file's.
-    let mut name = [0_u8; EXTENT_NAME.len() + 1];
+    let mut name = [0_u8; SNAPSHOT_NAME.len() + 1];
+    const { assert!(SNAPSHOT_NAME.len() >= EXTENT_NAME.len()) };
     let mut query = Query {
         size: size_of::<Query>() as u64,
         query_addr: address as u64,
@@ -445,7 +449,10 @@ fn label_of(maps: &OwnedFd, address: usize) -> Label {
     };
     // SAFETY: the kernel reads and writes `query`, of the size that it states, and no more of `name` than its length.
     let answer = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
-    if answer == 0 && name.strip_suffix(&[0]) == Some(EXTENT_NAME.as_bytes()) { Label::Extent } else { Label::File }
+    if answer != 0 {
+        return Label::File;
+    }
+    Label::parse(name.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
 #[cfg(test)]

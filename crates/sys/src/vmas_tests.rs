@@ -88,7 +88,7 @@ fn a_line_is_never_lost_between_two_reads() {
 fn extents_are_known_by_their_name() {
     let page = rustix::param::page_size();
     let place = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page).expect("memory");
-    let extent = crate::extent::Extent::create().expect("memory files can be made");
+    let extent = crate::extent::Extent::create(crate::extent::Use::Frozen).expect("memory files can be made");
     // SAFETY: 1. the test's own mapping, without contents.
     unsafe { extent.map_over(place.range(), 0, Permissions::READ) }.expect("mapped");
     assert_eq!(first_above(place.address()).expect("/proc").expect("mapped").label, Label::Extent);

@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::extent::{Extent, View};
+use super::extent::{self, Extent, View};
 use super::{Backing, PIECE};
 
 /// Chunks that an arena can have. Growth makes at most a few hundred; the rest is for pieces that were frozen again on their own.
@@ -35,7 +35,7 @@ pub(super) struct Chunk {
     pub(super) start: usize,
     pub(super) len: usize,
     pub(super) state: State,
-    /// The file and the offset of the chunk in it; a frozen chunk of one piece has given the descriptor up.
+    /// The file and the offset of the chunk in it. A frozen chunk of one piece has given the descriptor up, and one of more if there were too many.
     pub(super) file: Option<(Extent, usize)>,
 }
 
@@ -112,7 +112,7 @@ impl Chunks {
     unsafe fn place(&mut self, start: usize, len: usize) -> Result<Chunk, Errno> {
         if self.backing == Backing::Memfd {
             // SAFETY: passed on.
-            match unsafe { shared(start, len) } {
+            match unsafe { self.shared(start, len) } {
                 Ok(extent) => return Ok(Chunk { start, len, state: State::Shared, file: Some((extent, 0)) }),
                 Err(errno) => self.refused = Some(errno),
             }
@@ -152,7 +152,7 @@ impl Chunks {
                     chunk.state = State::Frozen;
                     flipped.bytes += chunk.len;
                     flipped.unsealed += usize::from(extent.seal().is_err());
-                    if chunk.len <= PIECE {
+                    if chunk.len <= PIECE || !extent::may_stay_open() {
                         extent.close();
                         chunk.file = None;
                     }
@@ -253,6 +253,48 @@ impl Chunks {
         }
     }
 
+    /// Makes a file of `len` bytes, for which frozen chunks give up their descriptors if there are too many: what is being filled needs its own, and they do not.
+    pub(super) fn new_file(&mut self, len: usize) -> Result<Extent, Errno> {
+        match Extent::create(len) {
+            Err(Errno::MFILE) if self.give_up_files() => Extent::create(len),
+            made => made,
+        }
+    }
+
+    /// Closes the files of frozen chunks; false if none has one.
+    fn give_up_files(&mut self) -> bool {
+        let mut gave_up = false;
+        while let Some((extent, _)) =
+            self.all().iter().filter(|chunk| chunk.state == State::Frozen).find_map(|chunk| chunk.file)
+        {
+            // Parts of what was one chunk have the same file.
+            for chunk in self.all_mut().iter_mut().filter(|chunk| chunk.file.is_some_and(|(other, _)| other == extent))
+            {
+                chunk.file = None;
+            }
+            extent.close();
+            gave_up = true;
+        }
+        gave_up
+    }
+
+    /// Maps a new file of `len` bytes at `start`.
+    ///
+    /// # Safety
+    ///
+    /// 1. The range belongs to the arena, and nobody needs what is there.
+    unsafe fn shared(&mut self, start: usize, len: usize) -> Result<Extent, Errno> {
+        let extent = self.new_file(len)?;
+        // SAFETY: passed on; a new file is zeros.
+        match unsafe { extent.map(start, len, 0, View::Shared) } {
+            Ok(()) => Ok(extent),
+            Err(errno) => {
+                extent.close();
+                Err(errno)
+            }
+        }
+    }
+
     /// Closes all files.
     pub(super) fn close(&mut self) {
         while let Some(last) = self.count.checked_sub(1) {
@@ -280,22 +322,5 @@ impl Chunks {
     fn remove(&mut self, index: usize) {
         self.table.copy_within(index + 1..self.count, index);
         self.count -= 1;
-    }
-}
-
-/// Maps a new file of `len` bytes at `start`.
-///
-/// # Safety
-///
-/// 1. The range belongs to the arena, and nobody needs what is there.
-unsafe fn shared(start: usize, len: usize) -> Result<Extent, Errno> {
-    let extent = Extent::create(len)?;
-    // SAFETY: passed on; a new file is zeros.
-    match unsafe { extent.map(start, len, 0, View::Shared) } {
-        Ok(()) => Ok(extent),
-        Err(errno) => {
-            extent.close();
-            Err(errno)
-        }
     }
 }

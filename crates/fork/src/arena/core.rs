@@ -319,3 +319,44 @@ fn table_offset() -> usize {
 fn mapping_len() -> usize {
     (table_offset() + MOST * size_of::<Chunk>()).next_multiple_of(rustix::param::page_size())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    /// Whether `before_fork` waits for a thread that holds `lock`.
+    fn waits_for<T: Send>(core: &Core, lock: &Lock<T>) -> bool {
+        let (held, given_back) = (Barrier::new(2), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let guard = lock.lock();
+                held.wait();
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                // Relaxed: the lock orders it.
+                given_back.store(true, Ordering::Relaxed);
+                drop(guard);
+            });
+            held.wait();
+            core.before_fork();
+            let waited = given_back.load(Ordering::Relaxed);
+            core.after_fork();
+            waited
+        })
+    }
+
+    #[test]
+    fn a_fork_waits_for_every_holder_of_a_lock() {
+        let core = Core::create(Backing::Memfd).unwrap();
+        // SAFETY: made above, and destroyed below.
+        let this = unsafe { core.as_ref() };
+        for index in [0, CLASSES * SHARDS / 2, CLASSES * SHARDS - 1] {
+            assert!(waits_for(this, &this.bins[index].0), "bin {index}");
+        }
+        assert!(waits_for(this, &this.space), "runs");
+        // SAFETY: nobody uses it any more.
+        unsafe { Core::destroy(core) };
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -10,6 +11,25 @@ use rustix::process::Resource;
 
 /// Name in `/proc/self/maps`.
 const NAME: &core::ffi::CStr = c"palimpsest-arena";
+
+/// Descriptors of all arenas that are not closed yet. Relaxed everywhere: a number that orders nothing.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// How many descriptors arenas may have for memory that is being filled, which cannot be frozen without: the rest is the program's.
+fn most() -> usize {
+    descriptor_limit() / 2
+}
+
+/// Whether a descriptor of frozen memory may stay open, which saves copies when it is frozen again. A smaller share, bounded because each fork copies the table of
+/// descriptors up to the highest.
+pub(super) fn may_stay_open() -> bool {
+    OPEN.load(Ordering::Relaxed) <= (descriptor_limit() / 4).min(1024)
+}
+
+fn descriptor_limit() -> usize {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
+}
 
 /// A memory file by descriptor, and who it was when it was made: programs close descriptors that they did not open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,11 +49,14 @@ pub(super) enum View {
 }
 
 impl Extent {
-    /// Makes a file of `len` bytes.
+    /// Makes a file of `len` bytes. Fails with [`Errno::MFILE`] when arenas have their share of descriptors.
     pub(super) fn create(len: usize) -> Result<Self, Errno> {
         // Past this limit the kernel would send SIGXFSZ (`mm/memory.c`, `inode_newsize_ok`).
         if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < len as u64) {
             return Err(Errno::FBIG);
+        }
+        if OPEN.load(Ordering::Relaxed) >= most() {
+            return Err(Errno::MFILE);
         }
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = match rustix::fs::memfd_create(NAME, flags | MemfdFlags::NOEXEC_SEAL) {
@@ -44,6 +67,7 @@ impl Extent {
         let file = above_usual(file);
         rustix::fs::ftruncate(&file, len as u64)?;
         let stat = rustix::fs::fstat(&file)?;
+        OPEN.fetch_add(1, Ordering::Relaxed);
         Ok(Self { fd: file.into_raw_fd(), device: stat.st_dev, inode: stat.st_ino })
     }
 
@@ -107,8 +131,9 @@ impl Extent {
         rustix::fs::fcntl_add_seals(file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)
     }
 
-    /// Closes the descriptor; mappings stay.
+    /// Closes the descriptor; mappings stay. Each extent is closed once.
     pub(super) fn close(self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
         if self.file().is_some() {
             // SAFETY: the number is the file's, as was checked, and the arena, its only user, gives up the value.
             unsafe { rustix::io::close(self.fd) };
@@ -116,9 +141,12 @@ impl Extent {
     }
 }
 
-/// The same file under a number that `select` and programs that reuse low numbers do not meet; as it is if there is none.
+/// The same file under a number above those that most programs use, where those that count on low numbers do not meet it. Not far above: each fork copies the table of
+/// descriptors up to the highest (`dup_fd` in `fs/file.c`). As it is if there is no such number.
 fn above_usual(file: OwnedFd) -> OwnedFd {
-    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(1 << 16).min(1 << 16);
-    // Below 2^15.
-    rustix::io::fcntl_dupfd_cloexec(&file, (limit / 2) as RawFd).unwrap_or(file)
+    /// The first that need a table of 256 entries, the least that the kernel allocates.
+    const LEAST: usize = 128;
+    // At most `LEAST`.
+    let least = LEAST.min(descriptor_limit() / 2) as RawFd;
+    rustix::io::fcntl_dupfd_cloexec(&file, least).unwrap_or(file)
 }

@@ -1,7 +1,7 @@
 //! Freezing again what was written since: a dirty piece makes a fork copy the page-table entries of its whole mapping.
 //!
 //! Pieces without a private page are mapped afresh from their file, which loses nothing and makes their mapping one that forks skip. Dirty
-//! ones are copied to a new file.
+//! ones are copied to a new file, and so are the clean pieces of a dirty mapping whose file has no descriptor any more.
 
 use std::ops::{ControlFlow, Range};
 use std::ptr;
@@ -11,12 +11,12 @@ use rustix::io::Errno;
 
 use super::PIECE;
 use super::chunks::{Chunk, Chunks, State};
-use super::extent::{Extent, View};
+use super::extent::{self, Extent, View};
 
 /// What [`refreeze`](super::Arena::refreeze) did, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Refrozen {
-    /// Dirty pieces that are frozen in a new file.
+    /// Pieces that are frozen in a new file: dirty ones, and the rest of their mapping where its descriptor was given up for others.
     pub copied: usize,
     /// Clean pieces of dirty mappings that are mapped afresh.
     pub remapped: usize,
@@ -59,7 +59,8 @@ pub(super) unsafe fn refreeze(chunks: &mut Chunks) -> Result<Refrozen, RefreezeE
         }
         let mut start = chunk.start;
         while start < at {
-            let (run, dirty) = next_run(&pagemap, &chunk, start)?;
+            let gave_file_up = chunk.state == State::Frozen && chunk.file.is_none();
+            let (run, dirty) = if gave_file_up { (chunk.range(), true) } else { next_run(&pagemap, &chunk, start)? };
             start = run.end;
             if dirty {
                 // SAFETY: passed on.
@@ -130,7 +131,7 @@ unsafe fn copy(
         return Ok(());
     }
     let failed = |errno: Errno| RefreezeError::Copy { address: run.start, len: run.len(), source: errno.into() };
-    let extent = Extent::create(run.len()).map_err(failed)?;
+    let extent = chunks.new_file(run.len()).map_err(failed)?;
     // SAFETY: passed on.
     let copied = unsafe { fill(extent, pagemap, chunk, run) }.and_then(|filled| filled.map_err(failed));
     let mapped = copied.and_then(|()| {
@@ -143,7 +144,7 @@ unsafe fn copy(
     }
     // The only way that this fails here is a device, which contract 1 excludes; unsealed, the file is still nobody else's.
     let _ = extent.seal();
-    let file = if run.len() > PIECE {
+    let file = if run.len() > PIECE && extent::may_stay_open() {
         Some((extent, 0))
     } else {
         extent.close();

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use palimpsest_sys::extent::{Extent, ExtentError};
+use palimpsest_sys::extent::{Extent, ExtentError, Use};
 use palimpsest_sys::pagemap::{Pagemap, PagemapError, Wanted};
 
 use super::guards::Guards;
@@ -180,7 +180,7 @@ unsafe fn freeze_pieces(
         budget.mappings = budget.mappings.checked_sub(new_mappings).ok_or(Stopped::Mappings)?;
         let extent = match extent {
             Some(extent) => extent,
-            None => extent.insert(Extent::create()?),
+            None => extent.insert(Extent::create(Use::Frozen)?),
         };
         // SAFETY: 1. a part of an eligible mapping, as the inventory has it, and nothing has changed the mappings since but us. 2. is the
         // caller's. 3. the runs are what the kernel calls populated, cut to the piece.

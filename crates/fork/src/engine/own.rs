@@ -64,6 +64,11 @@ impl State {
         self.add_excluded(around(stack, BELOW_STACK_POINTER, ABOVE_STACK_POINTER))
     }
 
+    /// Whether running code or the kernel may write to `span`, as far as that was found out last.
+    pub(crate) fn is_in_use(&self, span: Span) -> bool {
+        self.excluded.iter().any(|excluded| excluded.reason == Skip::InUse && excluded.span.overlaps(span))
+    }
+
     fn add_excluded(&mut self, span: Span) -> Result<(), Full> {
         self.excluded.push(Excluded { span: span.rounded_out(rustix::param::page_size()), reason: Skip::InUse })
     }

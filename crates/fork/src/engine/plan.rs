@@ -102,7 +102,7 @@ fn reason_to_skip(vma: &Vma, least: usize) -> Option<Skip> {
     let flags = |flags| vma.flags.intersects(flags);
     Some(match vma.label {
         // An extent that is not in the list cannot be repaired, and must not be taken for anonymous memory.
-        Label::File | Label::Extent => Skip::File,
+        Label::File | Label::Extent | Label::Snapshot => Skip::File,
         Label::Stack => Skip::Stack,
         Label::Kernel => Skip::Kernel,
         Label::None | Label::Heap | Label::Named if vma.inode != 0 => Skip::File,

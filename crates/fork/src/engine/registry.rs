@@ -23,7 +23,7 @@ use palimpsest_sys::proc::sysctl;
 use palimpsest_sys::vmas::{Vma, Vmas};
 
 use super::plan::{Eligible, Excluded, Skipped};
-use super::repair::HotPiece;
+use super::repair::{HotPiece, MOST_HOT};
 use super::span::Span;
 
 /// An extent that is, or was, mapped somewhere.
@@ -68,13 +68,6 @@ fn most_mappings() -> usize {
     let limit = sysctl::max_map_count().unwrap_or(65_530);
     // Kernel mappings and those that a limit lowered later leaves over come on top.
     usize::try_from(limit).unwrap_or(MOST_MAPPINGS).min(MOST_MAPPINGS) + 1024
-}
-
-impl Lasting {
-    fn new() -> Result<Self, MapError> {
-        let mappings = most_mappings();
-        Ok(Self { extents: MappedVec::with_capacity(mappings)?, hot: MappedVec::with_capacity(mappings)? })
-    }
 }
 
 impl State {
@@ -140,22 +133,34 @@ pub(crate) struct Counters {
     pub(crate) repairs: AtomicU64,
     /// Nanoseconds that forks took above the clean time since the last repair.
     pub(crate) debt: AtomicU64,
-    /// Nanoseconds of the quickest fork since the last freeze or repair; 0 before the first.
+    /// Nanoseconds of the quickest fork since the last freeze; 0 before the first.
     pub(crate) clean: AtomicU64,
-    /// Nanoseconds that the last freeze or repair took.
-    pub(crate) repair_cost: AtomicU64,
-    /// How many times its cost a repair must be worth; doubled by each that gained nothing.
+    /// Nanoseconds that the last look at what is written took.
+    pub(crate) look: AtomicU64,
+    /// Nanoseconds that a repair will take, as the last look told; 0 before the first since the last repair.
+    pub(crate) quote: AtomicU64,
+    /// Nanoseconds that copying a MiB took when it was frozen.
+    pub(crate) per_mib: AtomicU64,
+    /// By what quotes are multiplied, in units of [`SCALE`](super::round::SCALE).
+    pub(crate) scale: AtomicU64,
+    /// How many times its price a repair must be worth; doubled by each that gained nothing.
     pub(crate) patience: AtomicU64,
     /// The number of rounds: freezes and repairs.
     pub(crate) rounds: AtomicU64,
     /// 1 if repairs may stop other threads.
     pub(crate) may_stop_threads: AtomicUsize,
+    /// Nanoseconds of the last fork.
+    pub(crate) last: AtomicU64,
     /// Nanoseconds of the last fork before the last repair; 0 once it has been compared with the first one after.
     pub(crate) before_repair: AtomicU64,
     /// What the caller of the last freeze answered for.
     pub(crate) answers: AtomicUsize,
     /// The length of chunks.
     pub(crate) chunk: AtomicUsize,
+    /// What mappings must have at least to be frozen, in bytes.
+    pub(crate) least: AtomicUsize,
+    /// 1 if huge pages are wanted.
+    pub(crate) collapses: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -195,18 +200,34 @@ pub(crate) fn shared() -> Option<&'static Shared> {
     unsafe { SHARED.load(Ordering::Acquire).as_ref() }
 }
 
+/// The tables, made now if there are none.
+pub(crate) fn known() -> Result<&'static Shared, MapError> {
+    shared().map_or_else(make, Ok)
+}
+
 /// The tables, locked; made now if there are none. `None` if somebody holds them.
 pub(crate) fn lock() -> Result<Option<Locked>, MapError> {
-    let shared = match shared() {
-        Some(shared) => shared,
-        None => make()?,
-    };
-    shared.lock()
+    known()?.lock()
 }
 
 fn make() -> Result<&'static Shared, MapError> {
-    let lasting = Lasting::new()?;
-    let place = leak_zeroed(size_of::<Shared>())?.cast::<Shared>();
+    // One mapping for all, with what is used much at its start: mappings and page tables cost every fork.
+    let page = rustix::param::page_size();
+    let head = size_of::<Shared>().next_multiple_of(page);
+    let hot = (MOST_HOT * size_of::<HotPiece>()).next_multiple_of(page);
+    let extents = (most_mappings() * size_of::<Held>()).next_multiple_of(page);
+    let whole = leak_zeroed(head + hot + extents)?;
+    // SAFETY: inside the memory that was made for it.
+    let hot_place = unsafe { whole.add(head) };
+    // SAFETY: as above.
+    let extents_place = unsafe { whole.add(head + hot) };
+    let lasting = Lasting {
+        // SAFETY: 1. whole pages of the mapping made above, behind the head and before the extents.
+        hot: unsafe { MappedVec::within(hot_place, hot) },
+        // SAFETY: 1. the last whole pages of that mapping.
+        extents: unsafe { MappedVec::within(extents_place, extents) },
+    };
+    let place = whole.cast::<Shared>();
     // SAFETY: inside the memory that was made for it.
     let lasting_place = UnsafeCell::raw_get(unsafe { &raw const (*place.as_ptr()).lasting });
     // SAFETY: fresh memory of the right size, aligned to a page; all other fields are atomics, for which zero is valid.
@@ -237,6 +258,11 @@ impl Shared {
         // SAFETY: there is one holder at a time, and what it lends ends with it: `Locked` gives `State` out by reference alone.
         let lasting = unsafe { &mut *self.lasting.get() };
         Ok(Some(Locked { state: State::new(lasting)?, shared: self, held }))
+    }
+
+    /// Whether there was a freeze. A snapshot and a survey make tables too.
+    pub(crate) fn has_frozen(&self) -> bool {
+        self.counters.rounds.load(Ordering::Relaxed) > 0
     }
 
     /// Where this lies.
@@ -312,8 +338,9 @@ impl Shared {
     /// Forgets all spans. The caller adds those that count before any other thread runs.
     pub(crate) fn untouch_all(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
-        self.spans.store(0, Ordering::Relaxed);
-        for slot in &self.slots {
+        // Slots that were never given out stay untouched: each page would cost every fork.
+        let used = self.spans.swap(0, Ordering::Relaxed).min(SPANS);
+        for slot in &self.slots[..used] {
             slot.start.store(0, Ordering::Relaxed);
             slot.end.store(0, Ordering::Relaxed);
         }

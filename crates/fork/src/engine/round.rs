@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use palimpsest_sys::extent::FileId;
 use palimpsest_sys::pagemap::{Pagemap, ScanWay};
-use palimpsest_sys::vmas::{Detail, VmaFlags};
+use palimpsest_sys::vmas::{Detail, Label};
 
 use super::freeze::{Budget, Figures, Stopped, chunk_len, freeze_all};
 use super::guards::Guards;
@@ -15,7 +15,7 @@ use super::signals::Blocked;
 use super::span::Span;
 use crate::error::FreezeError;
 use crate::hazards::{FileSize, Headroom};
-use crate::options::{Answer, Chunk, Options};
+use crate::options::{Chunk, Options};
 
 /// What a round did.
 #[derive(Debug)]
@@ -26,6 +26,10 @@ pub(crate) struct Done {
     pub(crate) taken: Duration,
     pub(crate) way: ScanWay,
     pub(crate) chunk: usize,
+    /// How long it took to look.
+    pub(crate) looked: Duration,
+    /// What a repair was expected to take, in nanoseconds.
+    pub(crate) quote: u64,
 }
 
 /// Whether anything is to be changed.
@@ -35,6 +39,8 @@ pub(crate) enum Mode {
     Survey,
     /// Freeze and repair.
     Freeze,
+    /// The same, unless it is expected to take more nanoseconds than this.
+    FreezeWithin(u64),
 }
 
 impl Locked {
@@ -66,6 +72,8 @@ impl Locked {
             taken: Duration::ZERO,
             way: pagemap.way(),
             chunk,
+            looked: started.elapsed(),
+            quote: 0,
         };
         match result {
             Ok(()) => {}
@@ -75,7 +83,16 @@ impl Locked {
                 return Ok(done);
             }
         }
-        if mode == Mode::Freeze {
+        if let Mode::FreezeWithin(most) = mode {
+            let counters = &self.shared.counters;
+            let (per_mib, scale) = (counters.per_mib.load(Ordering::Relaxed), counters.scale.load(Ordering::Relaxed));
+            // In the light of how the last quotes have turned out.
+            done.quote = self.quote(round, per_mib).saturating_mul(scale) / SCALE;
+            if done.quote > most {
+                return Ok(done);
+            }
+        }
+        if mode != Mode::Survey {
             let _file_size = FileSize::raise();
             let kept = self.extents.iter().filter(|held| held.seen).count();
             let mut budget =
@@ -101,14 +118,6 @@ impl Locked {
         self.exclude_resting(round)?;
         self.excluded.sort_unstable_by_key(|excluded| excluded.span);
         self.vmas.read(Detail::Figures).map_err(FreezeError::from)?;
-        // This library's tables are ordinary mappings: if they are locked, so will be all that are made.
-        let own = self.runs.as_ptr().addr();
-        let is_locked = |flags: VmaFlags| flags.intersects(VmaFlags::LOCKED);
-        if !options.answers_for(Answer::LockedMemory)
-            && self.vmas.iter().any(|vma| vma.range().contains(&own) && is_locked(vma.flags))
-        {
-            return Err(FreezeError::FutureLocked.into());
-        }
         for held in self.extents.iter_mut() {
             held.seen = false;
         }
@@ -130,9 +139,12 @@ impl Locked {
             let (mut bytes, mut open) = (0, Span::default());
             for index in 0..state.vmas.len() {
                 let vma = state.vmas[index];
-                let Some(held) = state.held(FileId { device: vma.device, inode: vma.inode }) else { continue };
-                held.seen = true;
-                bytes += vma.range().len();
+                if let Some(held) = state.held(FileId { device: vma.device, inode: vma.inode }) {
+                    held.seen = true;
+                    bytes += vma.range().len();
+                } else if vma.label != Label::Snapshot {
+                    continue;
+                }
                 if open.end == vma.start {
                     open.end = vma.end;
                 } else {
@@ -162,6 +174,9 @@ impl Locked {
         shared.counters.chunk.store(chunk, Ordering::Relaxed);
     }
 }
+
+/// What quotes are multiplied by, as the unit of [`Counters::scale`](super::registry::Counters).
+pub(crate) const SCALE: u64 = 1 << 10;
 
 /// Why a round ended before it began.
 enum Early {

@@ -2,10 +2,11 @@
 //!
 //! A private mapping of a file shows the file again where its pages are discarded; anonymous memory shows zeros. So discarding becomes a
 //! replacement by fresh anonymous memory. Every such replacement in the middle of a mapping makes two more; small ones in a mapping that has had many
-//! are done by writing zeros instead, so that the number of mappings stays bounded.
+//! are done by writing zeros instead, so that the number of mappings stays bounded. So is all that is in a [snapshot](crate::snapshot).
 
 use palimpsest_sys::extent::map_zeros_over;
 use palimpsest_sys::proc::maps::Permissions;
+use palimpsest_sys::vmas::Label;
 use rustix::io::Errno;
 
 use super::errno::Kept;
@@ -62,8 +63,8 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
             Ok(false) => Outcome::NotOurs,
             Err(errno) => Outcome::Done(Err(errno)),
         },
-        // Refused for mappings of files.
-        libc::MADV_WIPEONFORK => match thaw(span.range()) {
+        // The first is refused for mappings of files. The others would be forgotten where a frozen part is replaced later on.
+        libc::MADV_WIPEONFORK | libc::MADV_DONTFORK | libc::MADV_DONTDUMP => match thaw(span.range()) {
             Ok(()) => Outcome::NotOurs,
             Err(errno) => Outcome::Done(Err(errno)),
         },
@@ -78,7 +79,9 @@ unsafe fn discard(part: Part, advice: i32) -> Result<(), Errno> {
     let Part { span, vma, is_frozen } = part;
     if is_frozen {
         let is_writable = vma.permissions.contains(Permissions::WRITE);
-        if advice != GUARD_INSTALL && is_writable && span.len() <= SMALL && replacements() > MANY {
+        // A snapshot finds out what was written, and not what was replaced.
+        let is_to_stay = vma.label == Label::Snapshot || (span.len() <= SMALL && replacements() > MANY);
+        if advice != GUARD_INSTALL && is_writable && is_to_stay {
             let place = std::ptr::with_exposed_provenance_mut::<u8>(span.start);
             // SAFETY: writable memory, says the kernel, whose contents the caller gives up (1).
             unsafe { place.write_bytes(0, span.len()) };

@@ -33,9 +33,9 @@ pub(super) fn each_part(span: Span, mut each: impl FnMut(Part) -> Result<(), Err
     Ok(())
 }
 
-/// Whether a mapping shows an extent.
+/// Whether a mapping shows an extent, of frozen memory or of a snapshot: where it is discarded, old bytes would come back.
 fn is_frozen(vma: &Vma) -> bool {
-    vma.label == Label::Extent && !vma.permissions.contains(Permissions::SHARED)
+    matches!(vma.label, Label::Extent | Label::Snapshot) && !vma.permissions.contains(Permissions::SHARED)
 }
 
 /// Whether any part of `span` is frozen.

@@ -4,33 +4,41 @@ use std::ops::Range;
 
 use palimpsest_sys::pagemap::{Pagemap, Wanted};
 use palimpsest_sys::vmas::VmaFlags;
+use palimpsest_sys::world::World;
 use rustix::io::Errno;
 
 use super::errno::Kept;
-use super::frozen::each_part;
+use super::frozen::{any, each_part};
 use super::touches;
 use crate::engine::piece::PIECE;
 use crate::engine::registry;
 use crate::engine::repair::{PieceRuns, add_contents, make_anonymous};
 use crate::engine::signals::Blocked;
 use crate::engine::span::Span;
+use crate::hazards::threads;
 
-/// Makes anonymous memory with the same bytes of the frozen parts of `range`, of which pages are taken whole.
-///
-/// Other threads must not write to the range meanwhile; signals are blocked.
+/// Makes anonymous memory with the same bytes of the frozen parts of `range`, of which pages are taken whole. Other threads are held still meanwhile,
+/// and signals are blocked. Memory of snapshots stays what it is.
 ///
 /// # Errors
 ///
-/// ENOMEM if there is no memory or no `/proc`, EBUSY if a freeze is under way; what was not thawed until then is still frozen.
+/// ENOMEM if there is no memory or no `/proc`, EBUSY if a freeze is under way, if other threads cannot be held, or if the calling code uses the memory itself;
+/// what was not thawed until then is still frozen.
 pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
     if !touches(range.clone()) {
         return Ok(());
     }
     let _errno = Kept::now();
     let _blocked = Blocked::all();
+    let span = Span::from(range).rounded_out(rustix::param::page_size());
+    if !any(span)? {
+        return Ok(());
+    }
     let pagemap = Pagemap::open().map_err(|_| Errno::NOMEM)?;
     let mut locked = registry::lock().map_err(|_| Errno::NOMEM)?.ok_or(Errno::BUSY)?;
-    let span = Span::from(range).rounded_out(rustix::param::page_size());
+    let world = if threads::count()? > 1 { Some(World::prepare().map_err(|_| Errno::BUSY)?) } else { None };
+    let stopped = world.as_ref().map(World::stop_others).transpose().map_err(|_| Errno::BUSY)?;
+    locked.exclude(world.as_ref(), stopped.as_ref()).map_err(|_| Errno::NOMEM)?;
     each_part(span, |part| {
         if !part.is_frozen {
             return Ok(());
@@ -38,11 +46,14 @@ pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
         let Some(extent) = locked.extent_of(&part.vma) else { return Ok(()) };
         let base = part.vma.start.wrapping_sub(part.vma.offset as usize);
         for piece in part.span.cut(PIECE) {
+            if locked.is_in_use(piece) {
+                return Err(Errno::BUSY);
+            }
             let mut runs = PieceRuns::new();
             pagemap.scan(piece.range(), Wanted::Written, &mut |run| runs.push(run.into())).map_err(|_| Errno::NOMEM)?;
             add_contents(&mut runs, &extent, base, piece).map_err(|_| Errno::NOMEM)?;
             // SAFETY: 1. private memory, says the kernel; the runs are its written pages and the contents of its file; signals are blocked, and
-            // other threads do not write to it (the caller's part).
+            // other threads are held or absent.
             unsafe { make_anonymous(piece, runs.as_slice(), part.vma.permissions, VmaFlags::default()) }
                 .map_err(|_| Errno::NOMEM)?;
         }
@@ -50,23 +61,28 @@ pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
     })
 }
 
-/// Prepares `range` for `mlock`: locking writes to every page of a private mapping, so that frozen memory would be held twice.
+/// Prepares `range` for `mlock`: locking writes to every page of a private mapping, so that frozen memory would be held twice. In a process with other
+/// threads that is put up with, since they would have to be held for each call.
 ///
 /// # Errors
 ///
 /// As [`thaw`].
 pub fn before_mlock(range: Range<usize>) -> Result<(), Errno> {
-    thaw(range)
+    if !touches(range.clone()) {
+        return Ok(());
+    }
+    let _errno = Kept::now();
+    if threads::count()? > 1 { Ok(()) } else { thaw(range) }
 }
 
-/// Prepares the process for `mlockall(MCL_CURRENT)`.
+/// Prepares the process for `mlockall(MCL_CURRENT)`, as [`before_mlock`].
 ///
 /// # Errors
 ///
 /// As [`thaw`].
 pub fn before_mlockall() -> Result<(), Errno> {
     match registry::shared() {
-        Some(shared) => thaw(shared.bounds().range()),
+        Some(shared) => before_mlock(shared.bounds().range()),
         None => Ok(()),
     }
 }

@@ -3,9 +3,11 @@
 //! Registered buffers are pages that the kernel holds on to; once they are replaced, it goes on using the old ones. Requests under way may have done the same.
 //! Source: `io_uring_show_fdinfo` in `io_uring/fdinfo.c`.
 
-use std::fs;
-use std::path::Path;
+use std::ops::ControlFlow;
 
+use rustix::io::Errno;
+
+use super::listing::{each_number, no_proc};
 use crate::error::FreezeError;
 
 /// A ring in use.
@@ -16,32 +18,33 @@ pub(super) struct Ring {
     pub(super) pending: u64,
 }
 
-const DESCRIPTORS: &str = "/proc/self/fd";
+/// What a descriptor of a ring is a link to.
+const RING: &[u8] = b"anon_inode:[io_uring]";
 
 /// The first ring that has registered buffers or requests under way.
 pub(super) fn busy_ring() -> Result<Option<Ring>, FreezeError> {
-    let failed = |path: &Path| {
-        let path = path.display().to_string();
-        move |source| FreezeError::NoProc { path, source }
-    };
-    let directory = Path::new(DESCRIPTORS);
-    for entry in fs::read_dir(directory).map_err(failed(directory))? {
-        let entry = entry.map_err(failed(directory))?;
-        // Descriptors come and go, this listing's own among them.
-        let Ok(target) = fs::read_link(entry.path()) else { continue };
-        if target.as_os_str() != "anon_inode:[io_uring]" {
-            continue;
-        }
-        let name = entry.file_name();
-        let Some(descriptor) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        let path = Path::new("/proc/self/fdinfo").join(&name);
-        let text = fs::read_to_string(&path).map_err(failed(&path))?;
-        let (buffers, pending) = parse(&text);
-        if buffers > 0 || pending > 0 {
-            return Ok(Some(Ring { descriptor, buffers, pending }));
-        }
+    let mut found = Ok(None);
+    each_number(c"/proc/self/fd", &mut |descriptor| {
+        found = look_at(descriptor);
+        if matches!(found, Ok(None)) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    found
+}
+
+/// The ring behind `descriptor`, if it is one that is busy.
+fn look_at(descriptor: i32) -> Result<Option<Ring>, FreezeError> {
+    // One byte more than a ring's link has, which is cut off behind: a longer link is another one.
+    let mut target = [0_u8; RING.len() + 1];
+    match rustix::fs::readlinkat_raw(rustix::fs::CWD, format!("/proc/self/fd/{descriptor}"), &mut target[..]) {
+        Ok(len) if target.get(..len) == Some(RING) => {}
+        // Descriptors come and go, that of the listing itself among them.
+        Ok(_) | Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(no_proc(c"/proc/self/fd", errno.into())),
     }
-    Ok(None)
+    let path = format!("/proc/self/fdinfo/{descriptor}");
+    let text = std::fs::read_to_string(&path).map_err(|source| FreezeError::NoProc { path: path.clone(), source })?;
+    let (buffers, pending) = parse(&text);
+    Ok((buffers > 0 || pending > 0).then_some(Ring { descriptor, buffers, pending }))
 }
 
 /// Registered buffers, and requests without a completion. Requests may have several completions or none; whoever uses such is taken for busy.

@@ -3,10 +3,12 @@
 mod allocators;
 mod io_uring;
 mod limits;
-mod threads;
+mod listing;
+pub(crate) mod threads;
 
 pub(crate) use limits::{FileSize, Headroom, headroom};
 
+use palimpsest_sys::extent::locks_future_memory;
 use palimpsest_sys::seccomp::{self, Probe, Verdict};
 
 use crate::error::FreezeError;
@@ -14,7 +16,7 @@ use crate::options::{Answer, Options, OtherThreads};
 
 /// Refuses a process that cannot be frozen without harm. Changes nothing; uses the heap.
 pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
-    let count = threads::count()?;
+    let count = threads::count().map_err(|errno| listing::no_proc(c"/proc/self/task", errno.into()))?;
     if count > 1 && options.other_threads == OtherThreads::Refuse {
         return Err(FreezeError::Threads { count });
     }
@@ -31,6 +33,9 @@ pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
         && let Some(ring) = io_uring::busy_ring()?
     {
         return Err(FreezeError::IoUring { descriptor: ring.descriptor, buffers: ring.buffers, pending: ring.pending });
+    }
+    if !options.answers_for(Answer::LockedMemory) && locks_future_memory() {
+        return Err(FreezeError::FutureLocked);
     }
     limits::file_size_suffices()
 }

@@ -5,7 +5,6 @@
 use std::ops::{ControlFlow, Range};
 
 use palimpsest_sys::pagemap::{Pagemap, Wanted};
-use palimpsest_sys::proc::maps::Permissions;
 use rustix::mm::Advice;
 
 use super::error::RestoreError;
@@ -34,7 +33,8 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
         Sweep::Never => false,
         Sweep::Always => true,
         Sweep::Every(rounds) => turn.is_multiple_of(rounds.max(1)),
-        Sweep::OnFaults => weeds || faults() != state.faults,
+        // A forked child's faults are counted from 0.
+        Sweep::OnFaults => weeds || std::process::id() != state.process || faults() != state.faults,
     };
     if sweeps {
         counts.swept = true;
@@ -100,8 +100,7 @@ struct Keeper<'a> {
 
 impl Keeper<'_> {
     fn take(&mut self, part: &Part, run: Range<usize>) {
-        let writable = part.permissions.contains(Permissions::WRITE.union(Permissions::READ));
-        if !writable {
+        if !part.is_writable() {
             return self.drop(run);
         }
         if !self.weeds {
@@ -175,12 +174,16 @@ fn is_as_saved(page: &Range<usize>, saved: Option<usize>) -> bool {
     }
 }
 
-/// Page faults that the threads of this process have had.
+/// Page faults that the threads of this process have had, and the children that it has waited for: those of `vfork` write to this process's memory. Both numbers
+/// only grow, so the sum stays if neither moves.
 pub(super) fn faults() -> u64 {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel fills a local.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
-    // SAFETY: zeroes are a valid value, which the call has overwritten.
-    let usage = unsafe { usage.assume_init() };
-    usage.ru_minflt.wrapping_add(usage.ru_majflt).cast_unsigned()
+    let of = |whose| {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: the kernel fills a local.
+        unsafe { libc::getrusage(whose, usage.as_mut_ptr()) };
+        // SAFETY: zeroes are a valid value, which the call has overwritten.
+        let usage = unsafe { usage.assume_init() };
+        usage.ru_minflt.wrapping_add(usage.ru_majflt).cast_unsigned()
+    };
+    of(libc::RUSAGE_SELF).wrapping_add(of(libc::RUSAGE_CHILDREN))
 }

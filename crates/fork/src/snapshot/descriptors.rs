@@ -63,7 +63,7 @@ impl Table {
         self.own = own;
         let Self { entries, .. } = self;
         let mut full = Ok(());
-        each(&mut |number| {
+        each(0, &mut |number| {
             let Some((fd, stat)) = look(number).filter(|(_, stat)| !own.contains(&id(stat))) else { return };
             let close_on_exec = match rustix::io::fcntl_getfd(fd) {
                 Ok(flags) if flags.contains(FdFlags::CLOEXEC) => DupFlags::CLOEXEC,
@@ -82,7 +82,7 @@ impl Table {
                 FileType::from_raw_mode(stat.st_mode),
                 FileType::RegularFile | FileType::Directory | FileType::CharacterDevice | FileType::BlockDevice
             ) {
-                entry.spare = Some(spare(fd).map_err(failed("fcntl(F_DUPFD_CLOEXEC)"))?.into_raw_fd());
+                entry.spare = Some(spare(fd, 0).map_err(failed("fcntl(F_DUPFD_CLOEXEC)"))?.into_raw_fd());
             }
         }
         Ok(())
@@ -94,7 +94,8 @@ impl Table {
         let Self { entries, own } = self;
         let mut next = 0;
         let mut failed = Ok(());
-        let listed = each(&mut |number| {
+        let above = entries.last().map_or(0, |last| last.number.saturating_add(1));
+        let listed = each(above, &mut |number| {
             while entries.get(next).is_some_and(|entry| entry.number < number) {
                 self.put_back(&entries[next], &mut counts, &mut failed);
                 next += 1;
@@ -171,18 +172,20 @@ pub(super) fn id(stat: &Stat) -> FileId {
     FileId { device, inode: stat.st_ino }
 }
 
-/// A duplicate above the middle of what is allowed, where programs do not meet it.
-pub(super) fn spare(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    const ENOUGH: u64 = 1 << 19;
+/// A duplicate where programs do not meet it, from `above` on if there is such a number. Not higher than it must be: each fork copies the table of descriptors up to the
+/// highest (`dup_fd` in `fs/file.c`).
+pub(super) fn spare(fd: BorrowedFd<'_>, above: RawFd) -> Result<OwnedFd, Errno> {
+    const ENOUGH: u64 = 1 << 12;
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(ENOUGH).min(ENOUGH);
-    rustix::io::fcntl_dupfd_cloexec(fd, RawFd::try_from(limit / 2).unwrap_or(0))
+    let least = RawFd::try_from(limit / 2).unwrap_or(0);
+    rustix::io::fcntl_dupfd_cloexec(fd, least.max(above)).or_else(|_| rustix::io::fcntl_dupfd_cloexec(fd, least))
 }
 
-/// Calls `found` with the number of each descriptor, ascending, but for the one that lists them.
-fn each(found: &mut dyn FnMut(RawFd)) -> Result<(), Errno> {
+/// Calls `found` with the number of each descriptor, ascending, but for the one that lists them, which is at `above` or higher.
+fn each(above: RawFd, found: &mut dyn FnMut(RawFd)) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // Not at a low number, which may be one that was closed and is to be put back while this is being read.
-    let directory = spare(rustix::fs::openat(CWD, c"/proc/self/fd", flags, Mode::empty())?.as_fd())?;
+    // Not at a number that was closed and is to be put back while this is being read.
+    let directory = spare(rustix::fs::openat(CWD, c"/proc/self/fd", flags, Mode::empty())?.as_fd(), above)?;
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut entries = RawDir::new(&directory, &mut buffer);
     while let Some(entry) = entries.next() {

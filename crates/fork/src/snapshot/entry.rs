@@ -2,18 +2,41 @@
 //!
 //! A call returns once, whatever happens: by its function's return or by [`abandon`]. So the compiler need not know of functions that return twice.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 use super::arch;
 use super::signals;
 
-/// The stack pointer of the innermost call; 0 for none. Only the thread that makes the calls may abandon them, so orderings do not matter.
-static INNERMOST: AtomicUsize = AtomicUsize::new(0);
-/// What the call was abandoned with.
-static VALUE: AtomicUsize = AtomicUsize::new(0);
+// Plain words of each thread, without anything to initialise or drop, so that signal handlers may use them. A restore puts them back like all memory of the
+// thread: `Kept` carries them over it.
+struct Sh(Cell<usize>);
+unsafe impl Sync for Sh {}
+impl Sh { fn get(&self)->usize{self.0.get()} fn set(&self,v:usize){self.0.set(v)} fn with<R>(&self,f:impl FnOnce(&Cell<usize>)->R)->R{f(&self.0)} }
+    /// The stack pointer of the thread's innermost call; 0 for none.
+    static INNERMOST: Sh = Sh(Cell::new(0));
+    /// What the call was abandoned with.
+    static VALUE: Sh = Sh(Cell::new(0));
+
+/// Which call this thread is in, kept where no restore reaches it: in a live frame.
+#[derive(Debug)]
+pub(super) struct Kept {
+    innermost: usize,
+}
+
+impl Kept {
+    /// What is true now.
+    pub(super) fn now() -> Self {
+        Self { innermost: INNERMOST.get() }
+    }
+
+    /// Makes it true again.
+    pub(super) fn put_back(self) {
+        INNERMOST.set(self.innermost);
+    }
+}
 
 /// What becomes of the set of blocked signals when a call is abandoned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -35,6 +58,7 @@ pub enum Ended<R> {
 }
 
 /// Calls `target`, which may be left by [`abandon`]. Calls may be nested; the innermost is the one that is left. Panics go on through it.
+/// Calls of different threads have nothing to do with each other.
 pub fn enter<R>(mask: SignalMask, target: impl FnOnce() -> R) -> Ended<R> {
     match enter_catching(mask, target) {
         Ended::Returned(Ok(value)) => Ended::Returned(value),
@@ -50,22 +74,23 @@ struct Job<F, R> {
 
 /// As [`enter`], but panics are results.
 pub(super) fn enter_catching<F: FnOnce() -> R, R>(mask: SignalMask, target: F) -> Ended<thread::Result<R>> {
-    let outer = INNERMOST.load(Relaxed);
+    let outer = Kept::now();
     let blocked = match mask {
         SignalMask::Restore => Some(signals::current()),
         SignalMask::Leave => None,
     };
     let mut job = Job { target: Some(target), result: None };
-    // SAFETY: 1. a static; 2. `play` is made for this job, which is borrowed by nobody else.
-    unsafe { arch::call(INNERMOST.as_ptr(), play::<F, R>, (&raw mut job).cast()) };
-    INNERMOST.store(outer, Relaxed);
+    let anchor = INNERMOST.with(Cell::as_ptr);
+    // SAFETY: 1. this thread's own word; 2. `play` is made for this job, which is borrowed by nobody else.
+    unsafe { arch::call(anchor, play::<F, R>, (&raw mut job).cast()) };
+    outer.put_back();
     if let Some(result) = job.result.take() {
         return Ended::Returned(result);
     }
     if let Some(blocked) = blocked {
         signals::set(&blocked);
     }
-    Ended::Abandoned(VALUE.load(Relaxed))
+    Ended::Abandoned(VALUE.get())
 }
 
 /// # Safety
@@ -84,29 +109,30 @@ unsafe extern "C" fn play<F: FnOnce() -> R, R>(job: *mut c_void) {
 ///
 /// # Safety
 ///
-/// 1. The calling thread is the one that entered, inside the call.
+/// 1. The calling thread is inside a call that it has entered. (What other threads have entered does not count.)
 /// 2. What the frames in between would have done on their way out is needed by nobody, or is undone by a restore that follows: no lock of memory that is not put
 ///    back is held, and no other thread waits for them.
 ///
 /// # Aborts
 ///
-/// Nothing was entered.
+/// The calling thread has entered nothing; standard error says so.
 pub unsafe fn abandon(value: usize) -> ! {
-    let anchor = INNERMOST.load(Relaxed);
+    let anchor = INNERMOST.get();
     if anchor == 0 {
+        const SAYS: &[u8] = b"palimpsest: abandon was called by a thread that is in no enter\n";
+        // Without locks and buffers, as this may be a signal handler; there is nobody left to tell of a failure.
+        // SAFETY: the bytes are valid for reading.
+        let _ = unsafe { libc::write(libc::STDERR_FILENO, SAYS.as_ptr().cast(), SAYS.len()) };
         std::process::abort();
     }
-    VALUE.store(value, Relaxed);
-    // SAFETY: 1. the anchor is of a call that has not returned, since returning replaces it, and (1) this is its thread; 2. (2).
+    VALUE.set(value);
+    // SAFETY: 1. the anchor is of a call that has not returned, since returning replaces it, and of this thread, whose own word it is; 2. (2).
     unsafe { arch::leave(anchor) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The calls of this process are one after another.
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     #[inline(never)]
     fn dig(depth: usize) -> usize {
@@ -119,7 +145,6 @@ mod tests {
 
     #[test]
     fn calls_return_or_are_abandoned() {
-        let _alone = ALONE.lock();
         let floats: Vec<f64> = (0..16).map(|number| f64::from(std::hint::black_box(number))).collect();
         for mask in [SignalMask::Restore, SignalMask::Leave] {
             assert_eq!(enter(mask, || 7), Ended::Returned(7));
@@ -128,19 +153,47 @@ mod tests {
             assert_eq!(nested, Ended::Returned((Ended::Abandoned(42), 1)));
         }
         assert_eq!(floats.iter().sum::<f64>(), 120.0);
-        assert_eq!(INNERMOST.load(Relaxed), 0);
+        assert_eq!(INNERMOST.get(), 0);
+    }
+
+    #[test]
+    fn calls_of_different_threads_are_independent() {
+        let (first_is_in, second_is_in, first_is_out) =
+            (std::sync::Barrier::new(2), std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+        thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                first_is_in.wait();
+                let ended = enter(SignalMask::Leave, || {
+                    second_is_in.wait();
+                    first_is_out.wait();
+                    // SAFETY: 1. inside the call of this thread; 2. the frames own nothing.
+                    unsafe { abandon(2) }
+                });
+                (ended, thread::current().id())
+            });
+            let this = thread::current().id();
+            let ended: Ended<()> = enter(SignalMask::Leave, || {
+                first_is_in.wait();
+                second_is_in.wait();
+                // SAFETY: 1. inside the call of this thread, whatever the other has entered since; 2. the frames own nothing.
+                unsafe { abandon(1) }
+            });
+            assert_eq!((ended, thread::current().id()), (Ended::Abandoned(1), this));
+            first_is_out.wait();
+            let (ended, id): (Ended<()>, _) = second.join().unwrap();
+            assert_eq!(ended, Ended::Abandoned(2));
+            assert_ne!(id, this);
+        });
     }
 
     #[test]
     fn panics_go_through() {
-        let _alone = ALONE.lock();
         let panic = catch_unwind(|| enter(SignalMask::Leave, || panic!("out"))).unwrap_err();
         assert_eq!(panic.downcast_ref(), Some(&"out"));
     }
 
     #[test]
     fn the_mask_comes_back_when_wanted() {
-        let _alone = ALONE.lock();
         let blocks_all = || {
             std::mem::forget(signals::Blocked::all());
             dig(1)

@@ -106,7 +106,7 @@ impl Listing {
 fn open() -> Result<OwnedFd, Errno> {
     let low = rustix::fs::openat(CWD, c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     // Not at a low number, which programs count on.
-    descriptors::spare(rustix::fd::AsFd::as_fd(&low))
+    descriptors::spare(rustix::fd::AsFd::as_fd(&low), 0)
 }
 
 /// The first mapping that ends above `address`.

@@ -37,7 +37,7 @@ pub use options::{Descriptors, Layout, Options, OtherThreads, Scope, Sweep};
 pub use state::NotTaken;
 
 use signals::Blocked;
-use state::{Known, Own, Reach, State};
+use state::{Known, Own, Part, Reach, State};
 use take::Stack;
 
 /// What no snapshot puts back, one thing a line.
@@ -169,16 +169,20 @@ impl Snapshot {
     }
 
     /// Tells that the pages of `range` are written in every round: they are put back also by restores without a sweep ([`Sweep::Never`], [`Sweep::Every`]). Only the part of
-    /// the range that is in the snapshot counts.
+    /// the range that is in the snapshot, and could be read and written when it was taken, counts: what the program writes to the rest, after it has changed the rights,
+    /// only a sweep puts back.
     ///
     /// # Errors
     ///
     /// [`RestoreError::Full`].
     pub fn declare(&mut self, range: Range<usize>) -> Result<(), RestoreError> {
         let State { parts, declared, page, .. } = &mut *self.state;
-        let range = range.start & !(*page - 1)..range.end.next_multiple_of(*page);
-        for part in parts.iter().filter(|part| part.start < range.end && range.start < part.end) {
-            let (start, end) = (part.start.max(range.start), part.end.min(range.end));
+        let overlapping =
+            |part: &&Part| !range.is_empty() && part.start < range.end && range.start < part.end && part.is_writable();
+        for part in parts.iter().filter(overlapping) {
+            let start = part.start.max(range.start & !(*page - 1));
+            // No further than the part's end, which is a multiple of a page.
+            let end = part.end.min(range.end).next_multiple_of(*page);
             declared.push(Known { start, len: end - start, saved: part.saved(start) })?;
         }
         Ok(())
@@ -225,9 +229,12 @@ unsafe fn restore(state: &mut Own<State>) -> Result<Restored, RestoreError> {
             Some(Blocked::all())
         }
     };
+    let inside = entry::Kept::now();
     let files = state.descriptors.as_ref().map(descriptors::Table::restore).transpose()?.unwrap_or_default();
     let mappings = layout::restore(state)?;
-    let memory = contents::restore(state)?;
+    let memory = contents::restore(state);
+    inside.put_back();
+    let memory = memory?;
     drop(blocked);
     Ok(Restored {
         pages: memory.by_memcpy + memory.by_drop,

@@ -15,8 +15,9 @@ pub enum Scope {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Sweep {
     /// When the process has had a page fault since the last time, and in every 64th restore. A page can become private only by
-    /// a fault, which the kernel counts; so without one, the pages of the last sweep are all there are. What writes to this process's memory from another
-    /// process (ptrace, `process_vm_writev`) or by `UFFDIO_COPY` is not counted here.
+    /// a fault, which the kernel counts; so without one, the pages of the last sweep are all there are. Faults of children count from when they were waited
+    /// for, so what a child of `vfork` wrote is found then. Not counted, so not for programs with: children that share the memory (`CLONE_VM`) and were not waited for by the
+    /// time of the restore, or are waited for by nobody, where SIGCHLD is ignored; writes from another process (ptrace, `process_vm_writev`); `UFFDIO_COPY`.
     #[default]
     OnFaults,
     /// In each restore.

@@ -68,6 +68,11 @@ impl Part {
             Contents::Saved { view, .. } => Some(view + (address - self.start)),
         }
     }
+
+    /// Whether bytes can be stored here, once the rights are those of the snapshot.
+    pub(super) const fn is_writable(&self) -> bool {
+        self.permissions.contains(Permissions::WRITE.union(Permissions::READ))
+    }
 }
 
 /// Bytes that are copied back each time.

@@ -4,7 +4,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use palimpsest_sys::extent::Extent;
+use palimpsest_sys::extent::{Extent, Use};
 use palimpsest_sys::mapped_vec::{Full, MappedVec};
 use palimpsest_sys::pagemap::{Pagemap, ScanWay, Wanted};
 use palimpsest_sys::proc::maps::Permissions;
@@ -21,6 +21,7 @@ use super::options::{Descriptors, Options, OtherThreads, Scope};
 use super::signals::Blocked;
 use super::state::{Contents, Copied, MAPPINGS, NotTaken, Own, Part, Reach, Reserved, Span, State, Whole, pointer};
 use super::thread::{Running, Thread};
+use crate::engine::registry::{self, Shared};
 
 /// Memory is copied and replaced in pieces of this size, so that at no time more than one piece is there twice; also the grain of what counts as untouched.
 const PIECE: usize = 2 << 20;
@@ -52,10 +53,11 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
     if rustix::process::getrlimit(Resource::Fsize).current.is_some() {
         return Err(TakeError::FileSize);
     }
-    let thread = Thread::look();
     let page = rustix::param::page_size();
     let known = options.resident / page + 1;
     let mut vmas = Vmas::with_capacity(MAPPINGS)?;
+    vmas.read(Detail::Places)?;
+    let thread = Thread::look(&vmas);
     let reference = match options.scope {
         Scope::Ranges(_) => None,
         Scope::Whole => Some(Vmas::with_capacity(MAPPINGS)?),
@@ -70,7 +72,7 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
         page,
         process: std::process::id(),
         pagemap: Pagemap::open()?,
-        extent: Extent::create()?,
+        extent: Extent::create(Use::Snapshot)?,
         parts: MappedVec::with_capacity(MAPPINGS)?,
         groups: MappedVec::with_capacity(MAPPINGS)?,
         copies: MappedVec::with_capacity(8)?,
@@ -87,6 +89,8 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
         restores: 0,
     })?;
 
+    let tables = registry::known()?;
+
     let _blocked = Blocked::all();
     vmas.read(Detail::Figures)?;
     let mut running = None;
@@ -97,7 +101,8 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
             let found = found.ok_or_else(|| TakeError::ForeignStack { stack_pointer: super::arch::stack_pointer() })?;
             excluded.push(found.stack)?;
             for range in &options.except {
-                excluded.push(Span { start: range.start & !(page - 1), end: range.end.next_multiple_of(page) })?;
+                let end = range.end.checked_next_multiple_of(page).unwrap_or(usize::MAX & !(page - 1));
+                excluded.push(Span { start: range.start & !(page - 1), end })?;
             }
             let lists = reference.as_ref().map(Vmas::own_ranges).into_iter().chain([vmas.own_ranges()]).flatten();
             let listing = listing.as_ref().map(Listing::range);
@@ -114,6 +119,7 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
             running = Some(found);
         }
     }
+    tell_guards(tables, &state.parts);
     // SAFETY: the caller's contract: nobody else writes to this memory, and it may be replaced by a mapping of the same bytes.
     unsafe { replace(&mut state, &vmas) }?;
     group(&mut state)?;
@@ -140,6 +146,20 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
     save_copies(&mut state);
     state.faults = contents::faults();
     Ok(state)
+}
+
+/// Has [`guard`](crate::guard) look at what is about to become mappings of a file.
+fn tell_guards(tables: &Shared, parts: &[Part]) {
+    let mut open = 0..0;
+    for part in parts.iter().filter(|part| part.saved(part.start).is_some()) {
+        if part.start > open.end + SHORT {
+            tables.touch(open.into());
+            open = part.start..part.end;
+        } else {
+            open.end = part.end;
+        }
+    }
+    tables.touch(open.into());
 }
 
 fn refuse_threads(threads: OtherThreads) -> Result<(), TakeError> {

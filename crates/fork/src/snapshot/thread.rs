@@ -36,11 +36,13 @@ impl Running {
 }
 
 impl Thread {
-    /// Asks the C library. Not for the main thread, whose stack the kernel names: the C library would read `/proc/self/maps`, with buffers in the
-    /// program's heap, whose later blocks would then lie elsewhere than without a snapshot.
-    pub(super) fn look() -> Self {
-        let is_main = rustix::thread::gettid() == rustix::process::getpid();
-        let stack = if is_main { None } else { own_stack() };
+    /// Asks the C library. Not where this runs on a stack that the kernel names, as `vmas` tell: the C library would read `/proc/self/maps`, with buffers in the
+    /// program's heap, whose later blocks would then lie elsewhere than without a snapshot. The main thread of a child that another thread has forked runs on a
+    /// stack without a name.
+    pub(super) fn look(vmas: &[Vma]) -> Self {
+        let pointer = arch::stack_pointer();
+        let has_name = vmas.iter().any(|vma| vma.label == Label::Stack && vma.range().contains(&pointer));
+        let stack = if has_name { None } else { own_stack() };
         let storage = stack.as_ref().map_or(0, thread_storage_start);
         Self { stack, storage, rseq: rseq_area() }
     }
@@ -150,7 +152,7 @@ mod tests {
         let stack = own_stack().expect("the C library knows this thread's stack");
         let mut vmas = palimpsest_sys::vmas::Vmas::with_capacity(1 << 16).unwrap();
         vmas.read(palimpsest_sys::vmas::Detail::Places).unwrap();
-        let running = Thread::look().running(&vmas).expect("this runs on the thread's own stack");
+        let running = Thread::look(&vmas).running(&vmas).expect("this runs on the thread's own stack");
         let local = 0_u8;
         assert!(running.stack.contains((&raw const local).addr()), "{running:x?}");
         let variable = VARIABLE.with(|variable| std::ptr::from_ref(variable).addr());

@@ -190,6 +190,12 @@ impl Memory {
         })
     }
 
+    /// Whether none of it is shown by any file.
+    pub(crate) fn is_anonymous(&self) -> bool {
+        let maps = palimpsest_sys::proc::maps::Maps::read().expect("/proc");
+        maps.overlapping(self.range()).all(|entry| entry.path.is_none())
+    }
+
     /// Present bytes.
     pub(crate) fn present(&self) -> usize {
         smaps::overlapping(self.range()).expect("/proc").iter().map(|entry| entry.rss).sum()

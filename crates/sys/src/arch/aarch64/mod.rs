@@ -2,4 +2,5 @@
 
 pub(super) mod icache;
 pub(super) mod instructions;
+pub(super) mod system_call;
 pub(super) mod trap_frame;

@@ -1,0 +1,264 @@
+//! Processes with several threads: rows 4 and 18 of the list of hazards, and what the kernel writes to on a thread's behalf.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use common::{Memory, freeze, page, play};
+use palimpsest_fork::{FreezeError, Measure, Options, OtherThreads, freeze as freeze_process};
+
+const MIB: usize = 1 << 20;
+
+/// Tries to freeze.
+fn try_freeze(options: &Options) -> Result<palimpsest_fork::Report, FreezeError> {
+    // SAFETY: the scenario is alone in its process.
+    unsafe { freeze_process(options) }
+}
+
+#[test]
+fn h04_other_threads_are_refused() {
+    play("h04_other_threads_are_refused", || {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || ended.recv());
+        let error = try_freeze(&Options::new()).expect_err("a second thread");
+        assert!(matches!(error, FreezeError::Threads { count: 2 }), "{error}");
+        assert_eq!(palimpsest_fork::frozen_bytes(), 0);
+        drop(end);
+        let _ = thread.join();
+    });
+}
+
+#[test]
+fn h04_no_write_of_a_stopped_thread_is_lost() {
+    play("h04_no_write_of_a_stopped_thread_is_lost", || {
+        static END: AtomicBool = AtomicBool::new(false);
+        let memory = Memory::apart(64 * MIB);
+        memory.fill(0..memory.len, 1);
+        let base = memory.start.addr();
+        let writer = move |offset: usize| {
+            move || {
+                let mut written = 0_u64;
+                while !END.load(Ordering::Relaxed) {
+                    for at in (base + offset..base + 64 * MIB).step_by(64 * page()) {
+                        // SAFETY: the scenario's own memory, of which each thread has words of its own.
+                        let word = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU64>(at) };
+                        word.fetch_add(1, Ordering::Relaxed);
+                    }
+                    written += 1;
+                }
+                written
+            }
+        };
+        let threads: Vec<_> = (0..4).map(|index| std::thread::spawn(writer(page() * index + 64))).collect();
+        for round in 0..10 {
+            let report = freeze(&Options::new().other_threads(OtherThreads::Stop).measure(Measure::Nothing));
+            assert!(report.stopped.is_none());
+            assert!(
+                round > 0 || report.frozen_bytes() >= memory.len,
+                "later it is found to be written to all the time"
+            );
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        END.store(true, Ordering::Relaxed);
+        for (index, thread) in threads.into_iter().enumerate() {
+            let written = thread.join().expect("alive");
+            for offset in (page() * index + 64..64 * MIB).step_by(64 * page()) {
+                // SAFETY: aligned, and the scenario's own memory.
+                let found = unsafe { memory.at(offset).cast::<u64>().read_volatile() };
+                assert_eq!(found, written, "thread {index} at {offset:#x}");
+            }
+        }
+    });
+}
+
+#[test]
+fn h04_a_thread_that_blocks_signals_is_held_or_an_error() {
+    play("h04_a_thread_that_blocks_signals_is_held_or_an_error", || {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (told, ready) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: all-zero is a valid set, which is then filled.
+            let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+            // SAFETY: a valid place for a set.
+            unsafe { libc::sigfillset(&mut all) };
+            // SAFETY: a valid set.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut()) };
+            told.send(()).expect("heard");
+            ended.recv()
+        });
+        ready.recv().expect("told");
+        // Where it cannot be traced either.
+        if let Err(error) = try_freeze(&Options::new().other_threads(OtherThreads::Stop)) {
+            assert!(matches!(error, FreezeError::NotStopped(_)), "{error}");
+            let source = std::error::Error::source(&error).expect("the reason").to_string();
+            assert!(source.contains("blocks signal"), "{source}");
+            assert_eq!(palimpsest_fork::frozen_bytes(), 0);
+        }
+        drop(end);
+        let _ = thread.join();
+        freeze(&Options::new());
+    });
+}
+
+#[test]
+fn h04_no_write_of_another_thread_is_lost_by_thawing() {
+    play("h04_no_write_of_another_thread_is_lost_by_thawing", || {
+        use palimpsest_fork::guard::{self, Outcome, Remap};
+        static END: AtomicBool = AtomicBool::new(false);
+        static ROUNDS: AtomicU64 = AtomicU64::new(0);
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        let address = memory.start.addr() + page();
+        let count = move || {
+            // SAFETY: aligned, and the scenario's own memory.
+            unsafe { &*std::ptr::with_exposed_provenance::<AtomicU64>(address) }
+        };
+        count().store(0, Ordering::Relaxed);
+        let thread = std::thread::spawn(move || {
+            let mut written = 0_u64;
+            while !END.load(Ordering::Relaxed) {
+                count().fetch_add(1, Ordering::Relaxed);
+                written += 1;
+                ROUNDS.store(written, Ordering::Relaxed);
+            }
+            written
+        });
+        let options = Options::new().other_threads(OtherThreads::Stop).measure(Measure::Nothing);
+        for _ in 0..60 {
+            freeze_quietly(&options);
+            assert!(!memory.is_anonymous(), "frozen");
+            let before = ROUNDS.load(Ordering::Relaxed);
+            while ROUNDS.load(Ordering::Relaxed) == before {
+                std::thread::yield_now();
+            }
+            // Left to the kernel: memory is held twice.
+            guard::before_mlock(memory.range()).expect("always allowed");
+            guard::before_mlockall().expect("always allowed");
+            assert!(!memory.is_anonymous());
+            // SAFETY: asks for nothing to be discarded.
+            let wiped = unsafe { guard::madvise(memory.start.addr(), memory.len, libc::MADV_WIPEONFORK) };
+            assert_eq!(wiped, Outcome::NotOurs);
+            assert!(memory.is_anonymous());
+        }
+        // What cannot be held is an error, and nothing is lost.
+        freeze_quietly(&options);
+        let remap = Remap {
+            address: memory.start.addr(),
+            len: memory.len,
+            new_len: memory.len,
+            flags: libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP,
+            new_address: 0,
+        };
+        // SAFETY: nothing is moved yet by the guard: it thaws, and leaves the rest to the caller.
+        assert_eq!(unsafe { guard::mremap(remap) }, Outcome::NotOurs);
+        END.store(true, Ordering::Relaxed);
+        let written = thread.join().expect("alive");
+        assert_eq!(count().load(Ordering::Relaxed), written, "lost increments");
+        assert!(memory.holds(2 * page()..memory.len, 1));
+    });
+}
+
+/// Freezes without a word.
+fn freeze_quietly(options: &Options) {
+    let report = try_freeze(options).expect("this process can be frozen");
+    assert_eq!(report.stopped, None);
+}
+
+#[test]
+fn a_thread_may_run_on_a_frozen_stack() {
+    play("a_thread_may_run_on_a_frozen_stack", || {
+        // As the C library does, which keeps stacks of threads that have ended.
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new());
+        extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
+            for round in 0..20_u64 {
+                let mut local = [round; 512];
+                freeze_quietly(&Options::new().other_threads(OtherThreads::Stop).measure(Measure::Nothing));
+                std::hint::black_box(&mut local).iter().for_each(|value| assert_eq!(*value, round));
+                let here = std::ptr::from_ref(&local).addr() & !(page() - 1);
+                assert_eq!(palimpsest_fork::guard::thaw(here..here + page()), Err(rustix::io::Errno::BUSY));
+            }
+            std::ptr::null_mut()
+        }
+        // SAFETY: all-zero is overwritten by the next call.
+        let mut attributes: libc::pthread_attr_t = unsafe { std::mem::zeroed() };
+        // SAFETY: a valid place.
+        assert_eq!(unsafe { libc::pthread_attr_init(&raw mut attributes) }, 0);
+        // SAFETY: initialised; memory that nobody else uses.
+        assert_eq!(unsafe { libc::pthread_attr_setstack(&raw mut attributes, memory.at(0), memory.len) }, 0);
+        let mut thread = 0;
+        // SAFETY: valid attributes and a function of the right type.
+        let made = unsafe { libc::pthread_create(&raw mut thread, &raw const attributes, run, std::ptr::null_mut()) };
+        assert_eq!(made, 0);
+        // SAFETY: made above, joined once.
+        assert_eq!(unsafe { libc::pthread_join(thread, std::ptr::null_mut()) }, 0);
+        assert!(memory.holds(0..8 * MIB, 1));
+    });
+}
+
+#[test]
+fn h18_a_futex_wakes_across_a_freeze() {
+    play("h18_a_futex_wakes_across_a_freeze", || {
+        let memory = Memory::apart(8 * MIB);
+        memory.fill(0..memory.len, 1);
+        let address = memory.start.addr() + 4 * MIB;
+        // SAFETY: aligned, and the scenario's own memory.
+        let word = move || unsafe { &*std::ptr::with_exposed_provenance::<AtomicU64>(address) };
+        word().store(0, Ordering::Relaxed);
+        let thread = std::thread::spawn(move || {
+            while word().load(Ordering::Relaxed) == 0 {
+                // SAFETY: a valid word; no time limit.
+                unsafe {
+                    libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, 0, 0_usize)
+                };
+            }
+        });
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        freeze(&Options::new().other_threads(OtherThreads::Stop));
+        assert!(memory.is_frozen());
+        word().store(1, Ordering::Relaxed);
+        // SAFETY: a valid word.
+        unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+        thread.join().expect("woken");
+    });
+}
+
+#[test]
+fn what_the_kernel_writes_to_is_never_frozen() {
+    play("what_the_kernel_writes_to_is_never_frozen", || {
+        const DEEP: usize = MIB;
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (told, ready) = std::sync::mpsc::channel();
+        // Its stack pointer is far from its thread-local storage, so that what is left out around the one does not hold the other.
+        let deep = move || {
+            let mut array = [7_u8; DEEP];
+            // SAFETY: only tells the thread's identity.
+            let pointer = unsafe { libc::pthread_self() } as usize;
+            told.send((pointer, std::hint::black_box(&mut array).as_ptr().addr())).expect("heard");
+            let _ = ended.recv();
+            assert!(std::hint::black_box(&array).iter().all(|byte| *byte == 7));
+        };
+        let thread = std::thread::Builder::new().stack_size(4 * MIB).spawn(deep).expect("started");
+        let (pointer, array) = ready.recv().expect("told");
+        let options = Options::new().other_threads(OtherThreads::Stop);
+        freeze(&options);
+        let maps = palimpsest_sys::proc::maps::Maps::read().expect("/proc");
+        let is_frozen = |address: usize| {
+            let entry = maps.at(address).expect("mapped");
+            entry.path.as_ref().is_some_and(|path| path.as_os_str() == palimpsest_sys::extent::EXTENT_NAME)
+        };
+        assert!(is_frozen(array + 3 * DEEP / 4), "the stack is one of the mappings that are frozen");
+        assert!(!is_frozen(pointer));
+        // SAFETY: the C library's symbols, if it has them.
+        let symbol = |name: &std::ffi::CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        let offset = symbol(c"__rseq_offset");
+        if !offset.is_null() {
+            // SAFETY: glibc exports it as a `const ptrdiff_t`.
+            let area = pointer.wrapping_add_signed(unsafe { offset.cast::<isize>().read() });
+            assert!(!is_frozen(area));
+        }
+        drop(end);
+        thread.join().expect("alive");
+    });
+}

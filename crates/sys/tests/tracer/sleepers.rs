@@ -1,0 +1,130 @@
+//! System calls that deaf threads sleep in go on.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use palimpsest_sys::world::World;
+
+use crate::support::{gettid, go_deaf, play, sleeps};
+
+/// The result of a call, as it would be in `errno`.
+type Outcome = Result<i64, i32>;
+
+fn outcome(returned: i64) -> Outcome {
+    if returned < 0 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(returned) }
+}
+
+/// Starts a deaf thread that makes a call; returns once it sleeps.
+fn sleeper(call: impl FnOnce() -> Outcome + Send + 'static) -> JoinHandle<Outcome> {
+    let (told, tid) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        go_deaf();
+        told.send(gettid()).expect("heard");
+        call()
+    });
+    sleeps(tid.recv().expect("told"));
+    // It may have slept elsewhere, before the call.
+    thread::sleep(Duration::from_millis(20));
+    thread
+}
+
+/// Holds everyone twice.
+fn hold(traced: usize) {
+    let world = World::prepare().expect("a free signal");
+    for _ in 0..2 {
+        let stopped = world.stop_others().expect("they can be held");
+        assert!(stopped.traced() >= traced, "{}", stopped.traced());
+        thread::sleep(Duration::from_millis(20));
+        drop(stopped);
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn pipe() -> (OwnedFd, OwnedFd) {
+    rustix::pipe::pipe().expect("descriptors")
+}
+
+fn futex(word: &AtomicU32, operation: i32, value: u32, limit: *const libc::timespec) -> Outcome {
+    // SAFETY: the word outlives the call, as does the limit, if there is one.
+    outcome(unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), operation | libc::FUTEX_PRIVATE_FLAG, value, limit)
+    })
+}
+
+const LONG: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 400_000_000 };
+
+#[test]
+fn nobody_notices() {
+    play("sleepers::nobody_notices", || {
+        static WORD: AtomicU32 = AtomicU32::new(0);
+        let (read, write) = pipe();
+        let (polled, poll_write) = pipe();
+        let started = Instant::now();
+        // SAFETY: `LONG` is read; the rest is not asked for.
+        let nanosleep = sleeper(|| outcome(unsafe { libc::nanosleep(&LONG, ptr::null_mut()) }.into()));
+        let futex_wait = sleeper(|| futex(&WORD, libc::FUTEX_WAIT, 0, ptr::null()));
+        let futex_limited = sleeper(|| futex(&AtomicU32::new(0), libc::FUTEX_WAIT, 0, &LONG));
+        let reading = sleeper(move || {
+            let mut byte = 0_u8;
+            // SAFETY: one byte is written to `byte`.
+            outcome(unsafe { libc::read(read.as_raw_fd(), (&raw mut byte).cast(), 1) } as i64)
+        });
+        let polling = sleeper(move || {
+            let mut one = libc::pollfd { fd: polled.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one element, which outlives the call.
+            outcome(unsafe { libc::poll(&mut one, 1, 60_000) }.into())
+        });
+        hold(5);
+        WORD.store(1, Ordering::Relaxed);
+        assert_eq!(futex(&WORD, libc::FUTEX_WAKE, 1, ptr::null()), Ok(1), "it waits again");
+        rustix::io::write(&write, b"x").expect("somebody reads");
+        rustix::io::write(&poll_write, b"x").expect("somebody reads");
+        assert_eq!(nanosleep.join().expect("alive"), Ok(0));
+        assert!(started.elapsed() >= Duration::from_millis(400));
+        assert_eq!(futex_wait.join().expect("alive"), Ok(0));
+        assert_eq!(futex_limited.join().expect("alive"), Err(libc::ETIMEDOUT));
+        assert_eq!(reading.join().expect("alive"), Ok(1));
+        assert_eq!(polling.join().expect("alive"), Ok(1));
+    });
+}
+
+/// The calls that `signal(7)` has return `EINTR` after a stop signal, handler or not.
+#[test]
+fn some_calls_are_interrupted() {
+    play("sleepers::some_calls_are_interrupted", || {
+        let (polled, write) = pipe();
+        let epoll = sleeper(move || {
+            let set = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).expect("a descriptor");
+            let (data, flags) = (rustix::event::epoll::EventData::new_u64(1), rustix::event::epoll::EventFlags::IN);
+            rustix::event::epoll::add(&set, &polled, data, flags).expect("room");
+            let mut event = libc::epoll_event { events: 0, u64: 0 };
+            // SAFETY: one element, which outlives the call.
+            outcome(unsafe { libc::epoll_wait(set.as_raw_fd(), &mut event, 1, 60_000) }.into())
+        });
+        let sigwait = sleeper(|| {
+            let all = u64::MAX;
+            let (info, limit) = (ptr::null_mut::<libc::siginfo_t>(), libc::timespec { tv_sec: 60, tv_nsec: 0 });
+            // SAFETY: a set of 8 bytes, as the last argument says, and a limit, which are read.
+            outcome(unsafe {
+                libc::syscall(libc::SYS_rt_sigtimedwait, &raw const all, info, &raw const limit, 8_usize)
+            })
+        });
+        hold_once(2);
+        // Where it is restarted, this ends it; else nobody reads any more.
+        let _ = rustix::io::write(&write, b"x");
+        let (epoll, sigwait) = (epoll.join().expect("alive"), sigwait.join().expect("alive"));
+        println!("epoll_wait: {epoll:?}, sigtimedwait: {sigwait:?}");
+        assert!(matches!(epoll, Ok(1) | Err(libc::EINTR)), "{epoll:?}");
+        assert_eq!(sigwait, Err(libc::EINTR), "a signal that nobody has sent");
+    });
+}
+
+fn hold_once(traced: usize) {
+    let world = World::prepare().expect("a free signal");
+    assert!(world.stop_others().expect("they can be held").traced() >= traced);
+}
