@@ -12,6 +12,12 @@ use rustix::io::Errno;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FreezeError {
+    /// The caller runs in another process's memory.
+    #[error("this is a child of vfork, in the memory of process {owner}; freeze there")]
+    BorrowedMemory {
+        /// Whose memory it is.
+        owner: i32,
+    },
     /// Another freeze, repair or thaw of this process is under way.
     #[error("another freeze of this process is under way; let one thread freeze")]
     Busy,

@@ -67,6 +67,8 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
             Ok(Forked::Parent(pid))
         }
         _ if child == 0 => {
+            // From here on it is known that the memory is the child's own.
+            let _ = hazards::borrowed::owner();
             // The debt was the parent's; Relaxed: one thread.
             counters.inspect(|counters| counters.debt.store(0, Ordering::Relaxed));
             Ok(Forked::Child)

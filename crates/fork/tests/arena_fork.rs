@@ -242,9 +242,9 @@ fn grown(arena: &Arena) -> Vec<Filled> {
 fn frozen_memory_gives_descriptors_up_and_is_frozen_again_all_the_same() {
     let _turn = turn();
     let arena = Arena::new();
-    let mut blocks = with_descriptors(48, || grown(&arena));
+    let mut blocks = with_descriptors(80, || grown(&arena));
     let open = descriptors().len();
-    assert!(open <= 12, "{open} are more than a quarter of 48");
+    assert!(open <= 20, "{open} are more than a quarter of 80");
     assert_eq!(arena.stats().memory.anonymous, 0);
     blocks.iter_mut().rev().step_by(3).enumerate().for_each(|(seed, block)| block.refill(seed as u64 + 1000));
     // SAFETY: the arena is this thread's alone.

@@ -5,7 +5,7 @@ use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use palimpsest_fork::{FreezeError, Report};
+use palimpsest_fork::{FreezeError, Report, guard};
 use palimpsest_sys::proc::status::Status;
 
 use crate::settings::{Action, Refusals, ReportTo, Sandbox};
@@ -21,6 +21,10 @@ static IS_FROZEN: AtomicBool = AtomicBool::new(false);
 
 /// Called before each fork: freezes if it is time. Tells whether this fork is one of frozen memory.
 pub(crate) fn at_fork(started: &Started) -> bool {
+    // A child of `vfork` would freeze its parent's memory, whose other threads it cannot see.
+    if guard::is_borrowed() {
+        return false;
+    }
     let is_time = !IS_DECIDED.load(Ordering::Relaxed)
         && moment::has_come_at_fork(started.settings.moment)
         && !IS_DECIDED.swap(true, Ordering::Relaxed);
@@ -49,8 +53,8 @@ fn act(started: &Started) -> Option<String> {
         Action::Survey => ("would freeze", palimpsest_fork::survey(options)),
         // SAFETY: 1. the functions that discard or move memory are ours and ask the guard, and a runtime that goes past
         // them is refused unless the user answers for it; 2. likewise for buffers that io_uring knows, and others are the
-        // user's to answer for by loading this object, as the book says; 3. a process that shares memory by `vfork` holds
-        // its parent still, and is not served in a `fork` of its own; a debugger's writes are the user's; 4. likewise.
+        // user's to answer for by loading this object, as the book says; 3. a process that shares memory by `vfork` is
+        // not served, see `at_fork`; a debugger's writes are the user's; 4. likewise.
         Action::Freeze => ("froze", unsafe { palimpsest_fork::freeze(options) }),
     };
     match outcome {

@@ -70,6 +70,8 @@ fn begin(environment: *mut *mut c_char) {
     if settings.moment == Moment::Never {
         return;
     }
+    // From here on it is known whose memory this is.
+    let _ = palimpsest_fork::guard::is_borrowed();
     if let Err(error) = moment::prepare(settings.moment) {
         return complain(&format!("the signal of PALIMPSEST_FREEZE cannot be caught: {error}"));
     }

@@ -330,7 +330,7 @@ extern "C" fn serve(desk: *mut c_void) -> c_int {
     // SAFETY: the parent passes its desk and waits for this process before that could end.
     let desk = unsafe { &*desk.cast::<Desk>() };
     // SAFETY: takes numbers.
-    unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as usize, 0, 0, 0]) };
+    unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0, 0]) };
     // SAFETY: takes nothing.
     let parent = unsafe { system_call(libc::SYS_getppid, [0; 4]) };
     // Who looks for processes by name should not take it for the program.

@@ -1,7 +1,8 @@
 //! Forks of the C library pass through here: the memory of all arenas is made private first, and the child gets no lock that someone else holds.
 //!
 //! The handlers are registered with the first arena. `fork` calls those that run before it in reverse order and those that run after it in
-//! order of registration, so an arena that is the global allocator is locked last and unlocked first.
+//! order of registration, so an arena that is the global allocator is locked last and unlocked first. A handler that was registered before the first arena was used runs
+//! while arenas are locked: it must neither allocate from one nor free, or it waits for ever.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};

@@ -23,15 +23,20 @@
 //!
 //! A child must not see later stores of its parent, and a shared mapping would show them. Two measures, since there are two ways to fork:
 //!
-//! * `fork` of the C library, which everything but raw system calls goes through, runs handlers: they freeze first (`forks`). A fork *is*
+//! * `fork` of the C library, which everything but raw system calls and `_Fork` goes through, runs handlers: they freeze first (`forks`). A fork *is*
 //!   a freeze of what has come since the last, and costs next to nothing if nothing has.
-//! * Shared chunks are marked so that children do not get them (`MADV_DONTFORK`). A child of a raw `clone` system call that runs no handlers
+//! * Shared chunks are marked so that children do not get them (`MADV_DONTFORK`). A child of a raw `clone` system call or `_Fork` (glibc 2.34), which run no handlers,
 //!   faults when it touches memory that was never frozen, instead of sharing it. Call [`Arena::freeze`] before such a call, with one thread;
 //!   `vfork` and `posix_spawn`, whose children share everything by design, are not concerned.
 //!
 //! The alternative is anonymous memory until the first freeze, which then copies. It is safe with any fork by nature; it doubles
 //! the memory of a chunk for a time, takes as long as the copy, and is wrong while other threads write. It remains for systems
 //! without memory files: [`Stats::refused`] tells, and [`Memory::anonymous`] is what a freeze would have to copy.
+//!
+//! # Descriptors
+//!
+//! A chunk that is being filled cannot be frozen without its file. All arenas together have at most half of the process's descriptors; memory beyond is anonymous.
+//! Frozen chunks keep theirs within a quarter, at most 1024; the others are copied whole when they are frozen again.
 //!
 //! # Locks
 //!

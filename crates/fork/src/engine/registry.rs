@@ -25,6 +25,7 @@ use palimpsest_sys::vmas::{Vma, Vmas};
 use super::plan::{Eligible, Excluded, Skipped};
 use super::repair::{HotPiece, MOST_HOT};
 use super::span::Span;
+use crate::hazards::borrowed;
 
 /// An extent that is, or was, mapped somewhere.
 #[derive(Clone, Copy, Debug)]
@@ -244,6 +245,9 @@ fn make() -> Result<&'static Shared, MapError> {
 
 impl Shared {
     fn lock(&'static self) -> Result<Option<Locked>, MapError> {
+        if borrowed::owner().is_some() {
+            return Ok(None);
+        }
         let own = rustix::process::getpid().as_raw_nonzero().get();
         // Acquire, partner: the Release store in `Locked::drop`. Forbids to work on tables that the last holder is still writing.
         let known = self.owner.load(Ordering::Relaxed);

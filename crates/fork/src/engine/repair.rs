@@ -66,8 +66,11 @@ pub(crate) struct Repaired {
 }
 
 /// Flags of a mapping that must not be replaced even if it is ours.
-const UNTOUCHABLE: VmaFlags =
-    VmaFlags::LOCKED.union(VmaFlags::USERFAULT).union(VmaFlags::DONT_FORK).union(VmaFlags::SEALED);
+const UNTOUCHABLE: VmaFlags = VmaFlags::LOCKED
+    .union(VmaFlags::USERFAULT)
+    .union(VmaFlags::DONT_FORK)
+    .union(VmaFlags::SEALED)
+    .union(VmaFlags::TAGGED);
 
 /// Runs of pages in a piece, ascending and apart.
 pub(crate) struct PieceRuns {
@@ -162,7 +165,7 @@ impl State {
     fn dirty_extent(&mut self, vma: &Vma) -> Option<Extent> {
         let has = |permission| vma.permissions.contains(permission);
         let is_ordinary = has(Permissions::READ) && !has(Permissions::EXECUTE) && !has(Permissions::SHARED);
-        if vma.anonymous == 0 || !is_ordinary || vma.flags.intersects(UNTOUCHABLE) {
+        if vma.anonymous == 0 || !is_ordinary || vma.flags.intersects(UNTOUCHABLE) || vma.protection_key != 0 {
             return None;
         }
         self.extent_of(vma)

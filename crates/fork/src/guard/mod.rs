@@ -36,6 +36,12 @@ pub fn touches(range: Range<usize>) -> bool {
     registry::shared().is_some_and(|shared| shared.touches(range.into()))
 }
 
+/// Whether this process runs in the memory of another, as children of `vfork` do: then it must leave frozen memory to its owner. The first call in a process
+/// decides that the memory is its own; call it early.
+pub fn is_borrowed() -> bool {
+    crate::hazards::borrowed::owner().is_some()
+}
+
 /// Tells that whatever was at `range` is gone (`munmap`, `mmap` with `MAP_FIXED`). Not needed for correctness: it keeps [`touches`] quick.
 pub fn forget(range: Range<usize>) {
     if let Some(shared) = registry::shared() {

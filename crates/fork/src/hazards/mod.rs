@@ -1,6 +1,7 @@
 //! What makes freezing a process wrong, looked for before anything is changed.
 
 mod allocators;
+pub(crate) mod borrowed;
 mod io_uring;
 mod limits;
 mod listing;
@@ -16,6 +17,9 @@ use crate::options::{Answer, Options, OtherThreads};
 
 /// Refuses a process that cannot be frozen without harm. Changes nothing; uses the heap.
 pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
+    if let Some(owner) = borrowed::owner() {
+        return Err(FreezeError::BorrowedMemory { owner });
+    }
     let count = threads::count().map_err(|errno| listing::no_proc(c"/proc/self/task", errno.into()))?;
     if count > 1 && options.other_threads == OtherThreads::Refuse {
         return Err(FreezeError::Threads { count });

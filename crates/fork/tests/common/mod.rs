@@ -122,10 +122,10 @@ impl Memory {
         Self { start: start.cast(), len }
     }
 
-    /// Memory between inaccessible pages, so that it is a mapping of its own; at a multiple of 2 MiB.
+    /// Memory between inaccessible pages, so that it is a mapping of its own; at a multiple of 8 MiB, so that chunks of that length begin with it.
     pub(crate) fn apart(len: usize) -> Self {
-        let whole = Self::map(len + (4 << 20));
-        let start = whole.start.wrapping_add(page()).addr().next_multiple_of(2 << 20);
+        let whole = Self::map(len + (16 << 20));
+        let start = whole.start.wrapping_add(page()).addr().next_multiple_of(8 << 20);
         let start = ptr::with_exposed_provenance_mut::<u8>(start);
         for (from, to) in [(whole.start.addr(), start.addr()), (start.addr() + len, whole.start.addr() + whole.len)] {
             // SAFETY: parts of the mapping made above that nobody uses.

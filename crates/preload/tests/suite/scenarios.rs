@@ -118,3 +118,12 @@ fn memory_that_is_frozen_meanwhile_is_discarded_all_the_same() {
     assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), "0 pages are not zero\n"), "{}", ran.stderr);
     assert!(ran.report.contains("froze"), "{}{}", ran.report, ran.stderr);
 }
+
+#[test]
+fn a_child_of_vfork_leaves_its_parents_memory_alone() {
+    let Some(program) = scenarios().and_then(|path| path.to_str()) else { return };
+    let object = object();
+    let ran = run(&[program, "vfork_forks"], frozen(object.to_str().expect("UTF-8"), &[]));
+    assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), "0 stores are lost\n"), "{}{}", ran.stderr, ran.report);
+    assert_eq!(ran.report, "", "nobody but a child of vfork forks");
+}

@@ -329,6 +329,7 @@ static void unmap_syscall(void) {
     result("getppid differs", syscall(SYS_getppid) == getppid());
 }
 static void map_errors(void) {
+    filled(4 * M);
     freeze();
     result("no length", (long)mmap(NULL, 0, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     result("no kind", (long)mmap(NULL, 4096, PROT_READ, MAP_ANONYMOUS, -1, 0));
@@ -705,6 +706,36 @@ static void signalled(void) {
     fork_and_show("after", at, 8 * M);
 }
 
+static unsigned long *rounds_of;
+static long wrong_rounds;
+static void *write_rounds(void *unused) {
+    for (unsigned long round = 0; !stop_threads; round++)
+        for (size_t i = 0; i < M / sizeof *rounds_of; i += 8) {
+            wrong_rounds += rounds_of[8 * i] != round;
+            rounds_of[8 * i] = round + 1;
+        }
+    return unused;
+}
+static void vfork_forks(void) {
+    /* Not compared: the child of vfork is the only thread that it sees, and forks while the parent's other thread writes. */
+    rounds_of = (unsigned long *)filled(8 * M);
+    memset(rounds_of, 0, 8 * M);
+    pthread_t t;
+    pthread_create(&t, NULL, write_rounds, NULL);
+    for (int i = 0; i < 20; i++) {
+        usleep(10 * 1000);
+        pid_t child = vfork();
+        if (child == 0) {
+            if (fork() == 0) _exit(0);
+            _exit(0);
+        }
+        reap(child);
+    }
+    stop_threads = 1;
+    pthread_join(t, NULL);
+    printf("%ld stores are lost\n", wrong_rounds);
+}
+
 static unsigned char *to_discard;
 static void *discard_slowly(void *unused) {
     madvise(to_discard, 8 * M, MADV_DONTNEED);
@@ -733,7 +764,7 @@ static const struct { const char *name; void (*run)(void); } table[] = {
     S(locking), S(locking_all), S(protect), S(breaking), S(callocs), S(reallocs),
     S(nested), S(many_forks), S(threads), S(fork_in_handler), S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping),
     S(atforks), S(limits), S(core_filter), S(no_standard_error), S(sandboxed), S(child_tables), S(signalled),
-    S(discard_meanwhile),
+    S(discard_meanwhile), S(vfork_forks),
 };
 
 int main(int count, char **arguments) {
