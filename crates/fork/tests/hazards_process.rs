@@ -48,6 +48,8 @@ fn h09_locked_future_is_refused() {
         if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
             skip("memory cannot be locked");
         }
+        // Maps the one page that tells whose memory this is.
+        assert!(!palimpsest_fork::guard::is_borrowed());
         let before = status_kb("VmSize");
         let error = try_freeze(&Options::new()).expect_err("future memory is locked");
         assert!(matches!(error, FreezeError::FutureLocked), "{error}");

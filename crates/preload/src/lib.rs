@@ -6,12 +6,12 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`start`] | what happens before `main`: real functions, settings |
-//! | [`settings`] | the environment variables `PALIMPSEST_…` |
-//! | [`fork`], [`moment`], [`freezing`] | `fork`: whether it is time to freeze, and doing it once |
-//! | [`memory`] | `madvise`, `mremap`, `mmap`, `mlock…`, and these through `syscall` |
-//! | [`next`], [`arch`], [`errno`] | what would be called without this object: the next definition, or the kernel |
-//! | [`channel`], [`environment`], [`allocator`] | care for the program: its descriptors, its children, its heap |
+//! | `start` | what happens before `main`: real functions, settings |
+//! | `settings` | the environment variables `PALIMPSEST_…` |
+//! | `fork`, `moment`, `freezing` | `fork`: whether it is time to freeze, and doing it once |
+//! | `memory` | `madvise`, `mremap`, `mmap`, `mlock…`, and these through `syscall` |
+//! | `next`, `arch`, `errno` | what would be called without this object: the next definition, or the kernel |
+//! | `channel`, `environment`, `allocator` | care for the program: its descriptors, its children, its heap |
 //!
 //! Rules for the defined functions: they may run in a signal handler, inside `malloc`, in the dynamic linker, and before
 //! this object has started. They take no lock, allocate nothing and use no thread-local storage (which may allocate), but

@@ -86,8 +86,6 @@ impl Server {
         if mode == Mode::Thp {
             command.env("MALLOC_CONF", "thp:always");
         }
-        // jemalloc's own thread blocks all signals, so that nothing can hold it still.
-        command.args(["--jemalloc-bg-thread", "no"]);
         // It turns huge pages off for itself otherwise.
         let thp = if mode == Mode::Thp { "no" } else { "yes" };
         command.args(["--port", "0", "--save", "", "--enable-debug-command", "yes", "--disable-thp", thp]);

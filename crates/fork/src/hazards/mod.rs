@@ -11,6 +11,7 @@ pub(crate) use limits::{FileSize, Headroom, headroom};
 
 use palimpsest_sys::extent::locks_future_memory;
 use palimpsest_sys::seccomp::{self, Probe, Verdict};
+use palimpsest_sys::world::World;
 
 use crate::error::FreezeError;
 use crate::options::{Answer, Options, OtherThreads};
@@ -23,6 +24,10 @@ pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
     let count = threads::count().map_err(|errno| listing::no_proc(c"/proc/self/task", errno.into()))?;
     if count > 1 && options.other_threads == OtherThreads::Refuse {
         return Err(FreezeError::Threads { count });
+    }
+    if count > 1 {
+        // Before anything that takes time.
+        World::prepare()?.rehearse()?;
     }
     match seccomp::probe(Probe::MemfdCreate) {
         Verdict::Allowed => {}

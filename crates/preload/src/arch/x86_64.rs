@@ -31,7 +31,7 @@ pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize
     answer
 }
 
-/// `syscall(3)`. Calls about memory go to [`memory::syscall`], all others to the kernel without a stack frame of ours,
+/// `syscall(3)`. Calls about memory go to `memory::syscall`, all others to the kernel without a stack frame of ours,
 /// as in the C library: the child of a `clone` through here must find no return address but its caller's.
 ///
 /// Not variadic, which Rust cannot define: the first six arguments are in registers and the seventh at `rsp + 8` for
@@ -39,7 +39,7 @@ pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize
 ///
 /// # Safety
 ///
-/// 1. As for [`system_call`].
+/// 1. As for `system_call`.
 #[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn syscall(
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn syscall(
 ///
 /// # Safety
 ///
-/// 1. As for [`system_call`].
+/// 1. As for `system_call`.
 #[cfg(not(test))]
 #[unsafe(naked)]
 unsafe extern "C" fn own_syscall(

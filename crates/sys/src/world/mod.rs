@@ -2,7 +2,7 @@
 //!
 //! # Protocol
 //!
-//! Each other thread gets a [`Seat`] and a signal whose value names the seat and the generation. Its handler, with all signals blocked, notes
+//! Each other thread gets a `Seat` and a signal whose value names the seat and the generation. Its handler, with all signals blocked, notes
 //! where the thread's stack and control block are, answers, and waits on a futex for the generation to end. A thread counts as held once it has answered *and* the
 //! kernel says that it sleeps: from its answer on it makes no call but that wait, so it is in there, and it executes no instruction of user mode until it is
 //! released.
