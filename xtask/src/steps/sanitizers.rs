@@ -18,10 +18,13 @@ const STRESS: &str = "stress";
 const THREAD_UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "core_sync::tests::a_thread_that_blocks_the_signal", reason: BLOCKED },
     Unsuitable { name: "core_sync::tests::signals_reach", reason: BLOCKED },
+    Unsuitable { name: "tracer::tests", reason: CLONE },
+    Unsuitable { name: "world::tests", reason: CLONE },
 ];
 const ADDRESS_UNSUITABLE: &[Unsuitable] = &[];
 
 const BLOCKED: &str = "ThreadSanitizer's own thread blocks every signal";
+const CLONE: &str = "ThreadSanitizer takes a child in the same memory for a fork";
 
 pub(super) fn thread(workspace: &Workspace) -> Result<Done, StepError> {
     let mut test = sanitized(workspace, "thread");
