@@ -12,13 +12,15 @@ const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
 
 #[test]
 fn the_header_has_the_layout_of_the_structure() {
-    let dir = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    // Not Cargo's folder, which a guest that runs this program does not have.
+    let dir = std::env::temp_dir().join(format!("palimpsest-arena-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("the temporary directory is writable");
     let (source, program) = (dir.join("arena_header.c"), dir.join("arena_header"));
     let code = "#include <palimpsest_arena.h>\n#include <stdio.h>\n\
         #define AT(field) printf(\"%zu \", offsetof(struct palimpsest_arena_stats, field))\n\
         int main(void) { AT(size); AT(blocks); AT(bytes); AT(shared); AT(frozen); AT(anonymous); AT(free); AT(chunks); AT(refused);\n\
         printf(\"%zu\", sizeof(struct palimpsest_arena_stats)); return 0; }\n";
-    std::fs::write(&source, code).expect("the target directory is writable");
+    std::fs::write(&source, code).expect("the temporary directory is writable");
     let flags = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-I", HEADER];
     let compiled = Command::new("cc").args(flags).arg("-std=c99").arg(&source).arg("-o").arg(&program).status();
     let Ok(compiled) = compiled else {
@@ -43,6 +45,7 @@ fn the_header_has_the_layout_of_the_structure() {
     assert_eq!(String::from_utf8_lossy(&found), expected);
     let cpp = Command::new("cc").args(flags).args(["-x", "c++", "-fsyntax-only"]).arg(&source).status();
     assert!(cpp.is_ok_and(|status| status.success()));
+    std::fs::remove_dir_all(&dir).expect("it is ours");
 }
 
 #[test]

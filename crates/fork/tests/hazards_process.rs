@@ -201,7 +201,7 @@ fn h20_executed_programs_inherit_nothing() {
         let memory = Memory::apart(16 * MIB);
         memory.fill(0..memory.len, 1);
         freeze(&Options::new());
-        let listing = Command::new("ls").args(["-l", "/proc/self/fd"]).output().expect("ls");
+        let Ok(listing) = Command::new("ls").args(["-l", "/proc/self/fd"]).output() else { skip("there is no ls") };
         assert!(!String::from_utf8_lossy(&listing.stdout).contains("palimpsest"), "{listing:?}");
     });
 }
