@@ -13,7 +13,7 @@ use std::{
 use super::{build, build::TestProgram, initramfs, kernel};
 use crate::{
     process,
-    step::{Done, StepError},
+    step::{Done, StepError, Unsuitable},
     workspace::Workspace,
 };
 
@@ -27,6 +27,16 @@ const LIMIT: Duration = Duration::from_secs(1500);
 /// turns in one thread. (A block is translated while another CPU stores to it: before the store, and after the old blocks were discarded.)
 const TAKING_TURNS: [(&str, &str); 3] = [("text.keys", ""), ("text.poke", ""), ("text.hostile", "poking::")];
 
+/// Tests that the guest does not run.
+const LEFT_OUT: &[Unsuitable] = &[
+    Unsuitable { name: "h01_many_small_discards_do_not_use_up_the_mappings", reason: SLOW },
+    Unsuitable { name: "h04_a_thread_that_blocks_signals_is_held_or_an_error", reason: UNPROVED },
+    Unsuitable { name: "what_the_kernel_writes_to_is_never_frozen", reason: UNPROVED },
+];
+
+const SLOW: &str = "the guest's kernel has no PROCMAP_QUERY, and to read all mappings each time takes too long";
+const UNPROVED: &str = "freezing with stopped threads fails on AArch64 and Linux 6.1, and nobody has found out why yet";
+
 pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
     let programs = build::test_programs(workspace)?;
     let init = build::guest_init(workspace)?;
@@ -35,7 +45,7 @@ pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
     let mut failed = boot(workspace, &init, &parallel, "tcg,thread=multi")?;
     failed.extend(boot(workspace, &init, &turns, "tcg,thread=single")?);
     if failed.is_empty() {
-        Ok(Done::PassedWith(format!("{total} test programs")))
+        Ok(Unsuitable::remark(&format!("{total} test programs, not all of each"), LEFT_OUT))
     } else {
         Err(StepError::Programs { failed, total })
     }
@@ -44,13 +54,15 @@ pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
 /// What runs with a thread for each CPU, and what must not.
 fn apart(programs: Vec<TestProgram>) -> (Vec<TestProgram>, Vec<TestProgram>) {
     let (mut parallel, mut turns) = (Vec::new(), Vec::new());
-    for program in programs {
+    for mut program in programs {
+        program.arguments.extend(LEFT_OUT.iter().flat_map(|test| ["--skip", test.name]));
         match TAKING_TURNS.iter().find(|(name, _)| *name == program.name) {
             None => parallel.push(program),
             Some((_, "")) => turns.push(program),
             Some((_, part)) => {
-                parallel.push(TestProgram { arguments: vec!["--skip", part], ..program.clone() });
-                turns.push(TestProgram { arguments: vec![part], ..program });
+                let with = |further: &[&'static str]| [further, &program.arguments].concat();
+                parallel.push(TestProgram { arguments: with(&["--skip", part]), ..program.clone() });
+                turns.push(TestProgram { arguments: with(&[part]), ..program.clone() });
             }
         }
     }
@@ -126,8 +138,11 @@ mod tests {
         let shown = |programs: &[TestProgram]| -> Vec<String> {
             programs.iter().map(|program| format!("{} {}", program.name, program.arguments.join(" "))).collect()
         };
-        assert_eq!(shown(&parallel), ["text.lib ", "text.hostile --skip poking::"]);
-        assert_eq!(shown(&turns), ["text.keys ", "text.hostile poking::"]);
+        let parts = |programs: &[String], part: &str| programs.iter().filter(|program| program.contains(part)).count();
+        let (parallel, turns) = (shown(&parallel), shown(&turns));
+        assert_eq!((parallel.len(), parts(&parallel, "text.hostile --skip poking::")), (2, 1), "{parallel:?}");
+        assert_eq!((turns.len(), parts(&turns, "text.hostile poking::")), (2, 1), "{turns:?}");
+        assert_eq!(parts(&parallel, LEFT_OUT[0].name) + parts(&turns, LEFT_OUT[0].name), 4);
     }
 
     #[test]
