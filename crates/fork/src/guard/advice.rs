@@ -38,6 +38,11 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
         return Outcome::NotOurs;
     };
     let _errno = Kept::now();
+    // Whether this kernel knows the advice: it looks before it sees that there is nothing to do (`do_madvise` in mm/madvise.c).
+    // SAFETY: no memory is concerned.
+    if unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(address), 0, advice) } != 0 {
+        return Outcome::NotOurs;
+    }
     match advice {
         libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL => {
             match frozen::any(span) {
