@@ -176,7 +176,8 @@ fn passes_see_one_of_both_and_later_the_new_state() {
         let _stop = super::StopOnDrop(&stop);
         let start = Instant::now();
         let mut changes = 0_u64;
-        while start.elapsed() < TIME {
+        // Longer where there is hardly any time to be had.
+        while start.elapsed() < TIME || changes <= 10 || checked.load(Ordering::Relaxed) <= 100 {
             epoch.store(2 * changes + 1, Ordering::SeqCst);
             changes += 1;
             let state = if changes % 2 == 1 { State::On } else { State::Off };
@@ -189,9 +190,7 @@ fn passes_see_one_of_both_and_later_the_new_state() {
                 thread::yield_now();
             }
         }
-        assert!(changes > 10, "{changes}");
     });
-    assert!(checked.into_inner() > 100);
 }
 
 #[test]
