@@ -1,0 +1,311 @@
+//! Flush obligations: what must leave the TLBs before memory can be used again.
+//!
+//! An operation that takes translations away returns a [`Flush`]. It is [dispatched](Flush::dispatch), to send out the interrupts, and the
+//! [`Flushing`] that comes back is [waited](Flushing::wait) for; only then are the pages and tables released that some CPU might still reach. One that
+//! is dropped does both at once, so that nothing is ever forgotten, only slow.
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+
+use arrayvec::ArrayVec;
+
+use crate::address::{Frame, Level, VirtAddr};
+use crate::format::{Entry, Format};
+use crate::machine::{FlushDepth, FlushRanges, FlushRequest, Machine, Page, SpaceId};
+use crate::primitive::AtomicU32;
+
+/// Ranges that are kept apart; with more, all of the space is flushed.
+const RANGES: usize = 16;
+/// Runs of pages, and shared tables, whose release can wait for one flush; with more, an operation flushes in between.
+const DEFERRED: usize = 64;
+
+/// Pages of one size that follow each other in memory.
+struct Run {
+    first: Page,
+    /// The address behind the last.
+    end: u64,
+}
+
+/// How many obligations of a space name translations that are not known to have left the TLBs.
+#[derive(Debug, Default)]
+pub(crate) struct Owed(AtomicU32);
+
+impl Owed {
+    /// Whether there is one beside `flush`. The space's lock is held.
+    pub(crate) fn any_beside<F: Format, M: Machine>(&self, flush: &Flush<'_, F, M>) -> bool {
+        // Acquire, partner: the Release in `Flush::paid`. Forbids to make an entry before the wait for the flush of what it held. Obligations
+        // that arise do so under the space's lock.
+        self.0.load(Ordering::Acquire) > u32::from(flush.owes)
+    }
+}
+
+/// An obligation to flush.
+#[must_use = "translations stay in TLBs, and memory is not released, until it is dispatched and waited for"]
+pub struct Flush<'m, F: Format, M: Machine> {
+    machine: &'m M,
+    space: SpaceId,
+    ranges: ArrayVec<Range<VirtAddr>, RANGES>,
+    depth: FlushDepth,
+    everything: bool,
+    owed: &'m Owed,
+    /// Whether `owed` counts this one.
+    owes: bool,
+    /// Every flush is of everything, and there is a last one in any case.
+    always: bool,
+    pages: ArrayVec<Run, DEFERRED>,
+    /// References to tables that others may share.
+    shares: ArrayVec<(Frame, Level), DEFERRED>,
+    /// Trees that nobody else refers to, by level of their top, linked by [`TableMeta::link`](crate::TableMeta).
+    trees: [Option<Frame>; 5],
+    /// Flushes that were done meanwhile.
+    done: usize,
+    format: PhantomData<F>,
+}
+
+/// A flush that has been sent out, and what is released when it has arrived.
+#[must_use = "memory is not released until it is waited for"]
+pub struct Flushing<'m, F: Format, M: Machine> {
+    flush: Flush<'m, F, M>,
+    pending: Option<M::Pending>,
+}
+
+impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
+    pub(crate) fn new(machine: &'m M, space: SpaceId, owed: &'m Owed) -> Self {
+        Self {
+            machine,
+            space,
+            owed,
+            owes: false,
+            ranges: ArrayVec::new(),
+            depth: FlushDepth::Leaves,
+            everything: false,
+            always: false,
+            pages: ArrayVec::new(),
+            shares: ArrayVec::new(),
+            trees: [None; 5],
+            done: 0,
+            format: PhantomData,
+        }
+    }
+
+    /// Whether there is nothing to flush.
+    pub fn is_empty(&self) -> bool {
+        !self.everything && self.ranges.is_empty()
+    }
+
+    /// How many flushes the operation has already done, because more had to be released than one obligation can hold.
+    pub fn already_done(&self) -> usize {
+        self.done
+    }
+
+    /// Sends the flush out to the CPUs.
+    pub fn dispatch(mut self) -> Flushing<'m, F, M> {
+        self.always = false;
+        let pending = self.send();
+        Flushing { flush: self, pending }
+    }
+
+    /// [Dispatches](Self::dispatch) and [waits](Flushing::wait).
+    pub fn finish(mut self) {
+        self.always = false;
+        self.settle();
+    }
+
+    /// Walks to these addresses may be in TLBs, in part or as a whole.
+    pub(crate) fn note(&mut self, range: Range<VirtAddr>) {
+        self.depth = FlushDepth::Tables;
+        self.note_leaf(range);
+    }
+
+    /// Entries of pages at these addresses may be in TLBs; no table on the way to them has changed.
+    pub(crate) fn note_leaf(&mut self, range: Range<VirtAddr>) {
+        if self.everything {
+            return;
+        }
+        self.owe();
+        if let Some(last) = self.ranges.last_mut()
+            && last.end == range.start
+        {
+            last.end = range.end;
+        } else if self.ranges.try_push(range).is_err() {
+            self.note_everything();
+        }
+    }
+
+    pub(crate) fn note_everything(&mut self) {
+        self.owe();
+        self.everything = true;
+        self.depth = FlushDepth::Tables;
+        self.ranges.clear();
+    }
+
+    /// Whatever is done until this is dispatched is flushed as a whole, and addresses do not matter.
+    pub(crate) fn note_everything_always(&mut self) {
+        self.note_everything();
+        self.always = true;
+    }
+
+    fn owe(&mut self) {
+        if !self.owes {
+            self.owes = true;
+            // Relaxed: under the space's lock, as who reads it.
+            self.owed.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What was sent has reached all CPUs.
+    fn paid(&mut self) {
+        if core::mem::replace(&mut self.owes, self.always) && !self.always {
+            // Release, partner: the Acquire in `Owed::any_beside`.
+            self.owed.0.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// Releases a page after the flush.
+    pub(crate) fn defer_page(&mut self, page: Page) {
+        let (start, end) = (page.frame.address(), page.frame.address() + page.size.bytes());
+        if let Some(last) = self.pages.last_mut()
+            && (last.end, last.first.size) == (start, page.size)
+        {
+            last.end = end;
+            return;
+        }
+        if self.pages.is_full() {
+            self.settle();
+        }
+        self.pages.push(Run { first: page, end });
+    }
+
+    /// Drops a reference to a table after the flush, and with the last one all below it.
+    pub(crate) fn defer_table(&mut self, table: Frame, level: Level) {
+        // SAFETY: the caller has a reference, which it hands over.
+        let meta = unsafe { self.machine.meta(table) };
+        if meta.shares() == 1 {
+            // Nobody else can make it more: that takes a reference.
+            let head = &mut self.trees[usize::from(level.number()) - 1];
+            meta.set_link(*head);
+            *head = Some(table);
+            return;
+        }
+        if self.shares.is_full() {
+            self.settle();
+        }
+        self.shares.push((table, level));
+    }
+
+    /// Flushes now what was noted, and releases what was deferred.
+    pub(crate) fn settle(&mut self) {
+        if let Some(pending) = self.send() {
+            self.machine.wait(pending);
+            self.paid();
+            self.done += 1;
+        }
+        self.release();
+    }
+
+    fn send(&mut self) -> Option<M::Pending> {
+        if self.is_empty() {
+            return None;
+        }
+        let what = if self.everything { FlushRanges::All } else { FlushRanges::Some(self.ranges.as_slice()) };
+        let pending = self.machine.dispatch(FlushRequest { space: self.space, what, depth: self.depth });
+        self.everything = self.always;
+        self.depth = if self.always { FlushDepth::Tables } else { FlushDepth::Leaves };
+        self.ranges.clear();
+        Some(pending)
+    }
+
+    fn release(&mut self) {
+        for Run { first: Page { frame, size }, end } in self.pages.drain(..) {
+            for address in (frame.address()..end).step_by(size.bytes() as usize) {
+                self.machine.release(Page { frame: Frame::containing(address), size });
+            }
+        }
+        for (table, level) in self.shares.drain(..) {
+            drop_table::<F, M>(self.machine, table, level);
+        }
+        for (index, head) in self.trees.iter_mut().enumerate() {
+            let level = Level::new(index as u8 + 1);
+            let mut next = head.take();
+            while let Some(table) = next {
+                // SAFETY: the list holds the only reference.
+                next = unsafe { self.machine.meta(table) }.link();
+                drop_table::<F, M>(self.machine, table, level);
+            }
+        }
+    }
+}
+
+impl<F: Format, M: Machine> Drop for Flush<'_, F, M> {
+    fn drop(&mut self) {
+        self.always = false;
+        self.settle();
+    }
+}
+
+impl<F: Format, M: Machine> Flushing<'_, F, M> {
+    /// Waits until the flush has reached every CPU, and releases what it kept.
+    pub fn wait(self) {
+        drop(self);
+    }
+}
+
+impl<F: Format, M: Machine> Drop for Flushing<'_, F, M> {
+    fn drop(&mut self) {
+        if let Some(pending) = self.pending.take() {
+            self.flush.machine.wait(pending);
+            self.flush.paid();
+        }
+        self.flush.release();
+    }
+}
+
+impl<F: Format, M: Machine> fmt::Debug for Flush<'_, F, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { space, ranges, depth, everything, pages, done, .. } = self;
+        f.debug_struct("Flush")
+            .field("space", space)
+            .field("everything", everything)
+            .field("ranges", ranges)
+            .field("depth", depth)
+            .field("pages", &pages.len())
+            .field("done", done)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<F: Format, M: Machine> fmt::Debug for Flushing<'_, F, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flushing").field("space", &self.flush.space).finish_non_exhaustive()
+    }
+}
+
+/// Drops one reference to a table that no CPU reaches through it any more; with the last, the tables and pages below too.
+pub(crate) fn drop_table<F: Format, M: Machine>(machine: &M, frame: Frame, level: Level) {
+    // SAFETY: the caller has a reference.
+    if !unsafe { machine.meta(frame) }.drop_share() {
+        return;
+    }
+    // SAFETY: the last reference was ours; the table lives until it is freed below.
+    let table = unsafe { machine.table(frame) };
+    for entry in &table.0 {
+        // Relaxed: ordered by the Acquire in `drop_share`.
+        match F::decode(level, entry.load(Ordering::Relaxed)) {
+            Entry::Empty => {}
+            Entry::Leaf(leaf) => {
+                if let Some(size) = level.page_size() {
+                    machine.release(Page { frame: leaf.frame, size });
+                }
+            }
+            Entry::Table { frame, .. } => {
+                if let Some(below) = level.below() {
+                    drop_table::<F, M>(machine, frame, below);
+                }
+            }
+        }
+    }
+    // SAFETY: 1. the last reference is gone, and the flush that made CPUs forget the table is done.
+    unsafe { machine.free_table(frame) };
+}

@@ -1,0 +1,141 @@
+//! Instructions: loads, stores and fetches, as a whole or step by step.
+
+use std::sync::atomic::Ordering;
+
+use super::cpu::{Cpu, Memory, Step, Translation, Trap, Walk};
+use super::tables::Tables;
+use super::{Computer, Delivery, Failure, lock};
+use crate::address::{Frame, VirtAddr};
+use crate::machine::{Node, SpaceId};
+use crate::space::Access;
+
+/// How far a walk came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// There is more to be read.
+    Walking,
+    /// The translation is in the TLB.
+    Done,
+    /// The access traps.
+    Trapped(Trap),
+    /// There is no walk on this CPU.
+    Idle,
+}
+
+impl Memory for Computer {
+    fn read(&self, table: Frame, index: usize) -> Option<u64> {
+        let found = Tables::node_of(table).and_then(|node| self.tables.get(node)).map(|node| node.get(table));
+        let Some((table, _, Ok(()))) = found else {
+            self.failed(Failure::FreeTable { table });
+            return None;
+        };
+        Some(table.0[index].load(Ordering::Acquire))
+    }
+
+    fn set(&self, table: Frame, index: usize, seen: u64, set: u64) -> bool {
+        let entry = &self.table_at(table).0.0[index];
+        entry.compare_exchange(seen, seen | set, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+impl Computer {
+    /// Lets a CPU run a space, whose root for the CPU's node is `root`, or none. It forgets all translations.
+    pub fn switch(&self, cpu: usize, to: Option<(SpaceId, Frame)>) {
+        lock(&self.cpus[cpu]).switch(to);
+    }
+
+    /// The node of a CPU.
+    pub fn node(&self, cpu: usize) -> Node {
+        lock(&self.cpus[cpu]).node
+    }
+
+    /// Which space a CPU runs.
+    pub fn running(&self, cpu: usize) -> Option<SpaceId> {
+        lock(&self.cpus[cpu]).running.map(|(space, _)| space)
+    }
+
+    /// What a load, or a fetch, at `address` gets.
+    ///
+    /// # Errors
+    ///
+    /// A page fault.
+    pub fn load(&self, cpu: usize, address: VirtAddr, access: Access) -> Result<u64, Trap> {
+        let mut cpu = lock(&self.cpus[cpu]);
+        let frame = Frame::containing(self.translate(&mut cpu, address, access)?.physical(address));
+        let content = lock(&self.pages).read(frame);
+        Ok(content.unwrap_or_else(|| {
+            self.failed(Failure::FreeFrame { frame });
+            0
+        }))
+    }
+
+    /// Stores to the page at `address`.
+    ///
+    /// # Errors
+    ///
+    /// A page fault.
+    pub fn store(&self, cpu: usize, address: VirtAddr, content: u64) -> Result<(), Trap> {
+        let mut cpu = lock(&self.cpus[cpu]);
+        let frame = Frame::containing(self.translate(&mut cpu, address, Access::Write)?.physical(address));
+        if lock(&self.pages).write(frame, content).is_none() {
+            self.failed(Failure::FreeFrame { frame });
+        }
+        Ok(())
+    }
+
+    /// The frame that an access reaches.
+    ///
+    /// # Errors
+    ///
+    /// A page fault.
+    pub fn reach(&self, cpu: usize, address: VirtAddr, access: Access) -> Result<Frame, Trap> {
+        let mut cpu = lock(&self.cpus[cpu]);
+        Ok(Frame::containing(self.translate(&mut cpu, address, access)?.physical(address)))
+    }
+
+    fn translate(&self, cpu: &mut Cpu, address: VirtAddr, access: Access) -> Result<Translation, Trap> {
+        if self.delivery == Delivery::Random && self.coin() {
+            cpu.take_interrupts();
+        }
+        if let Some(found) = cpu.look_up(address, access, &self.mmu) {
+            return found.inspect_err(|_| self.count_fault());
+        }
+        let mut walk = Walk { address, access, at: None };
+        loop {
+            match cpu.step(walk, &self.mmu, self) {
+                Step::More(next) => walk = next,
+                Step::Done(entry) => return Ok(entry),
+                Step::Trapped(trap) => {
+                    self.count_fault();
+                    return Err(trap);
+                }
+            }
+        }
+    }
+
+    fn count_fault(&self) {
+        self.counts.faults.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Begins a walk, of which nothing is read yet; see [`step`](Self::step). One that is on its way is given up.
+    pub fn begin(&self, cpu: usize, address: VirtAddr, access: Access) {
+        lock(&self.cpus[cpu]).walk = Some(Walk { address, access, at: None });
+    }
+
+    /// Lets the walk on this CPU read one entry.
+    pub fn step(&self, cpu: usize) -> Progress {
+        let mut cpu = lock(&self.cpus[cpu]);
+        let Some(walk) = cpu.walk.take() else { return Progress::Idle };
+        match cpu.step(walk, &self.mmu, self) {
+            Step::More(next) => {
+                cpu.walk = Some(next);
+                Progress::Walking
+            }
+            Step::Done(_) => Progress::Done,
+            Step::Trapped(trap) => {
+                self.count_fault();
+                Progress::Trapped(trap)
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! How the hardware reads entries, written from the manuals a second time, so that a mistake in a format is not repeated by the machine that tests it.
+
+use crate::address::{Level, VirtAddr};
+use crate::attributes::Rights;
+use crate::format::{AArch64, AArch64Upper, Entry, Format, Sv39, Sv48, X86_64, X86_64La57};
+
+/// What a walker makes of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Descriptor {
+    /// The walk ends in a fault.
+    Invalid,
+    /// The walk goes on.
+    Table { address: u64, rights: Rights },
+    /// The walk is done. `accessed` and `dirty` are what the hardware takes for such marks.
+    Page { address: u64, rights: Rights, accessed: bool, dirty: bool },
+}
+
+/// Who sets the marks in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Marks {
+    /// The walker: these bits, accessed and dirty.
+    Walker { accessed: u64, dirty: u64 },
+    /// The kernel: an access that would set one faults.
+    Kernel,
+}
+
+/// What becomes of a translation when an access faults that it does not allow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum AfterFault {
+    /// It leaves the TLB (Intel SDM volume 3, 5.10.4.1).
+    Evicted,
+    /// It stays.
+    Kept,
+}
+
+/// A memory management unit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mmu {
+    pub(super) top: Level,
+    pub(super) marks: Marks,
+    pub(super) after_fault: AfterFault,
+    pub(super) is_valid: fn(VirtAddr) -> bool,
+    pub(super) read: fn(u8, u64) -> Descriptor,
+    /// What the crate's format says, for references that the hardware does not see.
+    pub(super) decode: fn(Level, u64) -> Entry,
+}
+
+/// A format that the software machine can walk.
+pub trait Hardware: Format {
+    /// Its MMU.
+    #[doc(hidden)]
+    fn mmu() -> HardwareMmu;
+}
+
+/// An MMU, opaque.
+#[derive(Clone, Copy, Debug)]
+pub struct HardwareMmu(pub(super) Mmu);
+
+const fn bit(bits: u64, number: u32) -> bool {
+    bits >> number & 1 != 0
+}
+
+/// Bits 51:12 or fewer, cut to what the level maps.
+const fn address(bits: u64, mask: u64, level: u8) -> u64 {
+    bits & mask & !((1 << (12 + 9 * (level as u32 - 1))) - 1)
+}
+
+fn rights(write: bool, execute: bool) -> Rights {
+    let mut rights = Rights::READ;
+    rights.set(Rights::WRITE, write);
+    rights.set(Rights::EXECUTE, execute);
+    rights
+}
+
+/// Intel SDM volume 3, figure 5-11.
+fn x86_64(level: u8, bits: u64) -> Descriptor {
+    const MASK: u64 = ((1 << 52) - 1) & !0xfff;
+    if !bit(bits, 0) {
+        return Descriptor::Invalid;
+    }
+    let rights = rights(bit(bits, 1), !bit(bits, 63));
+    match level {
+        2 | 3 if bit(bits, 7) => {}
+        1 => {}
+        // PS is reserved above.
+        _ if level > 3 && bit(bits, 7) => return Descriptor::Invalid,
+        _ => return Descriptor::Table { address: bits & MASK, rights },
+    }
+    Descriptor::Page { address: address(bits, MASK, level), rights, accessed: bit(bits, 5), dirty: bit(bits, 6) }
+}
+
+/// Arm ARM D8.3.1; hierarchical permissions D8.4.3.
+fn aarch64(level: u8, bits: u64) -> Descriptor {
+    const MASK: u64 = ((1 << 48) - 1) & !0xfff;
+    let page = match (bits & 3, level) {
+        (3, 1) => true,
+        (1, 2 | 3) => true,
+        (3, _) => false,
+        _ => return Descriptor::Invalid,
+    };
+    if !page {
+        return Descriptor::Table { address: bits & MASK, rights: rights(!bit(bits, 62), true) };
+    }
+    let execute = if bit(bits, 6) { !bit(bits, 54) } else { !bit(bits, 53) };
+    Descriptor::Page {
+        address: address(bits, MASK, level),
+        rights: rights(!bit(bits, 7), execute),
+        accessed: bit(bits, 10),
+        // Without FEAT_HAFDBS the hardware knows no such mark.
+        dirty: true,
+    }
+}
+
+/// RISC-V privileged architecture, 12.3.2 ("Virtual Address Translation Process").
+fn riscv(level: u8, bits: u64) -> Descriptor {
+    let at = (bits >> 10 & ((1 << 44) - 1)) << 12;
+    let (read, write, execute) = (bit(bits, 1), bit(bits, 2), bit(bits, 3));
+    if !bit(bits, 0) || write && !read || bit(bits, 63) {
+        return Descriptor::Invalid;
+    }
+    if !read && !execute {
+        // A, D and U are reserved in pointers, and a last-level entry cannot be one.
+        let reserved = bits & 0xd0 != 0 || level == 1;
+        return if reserved { Descriptor::Invalid } else { Descriptor::Table { address: at, rights: Rights::all() } };
+    }
+    if level > 3 || at != address(at, !0xfff, level) {
+        return Descriptor::Invalid;
+    }
+    Descriptor::Page { address: at, rights: rights(write, execute), accessed: bit(bits, 6), dirty: bit(bits, 7) }
+}
+
+macro_rules! hardware {
+    ($($format:ty, $read:ident, $marks:expr, $after:ident;)*) => {$(
+        impl Hardware for $format {
+            fn mmu() -> HardwareMmu {
+                HardwareMmu(Mmu {
+                    top: Self::TOP,
+                    marks: $marks,
+                    after_fault: AfterFault::$after,
+                    is_valid: Self::is_valid,
+                    read: $read,
+                    decode: Self::decode,
+                })
+            }
+        }
+    )*};
+}
+
+const BY_WALKER: Marks = Marks::Walker { accessed: 1 << 5, dirty: 1 << 6 };
+
+hardware! {
+    X86_64, x86_64, BY_WALKER, Evicted;
+    X86_64La57, x86_64, BY_WALKER, Evicted;
+    AArch64, aarch64, Marks::Kernel, Kept;
+    AArch64Upper, aarch64, Marks::Kernel, Kept;
+    Sv39, riscv, Marks::Kernel, Kept;
+    Sv48, riscv, Marks::Kernel, Kept;
+}

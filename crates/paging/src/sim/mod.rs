@@ -1,0 +1,304 @@
+//! A computer in software, to test address spaces on: memory on several nodes, CPUs with TLBs and caches of walks, interrupts.
+//!
+//! A page holds one number in place of 4096 bytes. Tables are real, and walkers read them entry by entry, at times of their own choosing
+//! ([`Computer::step`]). The computer finds what a real one would not tell: it notes a [`Failure`] when a table or page is freed that a CPU still remembers, when memory
+//! that is free is used, when a CPU remembers what the tables no longer say ([`Computer::expect_coherent`]), and when counts are wrong or memory has
+//! leaked ([`Computer::expect_counted`]). Failures are collected and not thrown, so that a test that expects one can go on.
+//!
+//! Nodes are a ring: each is nearest to the next, and memory comes from the next if a node has none.
+//!
+//! Physical addresses: pages of node n from n × 2^44 on, [`Computer::device`] from 3 × 2^46 on, tables from 2^47 on.
+
+mod access;
+mod audit;
+mod cpu;
+mod machine;
+mod mmu;
+mod pages;
+mod tables;
+pub mod trial;
+
+pub use access::Progress;
+pub use audit::Snapshot;
+pub use cpu::Trap;
+pub use machine::Sent;
+pub use mmu::{Hardware, HardwareMmu};
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::address::{Frame, PAGE, PageSize, VirtAddr};
+use crate::machine::{Charge, Node, Page, SpaceId};
+
+/// When CPUs take interrupts that ask for a flush.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Delivery {
+    /// As soon as they are sent.
+    AtOnce,
+    /// When somebody waits for it.
+    Late,
+    /// At some time before.
+    Random,
+}
+
+/// What a computer consists of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Nodes, 1 to 8.
+    pub nodes: usize,
+    /// CPUs, up to 64; CPU n is on node n modulo the number of nodes.
+    pub cpus: usize,
+    /// Frames for pages on each node.
+    pub frames: u64,
+    /// Frames for tables on each node.
+    pub tables: usize,
+    /// When interrupts arrive.
+    pub delivery: Delivery,
+    /// Where chance starts.
+    pub seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { nodes: 1, cpus: 2, frames: 1 << 20, tables: 1 << 12, delivery: Delivery::Late, seed: 1 }
+    }
+}
+
+/// A mistake of who uses the computer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Failure {
+    /// Freed while a CPU could reach it.
+    #[error("{frame} is freed, and CPU {cpu} remembers it")]
+    EarlyFree {
+        /// The CPU.
+        cpu: usize,
+        /// The table or page.
+        frame: Frame,
+    },
+    /// A table is used, or freed, that is not allocated.
+    #[error("the table in {table} is used while it is free")]
+    FreeTable {
+        /// The table.
+        table: Frame,
+    },
+    /// Memory of a page is used, or given back, that is not allocated.
+    #[error("{frame} is used while it is free")]
+    FreeFrame {
+        /// The frame.
+        frame: Frame,
+    },
+    /// A CPU remembers what is not so.
+    #[error("CPU {cpu} remembers another translation of {address} than there is, and no flush is due")]
+    Stale {
+        /// The CPU.
+        cpu: usize,
+        /// The first address concerned.
+        address: VirtAddr,
+    },
+    /// A flush is asked for of addresses that are not.
+    #[error("a flush of {start}..{end}, which are no whole pages or not canonical")]
+    Range {
+        /// The first address.
+        start: VirtAddr,
+        /// The end.
+        end: VirtAddr,
+    },
+    /// A count of references or pins is wrong.
+    #[error("the count of references to {frame} is wrong")]
+    Count {
+        /// The table or page.
+        frame: Frame,
+    },
+    /// Nobody refers to memory that is allocated.
+    #[error("nobody refers to {frame}")]
+    Leak {
+        /// The table or page.
+        frame: Frame,
+    },
+    /// A space that is gone is charged with something.
+    #[error("{space:?} is gone, and charged with {charge:?}")]
+    Charge {
+        /// The space.
+        space: SpaceId,
+        /// With what.
+        charge: Charge,
+    },
+}
+
+/// What has happened so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Flushes.
+    pub flushes: u64,
+    /// Interrupts that they took.
+    pub interrupts: u64,
+    /// Page faults.
+    pub faults: u64,
+    /// Tables that were allocated.
+    pub tables_allocated: u64,
+    /// Tables that were freed.
+    pub tables_freed: u64,
+    /// Pages that were copied, of any size.
+    pub pages_copied: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    flushes: AtomicU64,
+    interrupts: AtomicU64,
+    faults: AtomicU64,
+    tables_allocated: AtomicU64,
+    tables_freed: AtomicU64,
+    pages_copied: AtomicU64,
+}
+
+/// The computer. `&Computer` is a [`Machine`](crate::Machine).
+pub struct Computer {
+    mmu: mmu::Mmu,
+    delivery: Delivery,
+    tables: Vec<tables::Tables>,
+    pages: Mutex<pages::Pages>,
+    cpus: Vec<Mutex<cpu::Cpu>>,
+    charges: Mutex<HashMap<SpaceId, Charge>>,
+    failures: Mutex<Vec<Failure>>,
+    counts: Counters,
+    chance: AtomicU64,
+    asked: AtomicU64,
+    refused_from: AtomicU64,
+    refused_until: AtomicU64,
+}
+
+impl Computer {
+    /// A computer whose CPUs walk tables of format `F`.
+    pub fn new<F: Hardware>(config: Config) -> Self {
+        let nodes = 0..config.nodes;
+        Self {
+            mmu: F::mmu().0,
+            delivery: config.delivery,
+            tables: nodes.map(|node| tables::Tables::new(Node(node as u8), config.tables)).collect(),
+            pages: Mutex::new(pages::Pages::new(config.nodes, config.frames)),
+            cpus: (0..config.cpus).map(|cpu| Mutex::new(cpu::Cpu::new(Node((cpu % config.nodes) as u8)))).collect(),
+            charges: Mutex::default(),
+            failures: Mutex::default(),
+            counts: Counters::default(),
+            chance: AtomicU64::new(config.seed),
+            asked: AtomicU64::new(0),
+            refused_from: AtomicU64::new(0),
+            refused_until: AtomicU64::new(0),
+        }
+    }
+
+    /// Memory for pages, aligned to `align`, on `node` or the next that has enough. The caller has one reference to each frame.
+    pub fn allocate(&self, node: Node, bytes: u64, align: PageSize) -> Option<Frame> {
+        lock(&self.pages).allocate(node, bytes, align)
+    }
+
+    /// Memory that nobody counts, with its address as content: stores to it are lost.
+    pub fn device(offset: u64) -> Frame {
+        Frame::containing(pages::DEVICE + offset)
+    }
+
+    /// Gives memory back that was not mapped.
+    pub fn give_back(&self, first: Frame, bytes: u64) {
+        let mut freed = Vec::new();
+        for part in 0..bytes / PAGE {
+            let page = Page { frame: first.offset(part * PAGE), size: PageSize::Small };
+            let result = lock(&self.pages).release(page, &mut freed);
+            self.note_pages(result);
+        }
+    }
+
+    /// What a frame holds, as a device reads it.
+    pub fn content(&self, frame: Frame) -> u64 {
+        let content = lock(&self.pages).read(frame);
+        content.unwrap_or_else(|| {
+            self.failed(Failure::FreeFrame { frame });
+            0
+        })
+    }
+
+    /// Lets a device write to a frame.
+    pub fn set_content(&self, frame: Frame, content: u64) {
+        if lock(&self.pages).write(frame, content).is_none() {
+            self.failed(Failure::FreeFrame { frame });
+        }
+    }
+
+    /// How many entries refer to a frame.
+    pub fn references(&self, frame: Frame) -> u32 {
+        lock(&self.pages).references(frame)
+    }
+
+    /// The node whose memory a page is.
+    pub fn node_of(&self, frame: Frame) -> Node {
+        pages::Pages::node(frame)
+    }
+
+    /// Refuses memory for tables, and for copies of pages: those requests of the following, counted from 0, whose number is in the range.
+    pub fn refuse(&self, requests: std::ops::Range<u64>) {
+        let asked = self.asked.load(Ordering::Relaxed);
+        self.refused_from.store(asked.saturating_add(requests.start), Ordering::Relaxed);
+        self.refused_until.store(asked.saturating_add(requests.end), Ordering::Relaxed);
+    }
+
+    /// What a space is charged with.
+    pub fn charged(&self, space: SpaceId) -> Charge {
+        lock(&self.charges).get(&space).copied().unwrap_or_default()
+    }
+
+    /// Tables in use.
+    pub fn live_tables(&self) -> usize {
+        self.tables.iter().map(tables::Tables::live).sum()
+    }
+
+    /// Frames of pages in use.
+    pub fn live_frames(&self) -> usize {
+        lock(&self.pages).live_frames()
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> Counts {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Counts {
+            flushes: get(&self.counts.flushes),
+            interrupts: get(&self.counts.interrupts),
+            faults: get(&self.counts.faults),
+            tables_allocated: get(&self.counts.tables_allocated),
+            tables_freed: get(&self.counts.tables_freed),
+            pages_copied: get(&self.counts.pages_copied),
+        }
+    }
+
+    /// The mistakes that were seen so far, and forgets them.
+    pub fn take_failures(&self) -> Vec<Failure> {
+        std::mem::take(&mut lock(&self.failures))
+    }
+
+    fn failed(&self, failure: Failure) {
+        lock(&self.failures).push(failure);
+    }
+
+    /// Chance: SplitMix64, whose state is a counter.
+    fn coin(&self) -> bool {
+        let mut z = self.chance.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) & 1 != 0
+    }
+}
+
+impl std::fmt::Debug for Computer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Computer")
+            .field("nodes", &self.tables.len())
+            .field("cpus", &self.cpus.len())
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A test that has panicked elsewhere is no reason to panic here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,224 @@
+//! Random operations on a family of spaces that fork each other, on a computer in software, beside a plain model of what each must translate to.
+//!
+//! After each operation the space concerned is [verified](AddressSpace::verify), CPUs may remember nothing that is not so, and what the model says of the operation
+//! must have happened; now and then all spaces are compared with their models and everything is counted. Some operations have memory refused, at each
+//! point in turn, and must then leave all as it was. Whatever is wrong is a panic that names format, case and operation.
+//!
+//! ```
+//! use palimpsest_paging::format::Sv39;
+//! use palimpsest_paging::sim::trial::{Case, run};
+//!
+//! run::<Sv39>(Case { operations: 200, ..Case::default() });
+//! ```
+
+mod access;
+mod chance;
+mod compare;
+mod cursor;
+mod family;
+mod operations;
+mod place;
+
+pub use chance::Source;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use super::{Computer, Config, Delivery, Hardware};
+use crate::address::VirtAddr;
+use crate::attributes::Rights;
+use crate::machine::{Machine, Node, SpaceId};
+use crate::space::{AddressSpace, Options};
+use chance::Chance;
+
+/// A machine that has a computer behind it, perhaps one that makes mistakes.
+pub trait Host: Machine + Clone {
+    /// The computer.
+    fn computer(&self) -> &Computer;
+}
+
+impl Host for &Computer {
+    fn computer(&self) -> &Computer {
+        self
+    }
+}
+
+/// What one trial is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Case {
+    /// Of the first space, and so of all.
+    pub options: Options,
+    /// Nodes, of the computer and of each space.
+    pub nodes: usize,
+    /// When flushes arrive.
+    pub delivery: Delivery,
+    /// Where the computer's chance starts, and that of operations from a [`Source::Seed`].
+    pub seed: u64,
+    /// How many operations [`run`] does.
+    pub operations: usize,
+    /// Operations between two complete comparisons.
+    pub compare_every: usize,
+    /// One operation in so many has memory refused, at each point in turn.
+    pub refuse_every: u64,
+}
+
+impl Default for Case {
+    fn default() -> Self {
+        Self {
+            options: Options::default(),
+            nodes: 1,
+            delivery: Delivery::Random,
+            seed: 1,
+            operations: 1000,
+            compare_every: 100,
+            refuse_every: 16,
+        }
+    }
+}
+
+impl Case {
+    /// A computer for it.
+    pub fn config(&self) -> Config {
+        Config { nodes: self.nodes, cpus: CPUS, delivery: self.delivery, seed: self.seed, ..Config::default() }
+    }
+}
+
+const CPUS: usize = 4;
+
+/// What a page holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Value {
+    Own(u64),
+    /// A number in `Trial::cells`.
+    Shared(usize),
+}
+
+/// A page of 4 KiB as it must be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Expected {
+    value: Value,
+    rights: Rights,
+    /// It was written, and the mark was not taken away since.
+    dirty: bool,
+    /// It was used, likewise.
+    accessed: bool,
+    pins: u32,
+}
+
+/// Whether a space may have replicas, for which some operations are refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Replicas {
+    None,
+    Some,
+}
+
+struct Member<F: Hardware, M: Host> {
+    space: AddressSpace<F, M>,
+    /// By number of the page.
+    pages: BTreeMap<u64, Expected>,
+    replicas: Replicas,
+}
+
+/// A family of spaces and its model.
+pub struct Trial<'c, F: Hardware, M: Host> {
+    computer: &'c Computer,
+    machine: M,
+    case: Case,
+    members: Vec<Member<F, M>>,
+    cells: Vec<u64>,
+    done: usize,
+    windows: Vec<u64>,
+    next_id: u64,
+    next_value: Cell<u64>,
+    chance: Chance<'c>,
+}
+
+impl<F: Hardware, M: Host> std::fmt::Debug for Trial<'_, F, M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { case, done, members, .. } = self;
+        write!(f, "{} {case:?}, operation {done}, {} spaces", F::NAME, members.len())
+    }
+}
+
+const WINDOW: u64 = 512;
+const GIANT: u64 = 512 * 512;
+
+fn at(page: u64) -> VirtAddr {
+    VirtAddr(page << 12)
+}
+
+impl<'c, F: Hardware, M: Host> Trial<'c, F, M> {
+    /// A family of one empty space, on a computer that was made for `case` ([`Case::config`]).
+    pub fn new(computer: &'c Computer, machine: M, case: Case, source: Source<'c>) -> Self {
+        let mut trial = Self {
+            computer,
+            machine,
+            case,
+            members: Vec::new(),
+            cells: Vec::new(),
+            done: 0,
+            windows: Self::windows(),
+            next_id: 0,
+            next_value: Cell::new(0),
+            chance: Chance::new(source, case.seed),
+        };
+        trial.add_first();
+        trial
+    }
+
+    /// Operations so far.
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Whether the source has nothing left.
+    pub fn is_over(&self) -> bool {
+        self.chance.is_over()
+    }
+
+    fn add_first(&mut self) {
+        let nodes: Vec<_> = (0..self.case.nodes).map(|node| Node(node as u8)).collect();
+        let space = match AddressSpace::new(self.machine.clone(), self.new_id(), &nodes, self.case.options) {
+            Ok(space) => space,
+            Err(error) => panic!("{self:?}: {error}"),
+        };
+        self.members.push(Member { space, pages: BTreeMap::new(), replicas: Replicas::None });
+    }
+
+    fn new_id(&mut self) -> SpaceId {
+        self.next_id += 1;
+        SpaceId(self.next_id)
+    }
+
+    /// A content that no page has yet.
+    fn new_value(&self) -> u64 {
+        self.next_value.set(self.next_value.get() + 1);
+        self.next_value.get()
+    }
+
+    fn below(&self, limit: u64) -> u64 {
+        self.chance.below(limit)
+    }
+
+    fn one_in(&self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    fn pick<T: Copy>(&self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
+
+/// Runs `case`.
+///
+/// # Panics
+///
+/// If anything is not as it must be.
+pub fn run<F: Hardware>(case: Case) {
+    let computer = Computer::new::<F>(case.config());
+    let mut trial = Trial::<F, _>::new(&computer, &computer, case, Source::Seed);
+    for _ in 0..case.operations {
+        trial.operate();
+    }
+    trial.finish();
+}

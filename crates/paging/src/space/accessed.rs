@@ -1,0 +1,101 @@
+//! The marks of use and of change.
+
+use core::ops::{ControlFlow, Range};
+
+use super::exclusive::Exclusive;
+use super::need::Purpose;
+use super::{AddressSpace, check_range, slots};
+use crate::address::VirtAddr;
+use crate::error::{ChangeError, RangeError};
+use crate::flush::Flush;
+use crate::format::{Entry, Format, Leaf};
+use crate::machine::Machine;
+use crate::reserve::Reserve;
+
+/// A mark in a page's entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mark {
+    /// Used.
+    Accessed,
+    /// Written.
+    Dirty,
+}
+
+impl Mark {
+    fn is_on(self, leaf: &Leaf) -> bool {
+        match self {
+            Self::Accessed => leaf.accessed,
+            Self::Dirty => leaf.dirty,
+        }
+    }
+
+    fn taken_off(self, leaf: Leaf) -> Leaf {
+        match self {
+            Self::Accessed => Leaf { accessed: false, ..leaf },
+            Self::Dirty => Leaf { dirty: false, ..leaf },
+        }
+    }
+}
+
+impl<F: Format, M: Machine> AddressSpace<F, M> {
+    /// How many pages of `range` have a mark, on any node. Copies no table.
+    ///
+    /// # Errors
+    ///
+    /// [`RangeError`].
+    pub fn count_marked(&self, range: Range<VirtAddr>, mark: Mark) -> Result<usize, RangeError> {
+        let mut count = 0;
+        check_range::<F>(&range)?;
+        let locked = self.lock();
+        let _ = locked.walk_in(range, |mapping| {
+            let elsewhere = || locked.replica_leaves(mapping.address).any(|leaf| mark.is_on(&leaf));
+            count += usize::from(mark.is_on(&mapping.leaf) || elsewhere());
+            ControlFlow::Continue(())
+        });
+        Ok(count)
+    }
+
+    /// Takes a mark off all pages of `range` and tells which had it; tables that others share are copied first, since their marks are
+    /// the others' too.
+    ///
+    /// Until the flush is waited for, CPUs that still hold a translation may use the page without marking it again.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Range`], [`ChangeError::NoMemory`].
+    pub fn take_marks(
+        &self,
+        range: Range<VirtAddr>,
+        mark: Mark,
+        mut marked: impl FnMut(VirtAddr),
+    ) -> Result<Flush<'_, F, M>, ChangeError> {
+        check_range::<F>(&range)?;
+        let locked = self.lock();
+        let need = locked.need(range.clone(), Purpose::Change);
+        let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
+        let mut flush = self.flush();
+        take(&locked.exclusive_root(), range, mark, &mut marked, &mut reserve, &mut flush);
+        Ok(flush)
+    }
+}
+
+fn take<'s, F: Format, M: Machine>(
+    table: &Exclusive<'_, 's, F, M>,
+    range: Range<VirtAddr>,
+    mark: Mark,
+    marked: &mut dyn FnMut(VirtAddr),
+    reserve: &mut Reserve<'_, M>,
+    flush: &mut Flush<'s, F, M>,
+) {
+    for slot in slots(table.level, range) {
+        if let Entry::Leaf(_) = table.get(slot.index) {
+            let old = table.change_leaf(slot.index, |leaf| mark.taken_off(leaf));
+            if old.is_some_and(|old| mark.is_on(&old)) {
+                marked(slot.range.start);
+                flush.note_leaf(slot.range);
+            }
+        } else if let Some(below) = table.enter(slot.index, slot.range.clone(), reserve, flush) {
+            take(&below, slot.range, mark, marked, reserve, flush);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Who is charged for tables and pages; see [`Accounting`].
+
+use super::exclusive::load;
+use super::{Accounting, Locked};
+use crate::address::{Frame, Level, PAGE};
+use crate::format::{Entry, Format};
+use crate::machine::{Charge, Machine};
+
+impl<F: Format, M: Machine> Locked<'_, F, M> {
+    /// The space has `pages` pages more, or less.
+    pub(crate) fn charge_pages(&self, pages: i64) {
+        if pages != 0 {
+            self.machine.charge(self.id, Charge { pages, tables: 0 });
+        }
+    }
+
+    /// The space is charged for a table from now on, because it alone refers to it.
+    pub(crate) fn own(&self, frame: Frame, level: Level) {
+        let meta = self.meta(frame);
+        if meta.owner() == Some(self.id) {
+            return;
+        }
+        meta.set_owner(Some(self.id));
+        let pages = match self.options.accounting {
+            Accounting::Deferred => self.pages_in(frame, level),
+            Accounting::Exact => 0,
+        };
+        self.machine.charge(self.id, Charge { pages, tables: 1 });
+    }
+
+    /// The space is charged for a table whose pages it is charged for already.
+    pub(crate) fn own_unfilled(&self, frame: Frame) {
+        self.meta(frame).set_owner(Some(self.id));
+        self.machine.charge(self.id, Charge { pages: 0, tables: 1 });
+    }
+
+    /// The space is not charged for a table any more, though it may go on having its pages.
+    pub(crate) fn disown(&self, frame: Frame, level: Level) {
+        let meta = self.meta(frame);
+        if meta.owner() == Some(self.id) {
+            meta.set_owner(None);
+            let pages = match self.options.accounting {
+                Accounting::Deferred => self.pages_in(frame, level),
+                Accounting::Exact => 0,
+            };
+            self.machine.charge(self.id, Charge { pages: -pages, tables: -1 });
+        }
+    }
+
+    /// The space refers to a tree of tables no longer.
+    pub(crate) fn disown_tree(&self, frame: Frame, level: Level) {
+        self.each_table(frame, level, &mut |frame, level| {
+            self.disown(frame, level);
+            if self.options.accounting == Accounting::Exact {
+                self.charge_pages(-self.pages_in(frame, level));
+            }
+        });
+    }
+
+    /// The space refers to a tree of tables that another made.
+    pub(crate) fn charge_tree(&self, frame: Frame, level: Level, to: super::SpaceId) {
+        if self.options.accounting == Accounting::Exact {
+            self.each_table(frame, level, &mut |frame, level| {
+                self.machine.charge(to, Charge { pages: self.pages_in(frame, level), tables: 0 });
+            });
+        }
+    }
+
+    fn each_table(&self, frame: Frame, level: Level, visit: &mut dyn FnMut(Frame, Level)) {
+        visit(frame, level);
+        let Some(below) = level.below() else { return };
+        for entry in &self.table(frame).0 {
+            if let Entry::Table { frame, .. } = F::decode(level, load(entry)) {
+                self.each_table(frame, below, visit);
+            }
+        }
+    }
+
+    /// The 4 KiB pages that a table's own leaves map.
+    fn pages_in(&self, frame: Frame, level: Level) -> i64 {
+        if level == Level::LAST {
+            return i64::from(self.meta(frame).populated());
+        }
+        let leaves = self.table(frame).0.iter().filter(|entry| matches!(F::decode(level, load(entry)), Entry::Leaf(_)));
+        leaves.count() as i64 * pages_of(level)
+    }
+}
+
+/// The 4 KiB pages that one leaf of this level maps.
+#[inline]
+pub(crate) const fn pages_of(level: Level) -> i64 {
+    (level.entry_bytes() / PAGE) as i64
+}

@@ -1,0 +1,360 @@
+//! Tables that one space alone refers to: the only way to write entries.
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Locked, account};
+use crate::address::{ENTRIES, Frame, Level, VirtAddr};
+use crate::attributes::{Sharing, Stores};
+use crate::flush::Flush;
+use crate::format::{Entry, Format, Leaf, ShareMode};
+use crate::machine::{Machine, Page, Table};
+use crate::meta::TableMeta;
+use crate::reserve::Reserve;
+
+/// The bits of an entry.
+#[inline]
+pub(crate) fn load(entry: &AtomicU64) -> u64 {
+    // Acquire, partner: the Release in `publish`. Forbids that a table is read as it was before it was filled.
+    entry.load(Ordering::Acquire)
+}
+
+/// Makes an entry known to walkers and to other CPUs of this crate.
+#[inline]
+pub(crate) fn publish(entry: &AtomicU64, bits: u64) {
+    // Release, partners: `load`, and the hardware's walkers, which depend on the address. Forbids that a table or page is seen before what it holds.
+    entry.store(bits, Ordering::Release);
+}
+
+/// A table that only this space reaches, as long as its lock is held.
+pub(crate) struct Exclusive<'a, 's, F: Format, M: Machine> {
+    pub(crate) space: &'a Locked<'s, F, M>,
+    pub(crate) frame: Frame,
+    pub(crate) level: Level,
+    table: &'s Table,
+    pub(crate) meta: &'s TableMeta,
+}
+
+/// An [`Exclusive`] table that was put down, within one holding of the lock.
+///
+/// It stays exclusive until the lock is dropped, since others get no reference meanwhile, unless its holder detaches it.
+#[derive(Clone, Copy)]
+pub(crate) struct Kept<'s> {
+    pub(crate) frame: Frame,
+    pub(crate) level: Level,
+    table: &'s Table,
+    meta: &'s TableMeta,
+}
+
+impl<'s> Kept<'s> {
+    /// The table, for the space that it was kept for, whose lock has been held since.
+    #[inline]
+    pub(crate) fn take_up<'a, F: Format, M: Machine>(&self, space: &'a Locked<'s, F, M>) -> Exclusive<'a, 's, F, M> {
+        let Self { frame, level, table, meta } = *self;
+        Exclusive { space, frame, level, table, meta }
+    }
+}
+
+impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
+    pub(super) fn root(space: &'a Locked<'s, F, M>) -> Self {
+        Self::new(space, space.root(), F::TOP)
+    }
+
+    /// A table that nobody else refers to, by its frame.
+    pub(crate) fn at(space: &'a Locked<'s, F, M>, frame: Frame, level: Level) -> Self {
+        Self::new(space, frame, level)
+    }
+
+    /// Its entries, to be read.
+    pub(crate) fn entries(&self) -> &'s Table {
+        self.table
+    }
+
+    fn new(space: &'a Locked<'s, F, M>, frame: Frame, level: Level) -> Self {
+        let (table, meta) = (space.table(frame), space.meta(frame));
+        debug_assert_eq!(meta.shares(), 1, "a shared table is not written");
+        Self { space, frame, level, table, meta }
+    }
+
+    /// The same table once more: whoever holds the lock may well write it by two names.
+    pub(crate) fn again(&self) -> Self {
+        Self { ..*self }
+    }
+
+    /// What entry `index` says.
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> Entry {
+        F::decode(self.level, load(&self.table.0[index]))
+    }
+
+    /// Whether the entry for `address` is empty.
+    #[inline]
+    pub(crate) fn is_empty_at(&self, address: VirtAddr) -> bool {
+        matches!(self.get(self.level.index(address)), Entry::Empty)
+    }
+
+    /// Fills an empty entry, here and in all replicas of the table.
+    #[inline]
+    pub(crate) fn fill(&self, index: usize, bits: u64) {
+        debug_assert_eq!(self.get(index), Entry::Empty);
+        self.meta.add_populated(1);
+        self.write(index, bits);
+    }
+
+    /// Empties an entry, here and in all replicas, and returns what it said. The hardware may have set marks until now.
+    pub(crate) fn take(&self, index: usize) -> Entry {
+        if let Some(leaf) = self.take_leaf(index) {
+            return Entry::Leaf(leaf);
+        }
+        let entry = self.get(index);
+        if let Entry::Table { .. } = entry {
+            self.meta.add_populated(-1);
+            self.write(index, 0);
+        }
+        entry
+    }
+
+    /// As [`take`](Self::take), for a page alone; anything else stays.
+    #[inline(always)]
+    pub(crate) fn take_leaf(&self, index: usize) -> Option<Leaf> {
+        let Entry::Leaf(mut leaf) = self.get(index) else { return None };
+        if !(leaf.accessed && leaf.dirty) {
+            // AcqRel: as `load` and `publish`. Exchanged, lest a mark is lost; a page that has both gets no other.
+            if let Entry::Leaf(last) = F::decode(self.level, self.table.0[index].swap(0, Ordering::AcqRel)) {
+                leaf = last;
+            }
+        }
+        self.meta.add_populated(-1);
+        self.write(index, 0);
+        Some(leaf)
+    }
+
+    /// Empties an entry for a moment, until [`show`](Self::show). CPUs that fault meanwhile wait for the lock.
+    pub(crate) fn hide(&self, index: usize) {
+        self.write(index, 0);
+    }
+
+    /// Ends what [`hide`](Self::hide) has begun, or replaces an entry at once.
+    pub(crate) fn show(&self, index: usize, bits: u64) {
+        self.write(index, bits);
+    }
+
+    /// Fills empty entries, `count` from `first` on, here and in all replicas, with pages that follow `leaf` in memory.
+    pub(crate) fn fill_pages(&self, first: usize, count: usize, leaf: Leaf) {
+        let bytes = self.level.entry_bytes();
+        let fill = |table: &Table| {
+            let mut frame = leaf.frame;
+            for entry in &table.0[first..first + count] {
+                debug_assert_eq!(F::decode(self.level, load(entry)), Entry::Empty);
+                publish(entry, F::leaf(self.level, Leaf { frame, ..leaf }));
+                frame = frame.offset(bytes);
+            }
+        };
+        fill(self.table);
+        self.replicas().for_each(fill);
+        self.meta.add_populated(count as i16);
+        self.space.charge_pages(count as i64 * account::pages_of(self.level));
+    }
+
+    #[inline]
+    fn write(&self, index: usize, bits: u64) {
+        publish(&self.table.0[index], bits);
+        for replica in self.replicas() {
+            publish(&replica.0[index], bits);
+        }
+    }
+
+    /// Changes a page's entry here and, with the frame that it has there, in all replicas, so that no mark which the hardware sets
+    /// meanwhile is lost. The result is the old entry, with the marks of all.
+    pub(crate) fn change_leaf(&self, index: usize, change: impl Fn(Leaf) -> Leaf) -> Option<Leaf> {
+        let mut old = change_leaf::<F>(&self.table.0[index], self.level, &change)?;
+        for replica in self.replicas() {
+            if let Some(leaf) = change_leaf::<F>(&replica.0[index], self.level, &change) {
+                old.accessed |= leaf.accessed;
+                old.dirty |= leaf.dirty;
+            }
+        }
+        Some(old)
+    }
+
+    /// The same table, to be taken up again while the lock is held.
+    pub(crate) fn keep(&self) -> Kept<'s> {
+        Kept { frame: self.frame, level: self.level, table: self.table, meta: self.meta }
+    }
+
+    /// The other nodes' copies of this table.
+    pub(crate) fn replicas(&self) -> impl Iterator<Item = &'s Table> + use<'a, 's, F, M> {
+        let space = self.space;
+        core::iter::successors(self.meta.replica(), move |&frame| space.meta(frame).replica())
+            .map(move |frame| space.table(frame))
+    }
+
+    /// The table below entry `index`: unshared if others share it, none if the entry is not a table.
+    ///
+    /// `reserve` has a table for the case that it is shared. `range` is what the entry translates.
+    pub(crate) fn enter(
+        &self,
+        index: usize,
+        range: Range<VirtAddr>,
+        reserve: &mut Reserve<'_, M>,
+        flush: &mut Flush<'s, F, M>,
+    ) -> Option<Exclusive<'a, 's, F, M>> {
+        let Entry::Table { frame, stores } = self.get(index) else { return None };
+        let level = self.level.below()?;
+        let meta = self.space.meta(frame);
+        if meta.shares() > 1 {
+            return Some(self.unshare(index, frame, level, range, reserve.take(), flush));
+        }
+        if stores == Stores::Fault {
+            // The last sharer takes it back. Rights only grow, so that a stale translation costs a fault and nothing else.
+            self.show(index, F::table(frame, Stores::Pass));
+        }
+        meta.set_protected(false);
+        self.space.own(frame, level);
+        Some(Exclusive::new(self.space, frame, level))
+    }
+
+    /// As [`enter`](Self::enter), with a new table where the entry is empty.
+    pub(crate) fn enter_or_create(
+        &self,
+        index: usize,
+        range: Range<VirtAddr>,
+        reserve: &mut Reserve<'_, M>,
+        flush: &mut Flush<'s, F, M>,
+    ) -> Option<Exclusive<'a, 's, F, M>> {
+        if self.get(index) == Entry::Empty {
+            let (frame, level) = (reserve.take(), self.level.below()?);
+            self.space.own(frame, level);
+            self.fill(index, F::table(frame, Stores::Pass));
+            return Some(Exclusive::new(self.space, frame, level));
+        }
+        self.enter(index, range, reserve, flush)
+    }
+
+    /// Replaces a shared table by a copy of our own; see the header of [`space`](super).
+    fn unshare(
+        &self,
+        index: usize,
+        shared: Frame,
+        level: Level,
+        range: Range<VirtAddr>,
+        copy: Frame,
+        flush: &mut Flush<'s, F, M>,
+    ) -> Exclusive<'a, 's, F, M> {
+        let space = self.space;
+        let (old, meta) = (space.table(shared), space.meta(shared));
+        let (new, new_meta) = (space.table(copy), space.meta(copy));
+        for (old, new) in old.0.iter().zip(&new.0) {
+            let bits = match F::decode(level, load(old)) {
+                Entry::Empty => continue,
+                Entry::Leaf(_) => {
+                    let leaf = protect_leaf::<F>(old, level);
+                    if let Some(size) = level.page_size() {
+                        space.machine.retain(Page { frame: leaf.frame, size });
+                    }
+                    F::leaf(level, leaf)
+                }
+                Entry::Table { frame, .. } => {
+                    if let Some(below) = level.below() {
+                        space.share_table(frame, below);
+                    }
+                    let bits = F::table(frame, shared_stores::<F>());
+                    publish(old, bits);
+                    bits
+                }
+            };
+            // Relaxed: nobody sees the table before it is published.
+            new.store(bits, Ordering::Relaxed);
+        }
+        meta.set_protected(true);
+        new_meta.add_populated(meta.populated() as i16);
+        space.disown(shared, level);
+        space.own(copy, level);
+        // c of the header: one store.
+        self.show(index, F::table(copy, Stores::Pass));
+        flush.note(range);
+        flush.defer_table(shared, level);
+        Exclusive::new(space, copy, level)
+    }
+}
+
+/// What an entry for a shared table says of stores.
+#[inline]
+pub(crate) const fn shared_stores<F: Format>() -> Stores {
+    match F::SHARE_MODE {
+        ShareMode::TableProtect => Stores::Fault,
+        ShareMode::LeafProtect => Stores::Pass,
+    }
+}
+
+/// Whether a page must be copied before it is written, once two entries refer to it.
+#[inline]
+pub(crate) fn is_copied_on_write(leaf: &Leaf) -> bool {
+    leaf.attributes.sharing == Sharing::Private
+}
+
+/// A leaf as it is when two entries refer to its page.
+#[inline]
+pub(crate) fn protected(leaf: Leaf) -> Leaf {
+    let writable = leaf.attributes.rights.contains(crate::Rights::WRITE);
+    if writable && is_copied_on_write(&leaf) { Leaf { stores: Stores::Fault, ..leaf } } else { leaf }
+}
+
+/// Makes stores to a private page fault. Right for everybody who shares the table. The result is the leaf as it is then.
+fn protect_leaf<F: Format>(entry: &AtomicU64, level: Level) -> Leaf {
+    match change_leaf::<F>(entry, level, protected) {
+        Some(old) => protected(old),
+        None => unreachable!("an entry of a shared table changes to nothing else"),
+    }
+}
+
+/// Changes a leaf, and loses no mark that the hardware sets meanwhile. The result is the old leaf; none if the entry is none.
+pub(crate) fn change_leaf<F: Format>(entry: &AtomicU64, level: Level, change: impl Fn(Leaf) -> Leaf) -> Option<Leaf> {
+    let mut bits = load(entry);
+    loop {
+        let Entry::Leaf(leaf) = F::decode(level, bits) else { return None };
+        let new = F::leaf(level, change(leaf));
+        if new == bits {
+            return Some(leaf);
+        }
+        // AcqRel and Acquire: as `publish` and `load`.
+        match entry.compare_exchange_weak(bits, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return Some(leaf),
+            Err(found) => bits = found,
+        }
+    }
+}
+
+impl<F: Format, M: Machine> Locked<'_, F, M> {
+    /// One more entry is to refer to a table that this space refers to.
+    pub(crate) fn share_table(&self, frame: Frame, level: Level) {
+        let meta = self.meta(frame);
+        meta.add_share();
+        if F::SHARE_MODE == ShareMode::LeafProtect {
+            self.protect_leaves(frame, level);
+        }
+    }
+
+    /// Takes the hardware's right to write from every private page below a table that is being shared.
+    fn protect_leaves(&self, frame: Frame, level: Level) {
+        let meta = self.meta(frame);
+        if meta.is_protected() {
+            return;
+        }
+        let table = self.table(frame);
+        for index in 0..ENTRIES {
+            match F::decode(level, load(&table.0[index])) {
+                Entry::Empty => {}
+                Entry::Leaf(_) => {
+                    change_leaf::<F>(&table.0[index], level, protected);
+                }
+                Entry::Table { frame, .. } => {
+                    if let Some(below) = level.below() {
+                        self.protect_leaves(frame, below);
+                    }
+                }
+            }
+        }
+        meta.set_protected(true);
+    }
+}

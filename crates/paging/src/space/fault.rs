@@ -1,0 +1,217 @@
+//! Page faults.
+
+use super::exclusive::{Exclusive, is_copied_on_write};
+use super::{AddressSpace, Locked, entry_range};
+use crate::address::{Level, PageSize, VirtAddr};
+use crate::attributes::{Rights, Stores};
+use crate::error::FaultError;
+use crate::flush::Flush;
+use crate::format::{Entry, Format, Leaf};
+use crate::machine::{Machine, Node, Page};
+use crate::reserve::Reserve;
+
+/// What an instruction wanted to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// A load.
+    Read,
+    /// A store.
+    Write,
+    /// An instruction fetch.
+    Execute,
+}
+
+impl Access {
+    /// The right that it takes.
+    pub const fn right(self) -> Rights {
+        match self {
+            Self::Read => Rights::READ,
+            Self::Write => Rights::WRITE,
+            Self::Execute => Rights::EXECUTE,
+        }
+    }
+}
+
+/// What became of a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// The access can be made again.
+    Resolved(Resolution),
+    /// Nothing is mapped there: the caller's business.
+    NotMapped,
+    /// The page's rights do not allow it: the caller's business.
+    Denied,
+}
+
+/// How a fault was resolved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Resolution {
+    /// Shared tables that were copied.
+    pub unshared: u32,
+    /// The page was copied.
+    pub copied: bool,
+    /// The page had become this space's own and is written in place from now on.
+    pub reused: bool,
+    /// The node has a page of its own from now on, or the first's if there was no memory ([`AddressSpace::replicate_on_use`]).
+    pub replicated: bool,
+}
+
+impl<F: Format, M: Machine> AddressSpace<F, M> {
+    /// Resolves a fault at `address`, on a CPU of `node`: copies what is shared and is to be written, fetches the node's page where it has waited for that, and sets the marks that this format's CPUs do
+    /// not set. Flushes what it must before it returns.
+    ///
+    /// # Errors
+    ///
+    /// [`FaultError`]; nothing is changed but that a shared table may have been copied.
+    pub fn fault(&self, address: VirtAddr, access: Access, node: Node) -> Result<Fault, FaultError> {
+        if !F::is_valid(address) {
+            return Ok(Fault::NotMapped);
+        }
+        let locked = self.lock();
+        let Some(mapping) = locked.find(address) else { return Ok(Fault::NotMapped) };
+        if !mapping.leaf.attributes.rights.contains(access.right()) {
+            return Ok(Fault::Denied);
+        }
+        let mut flush = self.flush();
+        let replicated = locked.fetch_replica(&mapping, node);
+        let resolution = if access == Access::Write {
+            Resolution { replicated, ..locked.make_own(address, node, &mut flush)? }
+        } else {
+            locked.mark_accessed(address);
+            Resolution { replicated, ..Resolution::default() }
+        };
+        // The right may have been there all the time, or may just have been given: where such a fault leaves the old translation in
+        // the TLB, it must go, or the access faults for ever. A page that was not used yet is in no TLB, nor is one that was just copied.
+        if !F::FAULT_EVICTS && mapping.leaf.accessed && !resolution.copied {
+            flush.note(entry_range(Level::LAST, address));
+        }
+        flush.settle();
+        Ok(Fault::Resolved(resolution))
+    }
+}
+
+impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
+    /// Makes the page at `address` this space's own, so that a store passes where the rights allow it.
+    pub(crate) fn make_own(
+        &self,
+        address: VirtAddr,
+        node: Node,
+        flush: &mut Flush<'s, F, M>,
+    ) -> Result<Resolution, FaultError> {
+        let mut resolution = Resolution::default();
+        // One table for each shared one on the way.
+        let mut reserve = Reserve::new(self.machine, self.shared_above(address), self.home())?;
+        let mut table = self.exclusive_root();
+        while let Entry::Table { frame, .. } = table.get(table.level.index(address)) {
+            resolution.unshared += u32::from(self.meta(frame).shares() > 1);
+            table = descend(&table, address, &mut reserve, flush);
+        }
+        let index = table.level.index(address);
+        let (Entry::Leaf(leaf), Some(size)) = (table.get(index), table.level.page_size()) else {
+            unreachable!("the page was found under the same lock");
+        };
+        let writable = leaf.attributes.rights.contains(Rights::WRITE);
+        // An entry that cannot be written does not tell whether others refer to its page.
+        let must_copy = is_copied_on_write(&leaf) && (leaf.stores == Stores::Fault || !writable);
+        if must_copy && self.machine.is_exclusive(Page { frame: leaf.frame, size }) {
+            resolution.reused = true;
+        } else if must_copy {
+            if !table.copy_page(index, address, size, node, flush) {
+                // No large page is to be had: a part of it will do.
+                if size == PageSize::Small {
+                    return Err(FaultError::NoPage { address });
+                }
+                drop(reserve);
+                self.split_down(address, flush)?;
+                return self.make_own(address, node, flush).map(|rest| Resolution { copied: true, ..rest });
+            }
+            resolution.copied = true;
+        }
+        if writable {
+            table.change_leaf(index, |leaf| Leaf { stores: Stores::Pass, accessed: true, dirty: true, ..leaf });
+        }
+        flush.settle();
+        Ok(resolution)
+    }
+
+    /// How many tables on the way to `address` are shared, those below a shared one included.
+    pub(crate) fn shared_above(&self, address: VirtAddr) -> usize {
+        let (mut table, mut level, mut shared) = (self.root(), F::TOP, 0);
+        while let Entry::Table { frame, .. } = self.entry(table, level, level.index(address)) {
+            let Some(below) = level.below() else { break };
+            shared += usize::from(shared > 0 || self.meta(frame).shares() > 1);
+            (table, level) = (frame, below);
+        }
+        shared
+    }
+
+    /// Splits the large page at `address` into 4 KiB pages, there.
+    fn split_down(&self, address: VirtAddr, flush: &mut Flush<'s, F, M>) -> Result<(), FaultError> {
+        let mut reserve = Reserve::new(self.machine, 2 * F::TOP.number() as usize, self.home())?;
+        let mut table = self.exclusive_root();
+        while table.level > Level::LAST {
+            let index = table.level.index(address);
+            if let Entry::Leaf(_) = table.get(index) {
+                table.split(index, entry_range(table.level, address), &mut reserve, flush);
+            }
+            table = descend(&table, address, &mut reserve, flush);
+        }
+        Ok(())
+    }
+
+    /// Marks the page at `address` as used, as CPUs do that mark by themselves, in a shared table as well.
+    fn mark_accessed(&self, address: VirtAddr) {
+        let (mut table, mut level) = (self.root(), F::TOP);
+        while let Entry::Table { frame, .. } = self.entry(table, level, level.index(address)) {
+            let Some(below) = level.below() else { return };
+            (table, level) = (frame, below);
+        }
+        let entry = &self.table(table).0[level.index(address)];
+        super::exclusive::change_leaf::<F>(entry, level, |leaf| Leaf { accessed: true, ..leaf });
+        let replicas = core::iter::successors(self.meta(table).replica(), |&frame| self.meta(frame).replica());
+        for replica in replicas {
+            let entry = &self.table(replica).0[level.index(address)];
+            super::exclusive::change_leaf::<F>(entry, level, |leaf| Leaf { accessed: true, ..leaf });
+        }
+    }
+}
+
+/// The table below, for one address.
+fn descend<'a, 's, F: Format, M: Machine>(
+    table: &Exclusive<'a, 's, F, M>,
+    address: VirtAddr,
+    reserve: &mut Reserve<'_, M>,
+    flush: &mut Flush<'s, F, M>,
+) -> Exclusive<'a, 's, F, M> {
+    match table.enter(table.level.index(address), entry_range(table.level, address), reserve, flush) {
+        Some(below) => below,
+        None => unreachable!("a table was found there under the same lock"),
+    }
+}
+
+impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
+    /// Puts a copy in the place of a page that others refer to. False if there is no memory for it.
+    fn copy_page(
+        &self,
+        index: usize,
+        address: VirtAddr,
+        size: PageSize,
+        node: Node,
+        flush: &mut Flush<'s, F, M>,
+    ) -> bool {
+        let Entry::Leaf(leaf) = self.get(index) else { return false };
+        let old = Page { frame: leaf.frame, size };
+        // Empty and flushed before it is copied. No CPU of this space may read the old page after another has written the new one; and while the flush
+        // of a fork is not waited for yet, none may store to the old page what the copy would not have.
+        self.hide(index);
+        flush.note(entry_range(self.level, address));
+        flush.settle();
+        let copy = self.space.machine.copy(old, node);
+        let shown = Leaf { frame: copy.unwrap_or(leaf.frame), ..leaf };
+        self.show(index, F::leaf(self.level, shown));
+        if copy.is_some() {
+            self.space.machine.release(old);
+        }
+        copy.is_some()
+    }
+}

@@ -1,0 +1,134 @@
+//! Mapping pages.
+
+use core::ops::{ControlFlow, Range};
+
+use super::exclusive::Exclusive;
+use super::kernel_data::is_kernel_data;
+use super::need::Purpose;
+use super::{AddressSpace, check_range, slots, whole_entries};
+use crate::address::{Frame, PageSize, VirtAddr};
+use crate::attributes::{Attributes, Scope, Sharing, Stores};
+use crate::error::MapError;
+use crate::flush::Flush;
+use crate::format::{Format, Leaf};
+use crate::machine::Machine;
+use crate::reserve::Reserve;
+
+/// Which sizes of pages may be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageSizes {
+    /// The largest to which addresses are aligned, but none above this.
+    UpTo(PageSize),
+    /// This alone.
+    Only(PageSize),
+}
+
+impl PageSizes {
+    fn largest(self) -> PageSize {
+        match self {
+            Self::UpTo(size) | Self::Only(size) => size,
+        }
+    }
+}
+
+impl<F: Format, M: Machine> AddressSpace<F, M> {
+    /// Maps `range` to the physical memory from `first` on.
+    ///
+    /// Each page has one reference more to its memory ([`Machine::retain`] is not called: the caller hands its own over). New pages count as used and
+    /// written. Nothing has to be flushed, since nothing was mapped; CPUs that keep the absence of a translation (RISC-V without Svvptc) may fault once.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`]; nothing is mapped.
+    pub fn map(
+        &self,
+        range: Range<VirtAddr>,
+        first: Frame,
+        attributes: Attributes,
+        sizes: PageSizes,
+    ) -> Result<(), MapError> {
+        check_range::<F>(&range)?;
+        check_map::<F>(first, range.end.0 - range.start.0, attributes)?;
+        let largest = sizes.largest();
+        if let PageSizes::Only(size) = sizes
+            && !(range.start.is_aligned(size) && range.end.is_aligned(size) && first.is_aligned(size))
+        {
+            return Err(MapError::Size { address: range.start, frame: first, size });
+        }
+        // A frame that is not aligned as its address is needs smaller pages.
+        let same_offset = |size: PageSize| (range.start.0 ^ first.address()) & (size.bytes() - 1) == 0;
+        let largest = PageSize::DESCENDING.into_iter().find(|&size| size <= largest && same_offset(size));
+        let largest = largest.unwrap_or(PageSize::Small);
+
+        let locked = self.lock();
+        let mut mapped = Ok(());
+        let _ = locked.walk_in(range.clone(), |mapping| {
+            let address = mapping.address.max(range.start);
+            mapped = Err(MapError::Mapped { address, size: mapping.size });
+            ControlFlow::Break(())
+        });
+        mapped?;
+        let need = locked.need(range.clone(), Purpose::Fill(largest.level()));
+        let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
+        // Unsharing, if any, is all that there is to flush of ours.
+        let mut flush = locked.flush();
+        locked.before_make(range.clone(), &mut flush);
+        let leaf = Leaf { frame: first, attributes, stores: Stores::Pass, accessed: true, dirty: true };
+        let job = Job { start: range.start, leaf, largest };
+        fill(&locked.exclusive_root(), range.clone(), &job, &mut reserve, &mut flush);
+        if is_kernel_data(&attributes) {
+            locked.mark_kernel_data(range);
+        }
+        drop(locked);
+        drop(reserve);
+        flush.settle();
+        Ok(())
+    }
+}
+
+/// Checks that entries can hold these frames and attributes.
+pub(crate) fn check_map<F: Format>(first: Frame, bytes: u64, attributes: Attributes) -> Result<(), MapError> {
+    if first.address().checked_add(bytes).is_none_or(|end| end > F::PHYSICAL_END) {
+        return Err(MapError::Physical { first, bytes, end: F::PHYSICAL_END, format: F::NAME });
+    }
+    if !attributes.rights.is_valid() {
+        return Err(MapError::Rights(attributes.rights));
+    }
+    if attributes.scope == Scope::Global && attributes.sharing == Sharing::Private {
+        return Err(MapError::PrivateGlobal { first });
+    }
+    Ok(())
+}
+
+/// What is being mapped.
+struct Job {
+    /// The address of `leaf.frame`.
+    start: VirtAddr,
+    leaf: Leaf,
+    largest: PageSize,
+}
+
+fn fill<'s, F: Format, M: Machine>(
+    table: &Exclusive<'_, 's, F, M>,
+    range: Range<VirtAddr>,
+    job: &Job,
+    reserve: &mut Reserve<'_, M>,
+    flush: &mut Flush<'s, F, M>,
+) {
+    let level = table.level;
+    let is_leaf = F::has_leaf(level) && level <= job.largest.level();
+    let pages = if is_leaf { whole_entries(level, &range) } else { range.end..range.end };
+    if !pages.is_empty() {
+        let frame = job.leaf.frame.offset(pages.start.0 - job.start.0);
+        let count = (pages.end.0 - pages.start.0) / level.entry_bytes();
+        table.fill_pages(level.index(pages.start), count as usize, Leaf { frame, ..job.leaf });
+    }
+    for part in [range.start..pages.start, pages.end..range.end] {
+        for slot in slots(level, part) {
+            match table.enter_or_create(slot.index, slot.range.clone(), reserve, flush) {
+                Some(below) => fill(&below, slot.range, job, reserve, flush),
+                None => unreachable!("nothing was mapped in the range"),
+            }
+        }
+    }
+}

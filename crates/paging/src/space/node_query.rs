@@ -1,0 +1,50 @@
+//! Reading translations as one node sees them.
+
+use super::{AddressSpace, Locked, Mapping};
+use crate::address::VirtAddr;
+use crate::format::{Entry, Format};
+use crate::machine::{Machine, Node};
+
+impl<F: Format, M: Machine> AddressSpace<F, M> {
+    /// The page that CPUs of `node` find at `address`, by the root that they use ([`root`](Self::root)); none also where the node has yet to get its page
+    /// ([`replicate_on_use`](Self::replicate_on_use)).
+    pub fn query_on(&self, address: VirtAddr, node: Node) -> Option<Mapping> {
+        let locked = self.lock();
+        locked.find_from(locked.root_index(node), address)
+    }
+
+    /// Shows `visit` the page that holds `address` on each of the space's nodes, with the frame that it has there: what is to be written by whoever changes the
+    /// bytes of a replicated page. A frame that several nodes use is shown for the first of them alone.
+    pub fn query_copies(&self, address: VirtAddr, mut visit: impl FnMut(Node, Mapping)) {
+        let locked = self.lock();
+        for (index, (node, _)) in locked.inner.roots.iter().enumerate() {
+            let Some(mapping) = locked.find_from(index, address) else { continue };
+            let is_known = |before: usize| {
+                locked.find_from(before, address).is_some_and(|other| other.leaf.frame == mapping.leaf.frame)
+            };
+            if !(0..index).any(is_known) {
+                visit(*node, mapping);
+            }
+        }
+    }
+}
+
+impl<F: Format, M: Machine> Locked<'_, F, M> {
+    /// The page that holds `address`, from the root of this number on.
+    fn find_from(&self, root: usize, address: VirtAddr) -> Option<Mapping> {
+        if !F::is_valid(address) {
+            return None;
+        }
+        let (mut table, mut level) = (self.inner.roots[root].1, F::TOP);
+        loop {
+            match self.entry(table, level, level.index(address)) {
+                Entry::Empty => return None,
+                Entry::Leaf(leaf) => {
+                    let size = level.page_size()?;
+                    return Some(Mapping { address: address.align_down(size), size, leaf });
+                }
+                Entry::Table { frame, .. } => (table, level) = (frame, level.below()?),
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Changing what may be done with pages.
+
+use core::ops::Range;
+
+use super::exclusive::{Exclusive, is_copied_on_write};
+use super::need::Purpose;
+use super::{AddressSpace, check_range, slots};
+use crate::address::VirtAddr;
+use crate::attributes::{Rights, Stores};
+use crate::error::ChangeError;
+use crate::flush::Flush;
+use crate::format::{Entry, Format, Leaf};
+use crate::machine::{Machine, Page};
+use crate::reserve::Reserve;
+
+impl<F: Format, M: Machine> AddressSpace<F, M> {
+    /// Gives all pages of `range` these rights; large pages that lie in it in part are split, shared tables copied. Gaps are passed over.
+    ///
+    /// A page that gets the right to write while others refer to it is copied by the first store. Pages without rights keep their memory.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Range`], [`ChangeError::NoMemory`], [`ChangeError::Rights`]; [`ChangeError::Replicated`], and for pages that would have to be
+    /// split [`ChangeError::Pinned`]; nothing is changed.
+    pub fn protect(&self, range: Range<VirtAddr>, rights: Rights) -> Result<Flush<'_, F, M>, ChangeError> {
+        check_range::<F>(&range)?;
+        if !rights.is_valid() {
+            return Err(ChangeError::Rights(rights));
+        }
+        let locked = self.lock();
+        locked.refuse_split_at(range.clone())?;
+        if rights.contains(Rights::WRITE) {
+            locked.refuse_replicated(range.clone())?;
+        }
+        let need = locked.need(range.clone(), Purpose::Change);
+        let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
+        let mut flush = self.flush();
+        change(&locked.exclusive_root(), range.clone(), rights, &mut reserve, &mut flush);
+        if rights.contains(Rights::WRITE) {
+            locked.mark_kernel_data(range);
+        }
+        Ok(flush)
+    }
+}
+
+fn change<'s, F: Format, M: Machine>(
+    table: &Exclusive<'_, 's, F, M>,
+    range: Range<VirtAddr>,
+    rights: Rights,
+    reserve: &mut Reserve<'_, M>,
+    flush: &mut Flush<'s, F, M>,
+) {
+    for slot in slots(table.level, range) {
+        match table.get(slot.index) {
+            Entry::Empty => continue,
+            Entry::Leaf(_) if slot.whole => {
+                table.set_rights(slot.index, slot.range, rights, flush);
+                continue;
+            }
+            Entry::Leaf(_) => table.split(slot.index, slot.range.clone(), reserve, flush),
+            Entry::Table { .. } => {}
+        }
+        if let Some(below) = table.enter(slot.index, slot.range.clone(), reserve, flush) {
+            change(&below, slot.range, rights, reserve, flush);
+        }
+    }
+}
+
+impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
+    /// Gives a page these rights, here and in all replicas. The result is the page as it was, with the marks of all.
+    pub(crate) fn set_rights(
+        &self,
+        index: usize,
+        range: Range<VirtAddr>,
+        rights: Rights,
+        flush: &mut Flush<'s, F, M>,
+    ) -> Option<Leaf> {
+        let (size, machine) = (self.level.page_size()?, self.space.machine);
+        let with_rights = |leaf: Leaf| {
+            let attributes = crate::Attributes { rights, ..leaf.attributes };
+            let leaf = Leaf { attributes, ..leaf };
+            // While the page could not be written, its references may have become more without a trace in the entry.
+            let alone = !is_copied_on_write(&leaf) || machine.is_exclusive(Page { frame: leaf.frame, size });
+            let copied = rights.contains(Rights::WRITE) && !alone;
+            Leaf { stores: if copied { Stores::Fault } else { Stores::Pass }, ..leaf }
+        };
+        let old = self.change_leaf(index, with_rights)?;
+        // Rights that only grow need no flush: a stale translation faults, and the fault finds nothing to do.
+        if !rights.contains(old.attributes.rights) {
+            flush.note_leaf(range);
+        }
+        Some(old)
+    }
+}

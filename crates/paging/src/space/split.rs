@@ -1,0 +1,170 @@
+//! Large pages into small ones, and back.
+
+use core::ops::Range;
+
+use super::exclusive::{Exclusive, publish};
+use super::kernel_data::is_kernel_data;
+use super::need::Purpose;
+use super::{AddressSpace, check_range, slots};
+use crate::address::{ENTRIES, Level, PageSize, VirtAddr};
+use crate::attributes::Stores;
+use crate::error::ChangeError;
+use crate::flush::Flush;
+use crate::format::{Entry, Format, Leaf};
+use crate::machine::{Machine, Page};
+use crate::reserve::Reserve;
+
+impl<F: Format, M: Machine> AddressSpace<F, M> {
+    /// Makes every page of `range` one of 4 KiB. What is translated stays the same.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Range`], [`ChangeError::NoMemory`], and for large pages [`ChangeError::Pinned`], [`ChangeError::Replicated`]; nothing is changed.
+    pub fn split(&self, range: Range<VirtAddr>) -> Result<Flush<'_, F, M>, ChangeError> {
+        check_range::<F>(&range)?;
+        let locked = self.lock();
+        locked.refuse_split_within(range.clone())?;
+        let need = locked.need(range.clone(), Purpose::Small);
+        let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
+        let mut flush = self.flush();
+        split_all(&locked.exclusive_root(), range, &mut reserve, &mut flush);
+        Ok(flush)
+    }
+
+    /// Makes the 512 pages from `address` on one page of the next size, if they lie in one piece of memory, have the same
+    /// attributes, and nobody shares them. False if they do not.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Range`], [`ChangeError::NoMemory`].
+    pub fn merge(&self, address: VirtAddr, into: PageSize) -> Result<bool, ChangeError> {
+        let range = address..VirtAddr(address.0.saturating_add(into.bytes()));
+        check_range::<F>(&range)?;
+        let level = into.level();
+        if !address.is_aligned(into) || into == PageSize::Small {
+            return Ok(false);
+        }
+        let locked = self.lock();
+        let need = locked.need(range.clone(), Purpose::Change);
+        let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
+        let mut flush = self.flush();
+        let mut table = locked.exclusive_root();
+        while table.level > level {
+            let index = table.level.index(address);
+            let Some(below) = table.enter(index, range.clone(), &mut reserve, &mut flush) else { return Ok(false) };
+            table = below;
+        }
+        let index = level.index(address);
+        let Some(below) = table.enter(index, range.clone(), &mut reserve, &mut flush) else { return Ok(false) };
+        // Replicas have other frames.
+        if below.meta.replica().is_some() || below.meta.pinned() > 0 {
+            return Ok(false);
+        }
+        let Some(mut leaf) = one_piece(&below, into) else { return Ok(false) };
+        let page = Page { frame: leaf.frame, size: into };
+        if !locked.machine.merge(page) {
+            return Ok(false);
+        }
+        // On every format: marks that are set in the table until the flush are collected behind it.
+        table.hide(index);
+        flush.note(range);
+        flush.settle();
+        for entry in 0..ENTRIES {
+            if let Entry::Leaf(part) = below.take(entry) {
+                leaf.accessed |= part.accessed;
+                leaf.dirty |= part.dirty;
+            }
+        }
+        table.show(index, F::leaf(level, leaf));
+        // Its entries are gone, so that this gives back the table alone.
+        locked.disown(below.frame, below.level);
+        flush.defer_table(below.frame, below.level);
+        drop(locked);
+        flush.finish();
+        Ok(true)
+    }
+}
+
+/// The large page that the small ones of a table are together.
+fn one_piece<F: Format, M: Machine>(table: &Exclusive<'_, '_, F, M>, into: PageSize) -> Option<Leaf> {
+    let Entry::Leaf(first) = table.get(0) else { return None };
+    let part = table.level.entry_bytes();
+    let fits = (0..ENTRIES).all(|index| match table.get(index) {
+        Entry::Leaf(leaf) => {
+            leaf.frame.address() == first.frame.address() + index as u64 * part
+                && leaf.attributes == first.attributes
+                && leaf.stores == Stores::Pass
+        }
+        Entry::Empty | Entry::Table { .. } => false,
+    });
+    (fits && first.frame.is_aligned(into)).then_some(first)
+}
+
+fn split_all<'s, F: Format, M: Machine>(
+    table: &Exclusive<'_, 's, F, M>,
+    range: Range<VirtAddr>,
+    reserve: &mut Reserve<'_, M>,
+    flush: &mut Flush<'s, F, M>,
+) {
+    if table.level == Level::LAST {
+        return;
+    }
+    for slot in slots(table.level, range) {
+        if let Entry::Leaf(_) = table.get(slot.index) {
+            table.split(slot.index, slot.range.clone(), reserve, flush);
+        }
+        // There is nothing to split in a table of pages, which may stay shared.
+        if table.level.below() == Some(Level::LAST) {
+            continue;
+        }
+        if let Some(below) = table.enter(slot.index, slot.range.clone(), reserve, flush) {
+            split_all(&below, slot.range, reserve, flush);
+        }
+    }
+}
+
+impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
+    /// Makes the large page of entry `index` a table of pages of the size below, here and in all replicas.
+    pub(crate) fn split(
+        &self,
+        index: usize,
+        range: Range<VirtAddr>,
+        reserve: &mut Reserve<'_, M>,
+        flush: &mut Flush<'s, F, M>,
+    ) {
+        let (Entry::Leaf(leaf), Some(below), Some(size)) =
+            (self.get(index), self.level.below(), self.level.page_size())
+        else {
+            return;
+        };
+        if F::BREAK_BEFORE_MAKE {
+            self.hide(index);
+            flush.note(range.clone());
+            flush.settle();
+        }
+        // Marks that the hardware sets in the large entry until it is replaced are taken over pessimistically: the parts count as marked
+        // if the whole does, and where the entry was still in use until now, as marked in any case.
+        let in_use = !F::BREAK_BEFORE_MAKE;
+        let writable = leaf.attributes.rights.contains(crate::Rights::WRITE);
+        let leaf = Leaf {
+            accessed: leaf.accessed || F::MARKS_ACCESSED && in_use,
+            dirty: leaf.dirty || F::MARKS_DIRTY && in_use && writable,
+            ..leaf
+        };
+        let frame = reserve.take();
+        let table = self.space.table(frame);
+        for (part, entry) in table.0.iter().enumerate() {
+            let frame = leaf.frame.offset(part as u64 * below.entry_bytes());
+            publish(entry, F::leaf(below, Leaf { frame, ..leaf }));
+        }
+        self.space.meta(frame).add_populated(ENTRIES as i16);
+        if is_kernel_data(&leaf.attributes) {
+            self.space.meta(frame).set_must_not_fault();
+        }
+        self.space.machine.split(Page { frame: leaf.frame, size });
+        // The pages are charged already.
+        self.space.own_unfilled(frame);
+        self.show(index, F::table(frame, Stores::Pass));
+        flush.note(range);
+    }
+}

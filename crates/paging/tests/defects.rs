@@ -1,0 +1,213 @@
+//! One test for each defect that the random operations, or reading, have found.
+
+mod common;
+
+use std::cell::Cell;
+
+use common::mutant::{Event, Mutant};
+use common::scene::*;
+use palimpsest_paging::format::{AArch64, Sv39, X86_64};
+use palimpsest_paging::sim::{Computer, Config, Hardware};
+use palimpsest_paging::*;
+
+fn computer<F: Hardware>() -> Computer {
+    Computer::new::<F>(Config::default())
+}
+
+/// Where a fault leaves the old translation in the TLB, rights that were given without a flush would never be seen.
+fn new_rights_are_seen<F: Hardware>() {
+    let computer = computer::<F>();
+    let space = space::<F, _>(&computer, ShareTables::Last, 1);
+    fill(&space, 0..1, Rights::READ, PageSize::Small);
+    run_on(&space, 0);
+    run_on(&space, 1);
+    load(&space, 0, page(0));
+    load(&space, 1, page(0));
+    space.protect(pages(0..1), RW).unwrap().finish();
+    store(&space, 0, page(0), 1);
+    store(&space, 1, page(0), 2);
+    space.protect(pages(0..1), Rights::all()).unwrap().finish();
+    for _ in 0..2 {
+        if computer.load(1, page(0), Access::Execute).is_err() {
+            space.fault(page(0), Access::Execute, Node(0)).unwrap();
+        }
+    }
+    assert_eq!(computer.load(1, page(0), Access::Execute), Ok(2));
+    // The last sharer takes a table back, which CPUs remember as one that lets no store pass.
+    let (child, flush) = space.fork(SpaceId(2)).unwrap();
+    flush.finish();
+    load(&space, 1, page(0));
+    drop(child);
+    store(&space, 0, page(0), 3);
+    store(&space, 1, page(0), 4);
+    finish(&computer, vec![space]);
+}
+
+#[test]
+fn rights_that_grow_without_a_flush_are_seen() {
+    new_rights_are_seen::<X86_64>();
+    new_rights_are_seen::<AArch64>();
+    new_rights_are_seen::<Sv39>();
+}
+
+/// CPU 0 may store to a page of the parent until the fork's flush is waited for. If CPU 1 copies that page meanwhile, the store must be in the copy.
+fn no_store_is_lost<F: Hardware>() {
+    let computer = computer::<F>();
+    let stored = Cell::new(109);
+    let is_on = Cell::new(false);
+    let watch = |event| {
+        if is_on.get() && event == Event::Dispatch && computer.store(0, page(0), 7).is_ok() {
+            stored.set(7);
+        }
+    };
+    let machine = Mutant { computer: &computer, mistake: None, watch: Some(&watch) };
+    let parent = space::<F, _>(machine, ShareTables::Last, 1);
+    fill(&parent, 0..1, RW, PageSize::Small);
+    run_on(&parent, 0);
+    run_on(&parent, 1);
+    store(&parent, 0, page(0), 109);
+    let (child, flush) = parent.fork(SpaceId(2)).unwrap();
+    is_on.set(true);
+    parent.fault(page(0), Access::Write, Node(0)).unwrap();
+    is_on.set(false);
+    assert_eq!(load(&parent, 1, page(0)), stored.get());
+    assert_eq!(stored.get(), 7, "the store passed, since no flush was waited for");
+    flush.finish();
+    finish(&computer, vec![parent, child]);
+}
+
+#[test]
+fn a_store_until_the_flush_of_a_fork_is_not_lost() {
+    no_store_is_lost::<X86_64>();
+    no_store_is_lost::<AArch64>();
+    no_store_is_lost::<Sv39>();
+}
+
+/// The source's last pages leave their table, which is taken away, and then pages arrive there.
+#[test]
+fn a_move_brings_back_a_table_that_it_has_emptied() {
+    let computer = computer::<X86_64>();
+    let space = space::<X86_64, _>(&computer, ShareTables::Last, 1);
+    fill(&space, 768..1280, RW, PageSize::Small);
+    space.remap(pages(768..1280), page(256)).unwrap().finish();
+    run_on(&space, 0);
+    assert_eq!((load(&space, 0, page(256)), load(&space, 0, page(767))), (868, 1379));
+    finish(&computer, vec![space]);
+}
+
+/// A move needs tables for what is there, and not for the length of the range.
+#[test]
+fn a_move_of_little_in_a_large_range_reserves_little() {
+    let computer = computer::<X86_64>();
+    let space = space::<X86_64, _>(&computer, ShareTables::Last, 2);
+    fill(&space, 512..513, RW, PageSize::Small);
+    let before = computer.counts().tables_allocated;
+    space.remap(pages(0..1 << 18), page(1 << 18)).unwrap().finish();
+    assert!(computer.counts().tables_allocated - before <= 4);
+    finish(&computer, vec![space]);
+}
+
+/// Counts of pins are of all pages below, which can be very many.
+#[test]
+fn many_pins_are_counted() {
+    let computer = computer::<X86_64>();
+    let space = space::<X86_64, _>(&computer, ShareTables::Last, 1);
+    fill(&space, 0..2, RW, PageSize::Small);
+    for n in 0..1 << 16 {
+        space.pin(page(n % 2), Node(0)).unwrap();
+    }
+    assert_eq!(space.unmap(pages(0..1)).map(|_| ()), Err(ChangeError::Pinned { address: page(0) }));
+    let frame = space.query(page(0)).unwrap().leaf.frame;
+    let (child, flush) = space.fork(SpaceId(2)).unwrap();
+    flush.finish();
+    assert_ne!(child.query(page(0)).unwrap().leaf.frame, frame);
+    for n in 0..1 << 16 {
+        space.unpin(page(n % 2)).unwrap();
+    }
+    finish(&computer, vec![space, child]);
+}
+
+/// Tables of pages need not be copied for a split of large pages elsewhere.
+#[test]
+fn a_split_copies_no_table_of_pages() {
+    let computer = computer::<X86_64>();
+    let parent = space::<X86_64, _>(&computer, ShareTables::Last, 1);
+    fill(&parent, 0..8, RW, PageSize::Small);
+    fill(&parent, 512..1024, RW, PageSize::Large);
+    let (child, flush) = parent.fork(SpaceId(2)).unwrap();
+    flush.finish();
+    let before = computer.live_tables();
+    child.split(pages(0..1024)).unwrap().finish();
+    assert_eq!(computer.live_tables(), before + 1);
+    assert_eq!(child.query(page(600)).unwrap().size, PageSize::Small);
+    finish(&computer, vec![parent, child]);
+}
+
+/// 2 MiB by large pages take no table for small ones, and a giant page none at all.
+#[test]
+fn large_pages_reserve_no_tables_below() {
+    let computer = Computer::new::<X86_64>(Config { frames: 1 << 20, ..Config::default() });
+    let space = space::<X86_64, _>(&computer, ShareTables::Last, 1);
+    let before = computer.counts().tables_allocated;
+    fill(&space, 0..1 << 18, RW, PageSize::Giant);
+    assert_eq!(computer.counts().tables_allocated - before, 1);
+    let (child, flush) = space.fork(SpaceId(2)).unwrap();
+    flush.finish();
+    run_on(&child, 0);
+    computer.refuse(0..1);
+    store(&child, 0, page(5), 3);
+    computer.refuse(0..0);
+    run_on(&space, 1);
+    assert_eq!((load(&space, 1, page(5)), load(&child, 0, page(5)), load(&child, 0, page(6))), (105, 3, 106));
+    finish(&computer, vec![space, child]);
+}
+
+/// Arm ARM D8.16.1: an entry whose page gets another size or frame is empty, and flushed, in between.
+#[test]
+fn entries_are_broken_before_they_are_made() {
+    let computer = computer::<AArch64>();
+    let root = Cell::new(None);
+    let broken = Cell::new(0);
+    let watch = |event| {
+        if let (Event::Dispatch, Some(root)) = (event, root.get()) {
+            // A CPU that remembers nothing.
+            computer.switch(1, Some((SpaceId(9), root)));
+            broken.set(broken.get() + u32::from(computer.load(1, page(5), Access::Read).is_err()));
+            computer.switch(1, None);
+        }
+    };
+    let machine = Mutant { computer: &computer, mistake: None, watch: Some(&watch) };
+    let space = space::<AArch64, _>(machine, ShareTables::Last, 1);
+    fill(&space, 0..512, RW, PageSize::Large);
+    root.set(Some(space.root(Node(0))));
+    space.split(pages(0..512)).unwrap().finish();
+    assert_eq!(broken.replace(0), 1, "split");
+    assert_eq!(space.merge(page(0), PageSize::Large), Ok(true));
+    assert_eq!(broken.replace(0), 1, "merge");
+    let (child, flush) = space.fork(SpaceId(2)).unwrap();
+    flush.finish();
+    run_on(&space, 0);
+    broken.set(0);
+    assert!(store(&space, 0, page(5), 1).copied);
+    assert_eq!(broken.replace(0), 1, "copy");
+    root.set(None);
+    finish(&computer, vec![space, child]);
+}
+
+/// A page is single in a table that nodes have copies of, and was written by a CPU of the second: the first's entry has no mark.
+#[test]
+fn a_child_with_replicas_keeps_marks_of_all_nodes() {
+    let computer = Computer::new::<X86_64>(Config { nodes: 2, ..Config::default() });
+    let parent = space::<X86_64, _>(&computer, ShareTables::Last, 2);
+    fill(&parent, 0..1, RW, PageSize::Small);
+    fill(&parent, 1..2, Rights::READ, PageSize::Small);
+    parent.replicate(pages(0..2)).unwrap().1.finish();
+    parent.take_marks(pages(0..2), Mark::Dirty, |_| ()).unwrap().finish();
+    run_on(&parent, 1);
+    store(&parent, 1, page(0), 1);
+    let options = ForkOptions { replicas: ChildReplicas::Inherited, ..ForkOptions::default() };
+    let (child, flush) = parent.fork_with(SpaceId(2), options).unwrap();
+    flush.finish();
+    assert_eq!(child.count_marked(pages(0..2), Mark::Dirty), Ok(1));
+    finish(&computer, vec![parent, child]);
+}

@@ -1,0 +1,121 @@
+//! The protocol of the header of `space/mod.rs` on a table of one entry that is loom's too: what walkers may read while tables are copied, written and freed.
+
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+/// Entries are a cell here, so that one who writes while another reads is found; in the crate only a table's last sharer writes.
+struct Table {
+    shares: AtomicU32,
+    entry: UnsafeCell<u32>,
+    freed: AtomicU32,
+}
+
+// SAFETY: loom checks each access to the cell.
+unsafe impl Sync for Table {}
+
+impl Table {
+    fn new(shares: u32) -> Self {
+        Self { shares: AtomicU32::new(shares), entry: UnsafeCell::new(1), freed: AtomicU32::new(0) }
+    }
+
+    fn read(&self) -> u32 {
+        // SAFETY: loom reports a store at the same time.
+        self.entry.with(|entry| unsafe { *entry })
+    }
+
+    fn write(&self, value: u32) {
+        // SAFETY: loom reports another access at the same time.
+        self.entry.with_mut(|entry| unsafe { *entry = value });
+    }
+
+    fn drop_share(&self) {
+        if self.shares.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.write(0);
+            self.freed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Two spaces that share table 0; table n + 1 is what space n copies it to.
+struct World {
+    tables: [Table; 3],
+    above: [AtomicUsize; 2],
+    /// Held by a CPU of each space from a walk's first step to its last; a flush waits for it.
+    walks: [Mutex<()>; 2],
+}
+
+impl World {
+    /// A change by a space, under its lock, of which each has one thread.
+    fn change(&self, space: usize) {
+        let shared = &self.tables[0];
+        if shared.shares.load(Ordering::Acquire) > 1 {
+            let copy = &self.tables[space + 1];
+            copy.write(shared.read() + 1 + space as u32);
+            self.above[space].store(space + 1, Ordering::Release);
+            drop(self.walks[space].lock().unwrap());
+            shared.drop_share();
+        } else {
+            // Entries are single words, which the space's own CPUs may read at the same time; a cell is none.
+            let _words = self.walks[space].lock().unwrap();
+            shared.write(2 + space as u32);
+        }
+    }
+
+    /// A space ends; no CPU runs it.
+    fn end(&self) {
+        self.tables[0].drop_share();
+    }
+
+    /// What a CPU of the space reads.
+    fn walk(&self, space: usize) -> u32 {
+        let _walking = self.walks[space].lock().unwrap();
+        self.tables[self.above[space].load(Ordering::Acquire)].read()
+    }
+
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            tables: [Table::new(2), Table::new(1), Table::new(1)],
+            above: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            walks: [Mutex::new(()), Mutex::new(())],
+        })
+    }
+}
+
+#[test]
+fn a_table_is_written_by_its_last_sharer_when_nobody_walks_it() {
+    loom::model(|| {
+        let world = World::new();
+        let one = thread::spawn({
+            let world = world.clone();
+            move || world.change(0)
+        });
+        let walker = thread::spawn({
+            let world = world.clone();
+            move || world.walk(0)
+        });
+        world.change(1);
+        one.join().unwrap();
+        let seen = walker.join().unwrap();
+        assert!(seen == 1 || seen == 2, "old or new, and never the other space's: {seen}");
+        let both = world.above.iter().all(|above| above.load(Ordering::Relaxed) != 0);
+        assert_eq!(world.tables[0].freed.load(Ordering::Relaxed), u32::from(both), "copied twice, and freed once");
+    });
+}
+
+#[test]
+fn a_space_that_ends_leaves_its_table_to_the_other() {
+    loom::model(|| {
+        let world = World::new();
+        let one = thread::spawn({
+            let world = world.clone();
+            move || world.end()
+        });
+        world.change(1);
+        one.join().unwrap();
+        assert_eq!(world.walk(1), 3);
+        let copied = world.above[1].load(Ordering::Relaxed) != 0;
+        assert_eq!(world.tables[0].freed.load(Ordering::Relaxed), u32::from(copied));
+    });
+}

@@ -1,0 +1,61 @@
+//! Random operations on families of spaces, for every format and way of sharing, against a plain model.
+//!
+//! `PALIMPSEST_PAGING_OPERATIONS` is how many in all (60 000 if it is not set), `PALIMPSEST_PAGING_SEED` where chance starts; a message names a seed, and
+//! `PALIMPSEST_PAGING_FAMILY`, that seed less the first, leaves out all families before.
+
+use palimpsest_paging::format::{AArch64, AArch64Upper, Sv39, Sv48, X86_64, X86_64La57};
+use palimpsest_paging::sim::trial::{Case, run};
+use palimpsest_paging::sim::{Delivery, Hardware};
+use palimpsest_paging::{Accounting, Level, Options, ShareTables};
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+}
+
+const SHARES: [ShareTables; 4] =
+    [ShareTables::None, ShareTables::Last, ShareTables::UpTo(Level::new(2)), ShareTables::UpTo(Level::new(3))];
+
+fn all_ways<F: Hardware>() {
+    const FORMATS: u64 = 6;
+    // A family lives for this many operations.
+    const LIFE: u64 = 2000;
+    let first = number("PALIMPSEST_PAGING_SEED", 1);
+    let families = (number("PALIMPSEST_PAGING_OPERATIONS", 60_000) / FORMATS).div_ceil(LIFE).max(1);
+    for family in number("PALIMPSEST_PAGING_FAMILY", 0)..families {
+        let of = |n: u64, count: u64| (n % count) as usize;
+        let case = Case {
+            options: Options {
+                share: SHARES[of(family, 4)],
+                accounting: [Accounting::Exact, Accounting::Deferred][of(family / 4, 2)],
+            },
+            nodes: 1 + of(family, 3),
+            delivery: [Delivery::Late, Delivery::Random, Delivery::AtOnce][of(family / 2, 3)],
+            seed: first + family,
+            operations: LIFE as usize,
+            compare_every: if families > 1000 { 500 } else { 100 },
+            refuse_every: if families > 1000 { 64 } else { 16 },
+        };
+        run::<F>(case);
+    }
+    println!("{}: {} operations on {families} families", F::NAME, families * LIFE);
+}
+
+macro_rules! formats {
+    ($($name:ident: $format:ty;)*) => {$(
+        #[test]
+        fn $name() {
+            all_ways::<$format>();
+        }
+    )*};
+}
+
+formats! {
+    x86_64: X86_64;
+    x86_64_la57: X86_64La57;
+    aarch64: AArch64;
+    aarch64_upper: AArch64Upper;
+    sv39: Sv39;
+    sv48: Sv48;
+}

@@ -1,0 +1,77 @@
+//! One CPU: its number, waiting, and starting others.
+
+use core::arch::asm;
+
+use super::{interrupts, layout, trap};
+
+/// PSCI (Arm DEN 0022), 5.1.4: CPU_ON for 64-bit callers.
+const CPU_ON: u64 = 0xc400_0003;
+
+unsafe extern "C" {
+    /// `start` in `boot.s`.
+    #[link_name = "start"]
+    static boot_start: [u8; 0];
+    static boot_cpu: [u8; 0];
+    static boot_stack: [u8; 0];
+}
+
+/// Makes this CPU number `number`.
+pub(crate) fn init(number: usize) {
+    // SAFETY: the register is for software, and `number` alone reads it.
+    unsafe { asm!("msr tpidr_el1, {}", in(reg) number, options(nostack, preserves_flags)) };
+    trap::init();
+    interrupts::init(number);
+}
+
+/// The number of this CPU.
+pub(crate) fn number() -> usize {
+    let number;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, tpidr_el1", out(reg) number, options(nostack, nomem, preserves_flags)) };
+    number
+}
+
+/// Starts CPU `number` at `cpu_main`, on a stack that ends at `stack_end`.
+pub(crate) fn start(number: usize, stack_end: u64) {
+    let place = |symbol: *const [u8; 0]| (layout::PHYSICAL_MAP + symbol as u64) as *mut u64;
+    // SAFETY: the boot code's variable; CPUs are started one after the other.
+    unsafe { place(&raw const boot_cpu).write_volatile(number as u64) };
+    // SAFETY: as above.
+    unsafe { place(&raw const boot_stack).write_volatile(stack_end) };
+    let result: i64;
+    // SAFETY: starts a CPU that is off, at the boot code.
+    unsafe {
+        asm!(
+            "dsb sy",
+            "hvc #0",
+            inlateout("x0") CPU_ON => result,
+            in("x1") number as u64,
+            in("x2") &raw const boot_start,
+            in("x3") 0_u64,
+            clobber_abi("C"),
+        );
+    }
+    assert_eq!(result, 0, "CPU {number} does not start");
+}
+
+/// Waits for an interrupt, with interrupts off before and after. WFI ends for those that are off too.
+pub(crate) fn halt() {
+    // SAFETY: the handlers keep to their own data.
+    unsafe { asm!("dsb sy", "wfi", "msr daifclr, #2", "isb", "msr daifset, #2", options(nostack)) };
+}
+
+/// Runs `body` with interrupts on.
+pub(crate) fn with_interrupts<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: the handlers keep to their own data.
+    unsafe { asm!("msr daifclr, #2", options(nostack)) };
+    let result = body();
+    // SAFETY: only delays interrupts.
+    unsafe { asm!("msr daifset, #2", options(nostack)) };
+    result
+}
+
+/// Drops what this CPU has fetched.
+pub(crate) fn serialize() {
+    // SAFETY: a barrier.
+    unsafe { asm!("isb", options(nostack, preserves_flags)) };
+}

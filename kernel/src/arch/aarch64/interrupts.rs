@@ -1,0 +1,75 @@
+//! The interrupt controller, a GICv2 (Arm IHI 0048B), of which software-generated interrupts are all that is used.
+
+use core::arch::asm;
+
+use super::layout;
+
+/// What one CPU tells another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Call {
+    /// A flush is waiting.
+    Flush,
+    /// Drop what was fetched.
+    Synchronize,
+    /// There is work.
+    Wake,
+}
+
+/// Interrupts of calls.
+const FLUSH: u32 = 0;
+const SYNCHRONIZE: u32 = 1;
+const WAKE: u32 = 2;
+
+// Where QEMU's `virt` has it (hw/arm/virt.c). Registers of the distributor: 4.1.2, of a CPU's interface: 4.1.3.
+const DISTRIBUTOR: u64 = layout::PHYSICAL_MAP + 0x0800_0000;
+const DISTRIBUTOR_CONTROL: u64 = DISTRIBUTOR;
+const SET_ENABLE: u64 = DISTRIBUTOR + 0x100;
+const GENERATE: u64 = DISTRIBUTOR + 0xf00;
+const INTERFACE: u64 = layout::PHYSICAL_MAP + 0x0801_0000;
+const INTERFACE_CONTROL: u64 = INTERFACE;
+const PRIORITY_MASK: u64 = INTERFACE + 4;
+const ACKNOWLEDGE: u64 = INTERFACE + 0xc;
+const END: u64 = INTERFACE + 0x10;
+
+fn write(register: u64, value: u32) {
+    // SAFETY: a register of the controller, mapped as a device.
+    unsafe { (register as *mut u32).write_volatile(value) };
+}
+
+/// Switches the controller on for this CPU.
+pub(super) fn init(cpu: usize) {
+    if cpu == 0 {
+        write(DISTRIBUTOR_CONTROL, 1);
+    }
+    // The first 16, which each CPU has for its own.
+    write(SET_ENABLE, 0xffff);
+    write(PRIORITY_MASK, 0xff);
+    write(INTERFACE_CONTROL, 1);
+}
+
+/// Interrupts `cpu`.
+pub(crate) fn send(cpu: usize, call: Call) {
+    let interrupt = match call {
+        Call::Flush => FLUSH,
+        Call::Synchronize => SYNCHRONIZE,
+        Call::Wake => WAKE,
+    };
+    // What the call is about, entries of tables too, is in memory before it arrives.
+    // SAFETY: a barrier.
+    unsafe { asm!("dsb ishst", options(nostack, preserves_flags)) };
+    write(GENERATE, 1 << (16 + cpu) | interrupt);
+}
+
+/// The call that is pending, acknowledged.
+pub(super) fn take() -> Option<Call> {
+    // SAFETY: takes the interrupt, which is what this is for.
+    let acknowledged = unsafe { (ACKNOWLEDGE as *const u32).read_volatile() };
+    let call = match acknowledged & 0x3ff {
+        FLUSH => Call::Flush,
+        SYNCHRONIZE => Call::Synchronize,
+        WAKE => Call::Wake,
+        _ => return None,
+    };
+    write(END, acknowledged);
+    Some(call)
+}

@@ -1,0 +1,14 @@
+//! AArch64, on QEMU's `virt` with a GICv2.
+
+pub(crate) mod console;
+pub(crate) mod cpu;
+pub(crate) mod interrupts;
+pub(crate) mod layout;
+pub(crate) mod mmu;
+pub(crate) mod patch;
+pub(crate) mod probe;
+mod trap;
+pub(crate) mod user;
+
+core::arch::global_asm!(include_str!("boot.s"));
+core::arch::global_asm!(include_str!("trap.s"));

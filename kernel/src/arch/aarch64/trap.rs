@@ -1,0 +1,68 @@
+//! Exceptions out of the kernel itself: calls of other CPUs, and probes.
+
+use core::arch::asm;
+
+use super::{interrupts, probe, user};
+
+/// What `trap.s` saves.
+#[derive(Debug)]
+#[repr(C)]
+struct Frame {
+    registers: [u64; 31],
+    instruction: u64,
+    state: u64,
+    unused: u64,
+}
+
+/// Kinds of exceptions that `trap.s` tells apart; others are not expected.
+pub(super) const SYNCHRONOUS: u64 = 0;
+pub(super) const INTERRUPT: u64 = 1;
+
+/// Classes of synchronous exceptions: Arm ARM D19.2.37.
+pub(super) const CALL: u64 = 0x15;
+pub(super) const FETCH_FROM_USER: u64 = 0x20;
+const FETCH_FROM_KERNEL: u64 = 0x21;
+pub(super) const ACCESS_FROM_USER: u64 = 0x24;
+const ACCESS_FROM_KERNEL: u64 = 0x25;
+
+unsafe extern "C" {
+    static trap_vectors: [u8; 0];
+}
+
+/// Lets exceptions go to `trap.s`.
+pub(super) fn init() {
+    // SAFETY: the vectors handle every exception.
+    unsafe { asm!("msr vbar_el1, {}", "isb", in(reg) &raw const trap_vectors, options(nostack, preserves_flags)) };
+}
+
+/// Why the last synchronous exception was taken: its class, and the rest.
+pub(super) fn syndrome() -> (u64, u64) {
+    let syndrome: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, esr_el1", out(reg) syndrome, options(nostack, nomem, preserves_flags)) };
+    (syndrome >> 26, syndrome & 0x1ff_ffff)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kernel_trap(frame: &mut Frame, kind: u64) {
+    let (class, rest) = syndrome();
+    match (kind, class) {
+        (INTERRUPT, _) => {
+            if let Some(call) = interrupts::take() {
+                crate::cpu::take_call(call);
+                return;
+            }
+        }
+        (SYNCHRONOUS, FETCH_FROM_KERNEL | ACCESS_FROM_KERNEL) => {
+            if let Some(next) = probe::recover(frame.instruction, user::fault_address()) {
+                frame.instruction = next;
+                return;
+            }
+        }
+        _ => {}
+    }
+    let address = user::fault_address();
+    panic!(
+        "an exception of kind {kind}, class {class:#x} ({rest:#x}), in the kernel, at address {address:#x}: {frame:#x?}"
+    );
+}

@@ -1,0 +1,10 @@
+//! What differs between architectures. The same names for each.
+
+#[cfg_attr(target_arch = "x86_64", path = "x86_64/mod.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64/mod.rs")]
+mod isa;
+
+pub(crate) use isa::{console, cpu, interrupts, layout, mmu, patch, probe, user};
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("there is no kernel for this architecture");

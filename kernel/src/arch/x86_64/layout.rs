@@ -1,0 +1,19 @@
+//! Where things are. Fixed by `link.ld`, `boot.s` and QEMU's command line (see README.md).
+
+/// The first physical address of memory.
+pub(crate) const RAM_BASE: u64 = 0;
+
+/// Virtual addresses of all physical memory: what is at `p` is at `PHYSICAL_MAP + p`.
+pub(crate) const PHYSICAL_MAP: u64 = 0xffff_ff80_0000_0000;
+
+/// What to add to a physical address of the kernel's image to get where it is linked.
+pub(crate) const IMAGE_OFFSET: u64 = 0xffff_ffff_8000_0000;
+
+/// The gigabytes of the physical map that are memory.
+pub(crate) const RAM_GIGABYTES: core::ops::Range<u64> = 0..1;
+
+/// Those with devices: the local APIC is at 0xfee0_0000.
+pub(crate) const DEVICE_GIGABYTES: core::ops::Range<u64> = 3..4;
+
+/// For people.
+pub(crate) const NAME: &str = "x86-64";

@@ -1,0 +1,15 @@
+//! x86-64, on QEMU's `q35`.
+
+pub(crate) mod console;
+pub(crate) mod cpu;
+mod descriptors;
+pub(crate) mod interrupts;
+pub(crate) mod layout;
+pub(crate) mod mmu;
+pub(crate) mod patch;
+pub(crate) mod probe;
+mod trap;
+pub(crate) mod user;
+
+core::arch::global_asm!(include_str!("boot.s"));
+core::arch::global_asm!(include_str!("trap.s"));

@@ -1,0 +1,95 @@
+//! System calls and page faults of processes.
+
+use alloc::sync::Arc;
+
+use palimpsest_paging::{Access, Fault, ForkError, PAGE, Rights, Sharing, VirtAddr};
+
+use super::user::{Number, RUNNING};
+use super::{Area, Process, Thread, memory, next_id, schedule, user};
+use crate::arch::{self, mmu};
+use crate::counts::{COUNTS, add};
+use crate::cpu;
+
+/// What a thread does after a system call.
+pub(super) enum Next {
+    /// It goes on.
+    Continue,
+    /// It lets others run.
+    Yield,
+    /// It ends.
+    Exit(u64),
+}
+
+/// Does what a thread asks for. Wrong arguments are mistakes of this kernel's own programs, and panic.
+pub(super) fn handle(thread: &mut Thread, number: u64, [a, b, c]: [u64; 3]) -> Next {
+    let process = &thread.process;
+    let range = VirtAddr(a)..VirtAddr(a.wrapping_add(b.wrapping_mul(PAGE)));
+    let mut result = 0;
+    match Number::from(number) {
+        Number::Exit => return Next::Exit(a),
+        Number::Yield => {
+            thread.context.set_result(schedule::failures());
+            return Next::Yield;
+        }
+        Number::Fork => match fork(thread, a as usize) {
+            Ok(child) => result = child,
+            Err(error) => panic!("fork: {error}"),
+        },
+        Number::Wait => {
+            result = match schedule::exits_of(a).first() {
+                Some(exit) => exit.code,
+                None => RUNNING,
+            };
+        }
+        Number::Protect => match process.space.protect(range, Rights::from_bits_truncate(c as u8)) {
+            Ok(flush) => flush.finish(),
+            Err(error) => panic!("protect: {error}"),
+        },
+        Number::Unmap => match process.space.unmap(range) {
+            Ok(flush) => flush.finish(),
+            Err(error) => panic!("unmap: {error}"),
+        },
+        Number::Map => {
+            let area =
+                Area { start: range.start, pages: b, rights: Rights::READ | Rights::WRITE, sharing: Sharing::Private };
+            memory::map_new(&process.space, &area, cpu::node_of(arch::cpu::number()));
+        }
+        Number::Thread => {
+            let [entry, argument, cpu] = [a, b, c];
+            let stack = user::STACKS[cpu as usize];
+            schedule::start_thread(Arc::clone(process), VirtAddr(entry), argument, stack, cpu as usize);
+        }
+        Number::Unknown => panic!("system call {number}"),
+    }
+    thread.context.set_result(result);
+    Next::Continue
+}
+
+/// Forks the process; the child's only thread starts on `cpu`.
+fn fork(thread: &Thread, cpu: usize) -> Result<u64, ForkError> {
+    let (space, flush) = thread.process.space.fork(next_id())?;
+    flush.finish();
+    mmu::after_fork(&space)?;
+    let id = space.id().0;
+    let mut context = thread.context.clone();
+    context.set_result(0);
+    schedule::ready(Thread { process: Arc::new(Process { id, space }), context }, cpu);
+    Ok(id)
+}
+
+/// Resolves a page fault. Fails with what the thread ends with.
+pub(super) fn fault(thread: &Thread, address: VirtAddr, access: Access) -> Result<(), u64> {
+    add(&COUNTS.faults, 1);
+    let node = cpu::node_of(arch::cpu::number());
+    match thread.process.space.fault(address, access, node) {
+        Ok(Fault::Resolved(how)) => {
+            add(&COUNTS.unshared, u64::from(how.unshared));
+            add(&COUNTS.broken, u64::from(how.copied));
+            add(&COUNTS.reused, u64::from(how.reused));
+            Ok(())
+        }
+        Ok(Fault::NotMapped) => Err(user::FAULTED_NOT_MAPPED),
+        Ok(Fault::Denied) => Err(user::FAULTED_DENIED),
+        Err(error) => panic!("{error}"),
+    }
+}
