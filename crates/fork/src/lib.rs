@@ -9,8 +9,6 @@
 //! | [`forkserver`] | targets for AFL++ and for fuzzers of one's own that fork frozen or reset |
 //! | [`guard`] | what a frozen process's memory calls must become |
 
-#![cfg(target_os = "linux")]
-
 pub mod arena;
 mod engine;
 mod error;

@@ -3,7 +3,7 @@
 /// How long the pieces are that fork by themselves: memory that is written to makes its whole chunk cost like unfrozen memory at each fork.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Chunk {
-    /// About a 64th of what is frozen, above 1.25 GiB a 32nd, as a power of two of at least 2 MiB.
+    /// About a 32nd of what is frozen, as a power of two of at least 2 MiB.
     #[default]
     Auto,
     /// This many bytes, rounded up to a power of two of at least 2 MiB.

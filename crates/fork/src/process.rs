@@ -7,6 +7,7 @@ use palimpsest_sys::world::World;
 
 use crate::engine::guards::open_pages;
 use crate::engine::measure::shortest_fork;
+use crate::engine::own::find_rseq;
 use crate::engine::registry::{self, Locked};
 use crate::engine::round::{Done, Mode, SCALE};
 use crate::engine::signals::Blocked;
@@ -92,7 +93,12 @@ pub(crate) fn played<T>(
 ) -> Result<T, FreezeError> {
     let (pagemap, guards) = open_pages()?;
     let headroom = hazards::headroom();
+    let shared = registry::known()?;
     let mut locked = registry::lock()?.ok_or(FreezeError::Busy)?;
+    find_rseq();
+    if mode != Mode::Survey {
+        shared.maps.prepare();
+    }
     let world = match (mode, options.other_threads) {
         (Mode::Freeze | Mode::FreezeWithin(_), OtherThreads::Stop) => Some(World::prepare()?),
         _ => None,

@@ -72,7 +72,11 @@ fn h01_discarded_memory_is_zero() {
 #[test]
 fn h01_many_small_discards_do_not_use_up_the_mappings() {
     play("h01_many_small_discards_do_not_use_up_the_mappings", || {
-        let memory = frozen(64 * MIB);
+        // Less by the environment, but enough to exceed the limit: without PROCMAP_QUERY (Linux 6.11) each discard has the list of mappings read.
+        let mib = std::env::var("PALIMPSEST_DISCARDED_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(64);
+        let memory = frozen(mib * MIB);
+        let discards = memory.len / (2 * page());
+        assert!(2 * discards > 4000, "{discards} discards are too few to tell");
         for offset in (0..memory.len).step_by(2 * page()) {
             assert_eq!(madvise(&memory, offset, page(), libc::MADV_DONTNEED), Ok(()));
         }

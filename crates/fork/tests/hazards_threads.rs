@@ -29,6 +29,19 @@ fn h04_other_threads_are_refused() {
 }
 
 #[test]
+fn h04_who_was_joined_is_no_other_thread() {
+    play("h04_who_was_joined_is_no_other_thread", || {
+        // The kernel lists a thread for some time after it could be joined.
+        for _ in 0..300 {
+            std::thread::spawn(|| ()).join().expect("it ends");
+            assert_eq!(palimpsest_sys::world::count().expect("/proc is mounted"), 1);
+        }
+        std::thread::spawn(|| ()).join().expect("it ends");
+        freeze(&Options::new());
+    });
+}
+
+#[test]
 fn h04_no_write_of_a_stopped_thread_is_lost() {
     play("h04_no_write_of_a_stopped_thread_is_lost", || {
         static END: AtomicBool = AtomicBool::new(false);

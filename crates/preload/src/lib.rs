@@ -9,7 +9,7 @@
 //! | `start` | what happens before `main`: real functions, settings |
 //! | `settings` | the environment variables `PALIMPSEST_…` |
 //! | `fork`, `moment`, `freezing` | `fork`: whether it is time to freeze, and doing it once |
-//! | `memory` | `madvise`, `mremap`, `mmap`, `mlock…`, and these through `syscall` |
+//! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect`, and these through `syscall` |
 //! | `next`, `arch`, `errno` | what would be called without this object: the next definition, or the kernel |
 //! | `channel`, `environment`, `allocator` | care for the program: its descriptors, its children, its heap |
 //!
@@ -33,6 +33,7 @@ mod freezing;
 mod memory;
 mod moment;
 mod next;
+mod protection;
 mod settings;
 mod start;
 
@@ -44,3 +45,4 @@ static HEAP: allocator::OwnHeap = allocator::OwnHeap::new();
 pub use arch::syscall;
 pub use fork::fork;
 pub use memory::{madvise, mlock, mlock2, mlockall, mmap, mmap64, mremap};
+pub use protection::{mprotect, pkey_mprotect};

@@ -13,6 +13,7 @@ use palimpsest_fork::guard::{self, Outcome, Remap};
 use crate::arch::system_call;
 use crate::errno;
 use crate::next::Next;
+use crate::protection::{Rights, noted};
 
 type Madvise = unsafe extern "C" fn(*mut c_void, size_t, c_int) -> c_int;
 type Mremap = unsafe extern "C" fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void;
@@ -227,6 +228,8 @@ pub(crate) extern "C" fn syscall(
             before_lock_all(address as c_int);
             pass_on()
         }
+        libc::SYS_mprotect => noted(address, length, Rights::of(third as c_int), pass_on),
+        libc::SYS_pkey_mprotect => noted(address, length, Rights::Special, pass_on),
         _ => pass_on(),
     }
 }
@@ -366,7 +369,7 @@ fn before_lock_all(flags: c_int) {
 }
 
 /// The bytes that a call concerns: up to the end of the last page, as the kernel counts.
-fn pages(address: usize, length: usize) -> Range<usize> {
+pub(crate) fn pages(address: usize, length: usize) -> Range<usize> {
     let page = rustix::param::page_size();
     let end = address.saturating_add(length);
     address & !(page - 1)..end.checked_next_multiple_of(page).unwrap_or(usize::MAX)

@@ -9,7 +9,7 @@ use palimpsest_sys::proc::status::Status;
 
 use crate::channel::Noted;
 use crate::settings::{Heirs, Moment, ReportTo, Settings};
-use crate::{environment, fork, memory, moment};
+use crate::{environment, fork, memory, moment, protection};
 
 /// What is known once the object has started.
 pub(crate) struct Started {
@@ -47,6 +47,7 @@ extern "C" fn start(_count: c_int, _arguments: *const *const c_char, environment
         panic::set_hook(Box::new(|_| {}));
         fork::resolve();
         memory::resolve();
+        protection::resolve();
         begin(environment);
     });
 }
@@ -72,6 +73,7 @@ fn begin(environment: *mut *mut c_char) {
     }
     // From here on it is known whose memory this is.
     let _ = palimpsest_fork::guard::is_borrowed();
+    palimpsest_fork::guard::prepare();
     if let Err(error) = moment::prepare(settings.moment) {
         return complain(&format!("the signal of PALIMPSEST_FREEZE cannot be caught: {error}"));
     }

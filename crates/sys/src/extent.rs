@@ -139,6 +139,18 @@ impl Extent {
         self.verified().is_ok()
     }
 
+    /// Bytes of memory that the file takes.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtentError::Closed`].
+    pub fn allocated(&self) -> Result<usize, ExtentError> {
+        let stat =
+            rustix::fs::fstat(self.verified()?).map_err(|_| ExtentError::Closed { descriptor: self.descriptor })?;
+        // `stat(2)`: in units of 512 bytes.
+        Ok(usize::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512))
+    }
+
     /// Writes the memory at `range` to the file at `offset`. Touches no memory of this process but the caller's stack, nor `errno` unless it fails.
     ///
     /// # Errors
@@ -296,6 +308,15 @@ pub(crate) const fn protection(permissions: Permissions) -> i32 {
     protection
 }
 
+/// Whether anonymous memory is counted as committed when it is mapped (`vm.overcommit_memory`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Commit {
+    /// It is.
+    Counted,
+    /// It is not, as far as the kernel allows (`MAP_NORESERVE`).
+    Uncounted,
+}
+
 /// Maps fresh zeros privately over `range`, in the place of whatever is there.
 ///
 /// # Safety
@@ -305,8 +326,9 @@ pub(crate) const fn protection(permissions: Permissions) -> i32 {
 /// # Errors
 ///
 /// [`ExtentError::Map`].
-pub unsafe fn map_zeros_over(range: Range<usize>, permissions: Permissions) -> Result<(), ExtentError> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_ANONYMOUS;
+pub unsafe fn map_zeros_over(range: Range<usize>, permissions: Permissions, commit: Commit) -> Result<(), ExtentError> {
+    let counted = if commit == Commit::Uncounted { libc::MAP_NORESERVE } else { 0 };
+    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_ANONYMOUS | counted;
     let at = std::ptr::with_exposed_provenance_mut(range.start);
     // SAFETY: (1).
     let mapped = unsafe { libc::mmap(at, range.len(), protection(permissions), flags, -1, 0) };
@@ -354,7 +376,7 @@ fn file_id(stat: &rustix::fs::Stat) -> FileId {
 
 /// Moves a descriptor to numbers above those that most programs use, where those that count on low numbers do not meet it. Not far above: each fork copies the table of
 /// descriptors up to the highest (`dup_fd` in `fs/file.c`). Where that is not possible it stays.
-fn out_of_the_way(low: OwnedFd) -> OwnedFd {
+pub(crate) fn out_of_the_way(low: OwnedFd) -> OwnedFd {
     /// The first that need a table of 256 entries, the least that the kernel allocates.
     const LEAST: u64 = 128;
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);

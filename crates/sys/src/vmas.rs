@@ -3,11 +3,17 @@
 //! [`proc::smaps`](crate::proc::smaps) answers the same question with vectors and strings; this is for code that is about to change the memory in which those
 //! would lie. Format: `proc_pid_smaps(5)`, written by `show_smap` and `show_smap_vma_flags` in `fs/proc/task_mmu.c`.
 
+mod kept;
+mod query;
+
 use std::ops::{Deref, Range};
 
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
+
+pub use kept::KeptMaps;
+pub use query::next_above;
 
 use crate::extent::{EXTENT_NAME, SNAPSHOT_NAME};
 use crate::mapped_vec::{Full, MappedVec};
@@ -20,9 +26,9 @@ pub struct VmaFlags(u32);
 
 impl VmaFlags {
     /// The two letters of the kernel, and the bit that stands for them here: the place in this list.
-    const LETTERS: [[u8; 2]; 22] = [
+    const LETTERS: [[u8; 2]; 24] = [
         *b"gd", *b"pf", *b"lo", *b"io", *b"dc", *b"ht", *b"wf", *b"dd", *b"mm", *b"hg", *b"nh", *b"mg", *b"um", *b"uw",
-        *b"ui", *b"ss", *b"sl", *b"mt", *b"gu", *b"dp", *b"sr", *b"rr",
+        *b"ui", *b"ss", *b"sl", *b"mt", *b"gu", *b"dp", *b"sr", *b"rr", *b"bt", *b"nr",
     ];
 
     /// Grows downwards: a stack.
@@ -65,6 +71,10 @@ impl VmaFlags {
     pub const SEQUENTIAL: Self = Self(1 << 20);
     /// Read at random.
     pub const RANDOM: Self = Self(1 << 21);
+    /// Guarded pages (`PROT_BTI`, AArch64).
+    pub const BRANCH_TARGETS: Self = Self(1 << 22);
+    /// Not counted as committed (`MAP_NORESERVE`).
+    pub const NO_RESERVE: Self = Self(1 << 23);
 
     /// These flags and those of `other`.
     #[must_use]
@@ -75,6 +85,22 @@ impl VmaFlags {
     /// Whether any flag of `other` is among these.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
+    }
+
+    /// These flags without those of `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// A number that stands for them in this process, for tables.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The flags that [`bits`](Self::bits) has given the number of.
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
     }
 
     fn parse(text: &[u8]) -> Self {
@@ -193,6 +219,15 @@ pub enum Detail {
     Figures,
 }
 
+impl Detail {
+    const fn file(self) -> &'static str {
+        match self {
+            Self::Places => "maps",
+            Self::Figures => "smaps",
+        }
+    }
+}
+
 /// Why the mappings cannot be told.
 #[derive(Debug, thiserror::Error)]
 pub enum VmasError {
@@ -249,16 +284,27 @@ impl Vmas {
     ///
     /// See [`VmasError`].
     pub fn read(&mut self, detail: Detail) -> Result<(), VmasError> {
-        let (path, file) = match detail {
-            Detail::Places => (c"/proc/self/maps", "maps"),
-            Detail::Figures => (c"/proc/self/smaps", "smaps"),
+        let path = match detail {
+            Detail::Places => c"/proc/self/maps",
+            Detail::Figures => c"/proc/self/smaps",
         };
-        let failed = |source| VmasError::Read { file, source };
         self.all.clear();
-        let source = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+        let source = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|source| VmasError::Read { file: detail.file(), source })?;
+        self.read_from(source.as_fd(), detail)
+    }
+
+    /// The same from a file with such text, which is read from its start. Its position stays.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_from(&mut self, source: BorrowedFd<'_>, detail: Detail) -> Result<(), VmasError> {
+        let file = detail.file();
+        self.all.clear();
         let Self { all, text } = self;
-        let Some(text) = text.first_mut() else { return Err(failed(Errno::NOBUFS)) };
-        each_line(&source, text, failed, &mut |text, line| {
+        let Some(text) = text.first_mut() else { return Err(VmasError::Read { file, source: Errno::NOBUFS }) };
+        each_line(source, text, file, &mut |text, line| {
             take_line(all, text).map_err(|error| match error {
                 Bad::Lacks(expected) => VmasError::Parse { file, line, expected },
                 Bad::Full(full) => full.into(),
@@ -309,19 +355,21 @@ type TakeLine<'a> = &'a mut dyn FnMut(&[u8], usize) -> Result<(), VmasError>;
 
 /// Calls `take` with each line, without its newline, and its number.
 fn each_line(
-    source: &OwnedFd,
+    source: BorrowedFd<'_>,
     buffer: &mut [u8],
-    failed: impl Fn(Errno) -> VmasError,
+    file: &'static str,
     take: TakeLine<'_>,
 ) -> Result<(), VmasError> {
-    let (mut filled, mut line) = (0, 0);
+    let failed = |source| VmasError::Read { file, source };
+    let (mut filled, mut line, mut offset) = (0, 0, 0);
     loop {
-        let got = match rustix::io::read(source, &mut buffer[filled..]) {
+        let got = match rustix::io::pread(source, &mut buffer[filled..], offset) {
             Ok(0) => return Ok(()),
             Ok(got) => got,
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(failed(errno)),
         };
+        offset += got as u64;
         filled += got;
         let mut start = 0;
         while let Some(len) = buffer[start..filled].iter().position(|byte| *byte == b'\n') {
@@ -337,122 +385,35 @@ fn each_line(
     }
 }
 
-/// The first mapping that ends above `address`, told by `PROCMAP_QUERY` (Linux 6.11) or by the list. Allocates nothing and keeps nothing open;
-/// flags and figures are left out.
-///
-/// # Errors
-///
-/// See [`VmasError`]; without the ioctl only.
-pub fn first_above(address: usize) -> Result<Option<Vma>, VmasError> {
-    let failed = |source| VmasError::Read { file: "maps", source };
-    let source =
-        rustix::fs::openat(CWD, c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
-    match query(&source, address) {
-        Ok(mut vma) => {
-            if vma.inode != 0 {
-                vma.label = label_of(&source, vma.start);
-            }
-            return Ok(Some(vma));
-        }
-        Err(Errno::NOENT) => return Ok(None),
-        // An older kernel, or one that forbids the ioctl.
-        Err(_) => {}
-    }
-    let mut found = None;
+/// The first mapping in a list that ends above `address`.
+fn find_above(source: BorrowedFd<'_>, detail: Detail, address: usize) -> Result<Option<Vma>, VmasError> {
+    let file = detail.file();
+    let mut found: Option<Vma> = None;
+    // Longer than any line: see `BUFFER`.
     let mut buffer = [0; 20 << 10];
-    let ended = each_line(&source, &mut buffer, failed, &mut |text, line| {
-        let header = Header::parse(text).map_err(|expected| VmasError::Parse { file: "maps", line, expected })?;
-        if header.end <= address {
-            return Ok(());
+    let mut is_over = false;
+    let ended = each_line(source, &mut buffer, file, &mut |text, line| {
+        let header = match text.iter().position(|byte| matches!(byte, b':' | b' ')) {
+            Some(colon) if text[colon] == b':' => {
+                if let Some(vma) = &mut found {
+                    vma.take(&text[..colon], text[colon + 1..].trim_ascii());
+                }
+                return Ok(());
+            }
+            _ => Header::parse(text).map_err(|expected| VmasError::Parse { file, line, expected })?,
+        };
+        is_over = found.is_some();
+        if !is_over && header.end > address {
+            found = Some(Vma::new(&header));
+            is_over = detail == Detail::Places;
         }
-        found = Some(Vma::new(&header));
         // Any error ends the reading; it is dropped below.
-        Err(failed(Errno::CANCELED))
+        if is_over { Err(VmasError::Read { file, source: Errno::CANCELED }) } else { Ok(()) }
     });
-    match (found, ended) {
-        (None, Err(error)) => Err(error),
-        (found, _) => Ok(found),
+    match ended {
+        Err(error) if !is_over => Err(error),
+        _ => Ok(found),
     }
-}
-
-/// `struct procmap_query` (`include/uapi/linux/fs.h`).
-#[repr(C)]
-#[derive(Default)]
-struct Query {
-    size: u64,
-    query_flags: u64,
-    query_addr: u64,
-    vma_start: u64,
-    vma_end: u64,
-    vma_flags: u64,
-    vma_page_size: u64,
-    vma_offset: u64,
-    inode: u64,
-    dev_major: u32,
-    dev_minor: u32,
-    vma_name_size: u32,
-    build_id_size: u32,
-    vma_name_addr: u64,
-    build_id_addr: u64,
-}
-
-/// `_IOWR('f', 17, struct procmap_query)`
-const PROCMAP_QUERY: u32 = 3 << 30 | (size_of::<Query>() as u32) << 16 | (b'f' as u32) << 8 | 17;
-/// The next mapping, where none covers the address.
-const COVERING_OR_NEXT: u64 = 0x10;
-
-const _: () = assert!(PROCMAP_QUERY == 0xc068_6611);
-
-fn query(maps: &OwnedFd, address: usize) -> Result<Vma, Errno> {
-    let mut query = Query {
-        size: size_of::<Query>() as u64,
-        query_flags: COVERING_OR_NEXT,
-        query_addr: address as u64,
-        ..Query::default()
-    };
-    // SAFETY: the kernel reads and writes `query`, of the size that it states; no buffer for names is given.
-    let answer = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
-    if answer < 0 {
-        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
-    }
-    let permissions = [Permissions::READ, Permissions::WRITE, Permissions::EXECUTE, Permissions::SHARED]
-        .into_iter()
-        .enumerate()
-        .filter(|(bit, _)| query.vma_flags & 1 << bit != 0)
-        .fold(Permissions::default(), |all, (_, one)| all.union(one));
-    #[expect(clippy::cast_possible_truncation, reason = "addresses of this process, of 64 bits")]
-    Ok(Vma {
-        start: query.vma_start as usize,
-        end: query.vma_end as usize,
-        permissions,
-        offset: query.vma_offset,
-        device: Device { major: query.dev_major, minor: query.dev_minor },
-        inode: query.inode,
-        label: if query.inode == 0 { Label::None } else { Label::File },
-        anonymous: 0,
-        flags: VmaFlags::default(),
-        protection_key: 0,
-    })
-}
-
-/// What the name of the file mapped at `address` says.
-fn label_of(maps: &OwnedFd, address: usize) -> Label {
-    // With its final zero. A longer name does not fit, and is another file's.
-    let mut name = [0_u8; SNAPSHOT_NAME.len() + 1];
-    const { assert!(SNAPSHOT_NAME.len() >= EXTENT_NAME.len()) };
-    let mut query = Query {
-        size: size_of::<Query>() as u64,
-        query_addr: address as u64,
-        vma_name_size: name.len() as u32,
-        vma_name_addr: name.as_mut_ptr().expose_provenance() as u64,
-        ..Query::default()
-    };
-    // SAFETY: the kernel reads and writes `query`, of the size that it states, and no more of `name` than its length.
-    let answer = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
-    if answer != 0 {
-        return Label::File;
-    }
-    Label::parse(name.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -40,11 +40,18 @@ fn flags_and_figures_are_read() {
 #[test]
 fn the_kernel_and_the_list_agree_on_a_place() {
     let place = Mapping::new(Source::Anonymous, 1 << 20, Protection::Read, 4096).expect("memory");
-    let found = first_above(place.address()).expect("/proc is mounted").expect("mapped");
+    let kept = KeptMaps::default();
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let first_above = |address| kept.first_above(own, address).expect("/proc is mounted");
+    let found = first_above(place.address()).expect("mapped");
     let expected = Maps::read().expect("/proc is mounted");
     let expected = expected.at(place.address()).expect("mapped");
     assert_eq!((found.range(), found.permissions), (expected.range(), expected.permissions));
-    assert_eq!(first_above(usize::MAX - 4095).expect("/proc is mounted").filter(|vma| vma.label != Label::File), None);
+    assert_eq!(first_above(usize::MAX - 4095).filter(|vma| vma.label != Label::File), None);
+    let list = std::fs::File::open("/proc/self/maps").expect("/proc is mounted");
+    let listed = find_above(list.as_fd(), Detail::Places, place.address()).expect("read").expect("mapped");
+    // Other tests map memory beside it meanwhile.
+    assert!(listed.range().contains(&place.address()) && listed.permissions == found.permissions, "{listed:?}");
 }
 
 #[test]
@@ -64,6 +71,8 @@ fn every_flag_has_its_letters() {
         ("gu", VmaFlags::GUARDED),
         ("dp", VmaFlags::DROPPABLE),
         ("rr", VmaFlags::RANDOM),
+        ("bt", VmaFlags::BRANCH_TARGETS),
+        ("nr", VmaFlags::NO_RESERVE),
     ] {
         let parsed = VmaFlags::parse(format!("rd wr mr {letters} ac").as_bytes());
         assert!(parsed.intersects(flag) && parsed.0.is_power_of_two(), "{letters}");
@@ -91,9 +100,11 @@ fn extents_are_known_by_their_name() {
     let extent = crate::extent::Extent::create(crate::extent::Use::Frozen).expect("memory files can be made");
     // SAFETY: 1. the test's own mapping, without contents.
     unsafe { extent.map_over(place.range(), 0, Permissions::READ) }.expect("mapped");
-    assert_eq!(first_above(place.address()).expect("/proc").expect("mapped").label, Label::Extent);
-    let here = first_above(extents_are_known_by_their_name as *const () as usize).expect("/proc").expect("mapped");
-    assert_eq!(here.label, Label::File);
+    let kept = KeptMaps::default();
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let label = |address| kept.first_above(own, address).expect("/proc").expect("mapped").label;
+    assert_eq!(label(place.address()), Label::Extent);
+    assert_eq!(label(extents_are_known_by_their_name as *const () as usize), Label::File);
     let vmas = read(Detail::Places);
     assert!(vmas.iter().any(|vma| vma.start == place.address() && vma.label == Label::Extent));
 }

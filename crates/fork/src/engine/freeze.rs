@@ -6,11 +6,12 @@ use palimpsest_sys::extent::{Extent, ExtentError, Use};
 use palimpsest_sys::pagemap::{Pagemap, PagemapError, Wanted};
 
 use super::guards::Guards;
-use super::piece::{Outcome, PIECE, freeze_piece};
-use super::plan::{Eligible, Skipped};
+use super::piece::{Outcome, PIECE, Target, freeze_piece};
+use super::plan::Skipped;
 use super::registry::{Held, State};
 use super::span::Span;
-use crate::options::{Chunk, Options, Pages};
+use super::traits::Traits;
+use crate::options::{Chunk, Pages};
 use crate::report::Skip;
 
 /// Least length of what is scanned at a time.
@@ -48,17 +49,16 @@ pub(crate) struct Figures {
     pub(crate) collapsed: usize,
 }
 
-/// From how much memory on forks are better served by fewer chunks than by small ones: each costs about 0.7 µs, and one that was written to 14 µs for each
-/// MiB that is present.
-const MANY_BYTES: usize = 5 << 28;
+/// How many chunks memory is cut into. Each costs a fork and the child's exit about 1.1 µs together, for ever; one that was written to costs 14 µs for each
+/// MiB that is present, until a repair cuts the written piece out.
+const CHUNKS: usize = 32;
 
 /// The chunk length for so many populated bytes.
 pub(crate) fn chunk_len(chunk: Chunk, populated: usize) -> usize {
     let wanted = match chunk {
         Chunk::Auto => {
-            let parts = if populated > MANY_BYTES { 32 } else { 64 };
             // A little more than a power of two is rounded down.
-            let wanted = populated / parts;
+            let wanted = populated / CHUNKS;
             wanted - wanted / 4
         }
         Chunk::Bytes(bytes) => bytes,
@@ -67,153 +67,143 @@ pub(crate) fn chunk_len(chunk: Chunk, populated: usize) -> usize {
     wanted.min(usize::MAX / 4).next_power_of_two().max(PIECE)
 }
 
-/// Freezes everything eligible.
-///
-/// # Safety
-///
-/// 1. Nothing else in the process runs or writes to eligible memory, the kernel on behalf of earlier requests included.
-pub(crate) unsafe fn freeze_all(
-    state: &mut State,
-    pages: (&Pagemap, &Guards),
-    options: &Options,
-    chunk: usize,
-    mut budget: Budget,
-) -> (Figures, Result<(), Stopped>) {
-    let mut figures = Figures::default();
-    for index in 0..state.eligible.len() {
-        let eligible = state.eligible[index];
-        for window in eligible.span.cut(chunk.max(WINDOW)) {
-            let mut from = window.start;
-            while from < window.end {
-                let next = match collect_runs(state, pages.0, Span::new(from, window.end), chunk) {
-                    Ok(next) => next,
-                    Err(error) => return (figures, Err(error.into())),
-                };
-                for part in Span::new(from, next).cut(chunk) {
-                    // SAFETY: 1. is this function's own.
-                    let done = unsafe {
-                        freeze_chunk(state, pages.1, options, (index, eligible), part, &mut figures, &mut budget)
-                    };
-                    if let Err(stopped) = done {
-                        return (figures, Err(stopped));
+/// A freeze at work: what it needs, and what it has done.
+pub(crate) struct Freezer<'a> {
+    pub(crate) state: &'a mut State,
+    pub(crate) pagemap: &'a Pagemap,
+    pub(crate) guards: &'a Guards,
+    pub(crate) pages: Pages,
+    /// Length of a chunk in bytes.
+    pub(crate) chunk: usize,
+    pub(crate) budget: Budget,
+    pub(crate) figures: Figures,
+}
+
+impl Freezer<'_> {
+    /// Freezes everything eligible.
+    ///
+    /// # Safety
+    ///
+    /// 1. Nothing else in the process runs or writes to eligible memory, the kernel on behalf of earlier requests included.
+    pub(crate) unsafe fn freeze_all(&mut self) -> Result<(), Stopped> {
+        for index in 0..self.state.eligible.len() {
+            let whole = self.state.eligible[index].span;
+            for window in whole.cut(self.chunk.max(WINDOW)) {
+                let mut from = window.start;
+                while from < window.end {
+                    let next = self.collect_runs(Span::new(from, window.end))?;
+                    for part in Span::new(from, next).cut(self.chunk) {
+                        // SAFETY: 1. is this function's own.
+                        unsafe { self.freeze_chunk(index, part) }?;
+                    }
+                    from = next;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the table of runs with the populated ones of `span`, and tells up to where: a chunk's end, or the span's. If there are more than fit, the last chunk
+    /// is left for the next time.
+    fn collect_runs(&mut self, span: Span) -> Result<usize, PagemapError> {
+        let runs = &mut self.state.runs;
+        runs.clear();
+        let mut full_at = None;
+        self.pagemap.scan(span.range(), Wanted::Present, &mut |run| match runs.push(run.clone().into()) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => {
+                full_at = Some(run.start);
+                ControlFlow::Break(())
+            }
+        })?;
+        let end = full_at.map_or(span.end, |at| at & !(self.chunk - 1));
+        // A chunk with more runs than the table has room for, which takes a chunk above 1 GiB: its pieces are done in several rounds.
+        Ok(if end > span.start { end } else { full_at.unwrap_or(span.end) & !(PIECE - 1) })
+    }
+
+    /// Freezes the populated pieces of `part`, which is in one chunk of the eligible memory `index`, into one extent.
+    ///
+    /// # Safety
+    ///
+    /// As [`freeze_all`](Self::freeze_all).
+    unsafe fn freeze_chunk(&mut self, index: usize, part: Span) -> Result<(), Stopped> {
+        let mut extent = None;
+        // SAFETY: as this function's own.
+        let result = unsafe { self.freeze_pieces(index, part, &mut extent) };
+        // Whatever happened, mappings of it may be there.
+        let kept = extent.map_or(Ok(()), |extent| {
+            self.figures.chunks += 1;
+            let traits = self.state.eligible[index].traits;
+            self.state.keep(extent, traits, &mut self.budget)
+        });
+        result.and(kept)
+    }
+
+    /// # Safety
+    ///
+    /// As [`freeze_all`](Self::freeze_all).
+    unsafe fn freeze_pieces(&mut self, index: usize, part: Span, extent: &mut Option<Extent>) -> Result<(), Stopped> {
+        let traits = self.state.eligible[index].traits;
+        let base = part.start & !(PIECE - 1);
+        let mut next = self.state.runs.partition_point(|run| run.end <= part.start);
+        let mut frozen_to = 0;
+        for piece in part.cut(PIECE) {
+            let (runs, populated, after) = runs_of(&self.state.runs, next, piece);
+            next = after;
+            if populated == 0 {
+                continue;
+            }
+            if populated < piece.len() && self.guards.any_in(piece) {
+                self.state.skipped.push(Skipped { span: piece, populated, reason: Skip::Guarded })?;
+                continue;
+            }
+            // A piece that does not continue the one before becomes a mapping of its own, and so does what is left behind it.
+            self.budget.take_mappings(if frozen_to == piece.start { 0 } else { 2 })?;
+            let extent = match extent {
+                Some(extent) => extent,
+                None => extent.insert(Extent::create(Use::Frozen)?),
+            };
+            // SAFETY: 1. a part of an eligible mapping, as the inventory has it, and nothing has changed the mappings since but us. 2. is the
+            // caller's. 3. the runs are what the kernel calls populated, cut to the piece.
+            match unsafe { freeze_piece(Target { extent, base }, piece, runs.as_slice(), traits) }? {
+                Outcome::Frozen(bytes) => {
+                    frozen_to = piece.end;
+                    self.figures.frozen += bytes;
+                    self.figures.peak_extra = self.figures.peak_extra.max(bytes);
+                    self.state.eligible[index].frozen += bytes;
+                    if self.pages == Pages::Collapse && populated * 4 >= piece.len() * 3 && collapse(piece) {
+                        self.figures.collapsed += 1;
                     }
                 }
-                from = next;
-            }
-        }
-    }
-    (figures, Ok(()))
-}
-
-/// Fills `runs` with the populated runs of `span`, and tells up to where: a chunk's end, or the span's. If there are more than fit, the last chunk is
-/// left for the next time.
-fn collect_runs(state: &mut State, pagemap: &Pagemap, span: Span, chunk: usize) -> Result<usize, PagemapError> {
-    state.runs.clear();
-    let runs = &mut state.runs;
-    let mut full_at = None;
-    pagemap.scan(span.range(), Wanted::Present, &mut |run| match runs.push(run.clone().into()) {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(_) => {
-            full_at = Some(run.start);
-            ControlFlow::Break(())
-        }
-    })?;
-    let end = full_at.map_or(span.end, |at| at & !(chunk - 1));
-    // A chunk with more runs than the table has room for, which takes a chunk above 1 GiB: its pieces are done in several rounds.
-    Ok(if end > span.start { end } else { full_at.unwrap_or(span.end) & !(PIECE - 1) })
-}
-
-/// Freezes the populated pieces of `part`, which is in one chunk, into one extent.
-///
-/// # Safety
-///
-/// As [`freeze_all`].
-unsafe fn freeze_chunk(
-    state: &mut State,
-    guards: &Guards,
-    options: &Options,
-    eligible: (usize, Eligible),
-    part: Span,
-    figures: &mut Figures,
-    budget: &mut Budget,
-) -> Result<(), Stopped> {
-    let mut extent = None;
-    // SAFETY: as this function's own.
-    let result = unsafe { freeze_pieces(state, guards, options, eligible, part, &mut extent, figures, budget) };
-    // Whatever happened, mappings of it may be there.
-    let kept = extent.map_or(Ok(()), |extent| {
-        figures.chunks += 1;
-        keep(state, extent, budget)
-    });
-    result.and(kept)
-}
-
-/// # Safety
-///
-/// As [`freeze_all`].
-#[expect(clippy::too_many_arguments, reason = "what the pieces of a chunk have in common, and what they change")]
-unsafe fn freeze_pieces(
-    state: &mut State,
-    guards: &Guards,
-    options: &Options,
-    (index, eligible): (usize, Eligible),
-    part: Span,
-    extent: &mut Option<Extent>,
-    figures: &mut Figures,
-    budget: &mut Budget,
-) -> Result<(), Stopped> {
-    let base = part.start & !(PIECE - 1);
-    let mut next = state.runs.partition_point(|run| run.end <= part.start);
-    let mut frozen_to = 0;
-    for piece in part.cut(PIECE) {
-        let (runs, populated, after) = runs_of(&state.runs, next, piece);
-        next = after;
-        if populated == 0 {
-            continue;
-        }
-        if populated < piece.len() && guards.any_in(piece) {
-            state.skipped.push(Skipped { span: piece, populated, reason: Skip::Guarded })?;
-            continue;
-        }
-        // A piece that does not continue the one before becomes a mapping of its own, and so does what is left behind it.
-        let new_mappings = if frozen_to == piece.start { 0 } else { 2 };
-        budget.mappings = budget.mappings.checked_sub(new_mappings).ok_or(Stopped::Mappings)?;
-        let extent = match extent {
-            Some(extent) => extent,
-            None => extent.insert(Extent::create(Use::Frozen)?),
-        };
-        // SAFETY: 1. a part of an eligible mapping, as the inventory has it, and nothing has changed the mappings since but us. 2. is the
-        // caller's. 3. the runs are what the kernel calls populated, cut to the piece.
-        let outcome =
-            unsafe { freeze_piece(extent, base, piece, runs.as_slice(), eligible.permissions, eligible.flags) }?;
-        match outcome {
-            Outcome::Frozen(bytes) => {
-                frozen_to = piece.end;
-                figures.frozen += bytes;
-                figures.peak_extra = figures.peak_extra.max(bytes);
-                state.eligible[index].frozen += bytes;
-                if options.pages == Pages::Collapse && populated * 4 >= piece.len() * 3 && collapse(piece) {
-                    figures.collapsed += 1;
+                Outcome::Unreadable => {
+                    self.state.skipped.push(Skipped { span: piece, populated, reason: Skip::Guarded })?;
                 }
             }
-            Outcome::Unreadable => {
-                state.skipped.push(Skipped { span: piece, populated, reason: Skip::Guarded })?;
-            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
-/// Seals a finished extent and remembers it, with its descriptor as long as there are enough.
-pub(crate) fn keep(state: &mut State, mut extent: Extent, budget: &mut Budget) -> Result<(), Stopped> {
-    let sealed = extent.seal();
-    if budget.descriptors == 0 {
-        extent.close();
-    } else {
-        budget.descriptors -= 1;
+impl Budget {
+    /// Uses up so many mappings.
+    pub(crate) fn take_mappings(&mut self, count: usize) -> Result<(), Stopped> {
+        self.mappings = self.mappings.checked_sub(count).ok_or(Stopped::Mappings)?;
+        Ok(())
     }
-    state.extents.push(Held { extent, seen: true })?;
-    Ok(sealed?)
+}
+
+impl State {
+    /// Seals a finished extent, whose mappings have these traits, and remembers it, with its descriptor as long as there are enough.
+    pub(crate) fn keep(&mut self, mut extent: Extent, traits: Traits, budget: &mut Budget) -> Result<(), Stopped> {
+        let sealed = extent.seal();
+        if budget.descriptors == 0 {
+            extent.close();
+        } else {
+            budget.descriptors -= 1;
+        }
+        self.add_extent(Held::new(extent, traits))?;
+        Ok(sealed?)
+    }
 }
 
 /// Up to one run for each other page of a piece.
@@ -263,8 +253,8 @@ mod tests {
     #[test]
     fn chunks_grow_with_what_is_frozen() {
         assert_eq!(chunk_len(Chunk::Auto, 100), 2 << 20);
-        assert_eq!(chunk_len(Chunk::Auto, 512 << 20), 8 << 20);
-        assert_eq!(chunk_len(Chunk::Auto, 520 << 20), 8 << 20);
+        assert_eq!(chunk_len(Chunk::Auto, 512 << 20), 16 << 20);
+        assert_eq!(chunk_len(Chunk::Auto, 520 << 20), 16 << 20);
         assert_eq!(chunk_len(Chunk::Auto, (4 << 30) + 1), 128 << 20);
         assert_eq!(chunk_len(Chunk::Bytes(3 << 20), 0), 4 << 20);
         assert!(chunk_len(Chunk::Bytes(usize::MAX), 0).is_power_of_two());

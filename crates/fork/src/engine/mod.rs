@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `round` | what happens while the process is held still: inventory, plan, repair, freeze |
 //! | `plan`, `own` | what is frozen, what is not and why |
-//! | `freeze`, `piece` | windows, chunks and pieces: copied, sealed, shown |
-//! | `repair` | frozen memory that was written to since |
-//! | `registry` | tables outside the heap |
+//! | `freeze`, `piece`, `traits` | windows, chunks and pieces: copied, sealed, shown with what they had |
+//! | `repair`, `runs`, `thawing` | frozen memory that was written to since, and what becomes anonymous again |
+//! | `registry`, `touched` | tables outside the heap |
 //! | `guards`, `signals`, `measure`, `span` | what they need |
 //!
 //! From the inventory on nothing uses the heap: it is the heap that is rewritten, and a call of `malloc` could make or remove a mapping that the inventory
@@ -15,11 +15,15 @@
 mod freeze;
 pub(crate) mod guards;
 pub(crate) mod measure;
-mod own;
+pub(crate) mod own;
 pub(crate) mod piece;
 mod plan;
 pub(crate) mod registry;
 pub(crate) mod repair;
 pub(crate) mod round;
+pub(crate) mod runs;
 pub(crate) mod signals;
 pub(crate) mod span;
+pub(crate) mod thawing;
+pub(crate) mod touched;
+pub(crate) mod traits;

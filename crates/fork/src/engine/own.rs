@@ -2,8 +2,14 @@
 //!
 //! * this library's tables, and those of held threads;
 //! * the stack below and around the running code;
-//! * the running thread's control block and thread-local storage: `errno`, and the restartable-sequence area, into which the kernel writes the
-//!   CPU's number whenever it has put the thread aside. The same of held threads.
+//! * what the running thread and the kernel write for it beside the stack: `errno`, which lies below all thread-local variables of the program on some machines and so
+//!   as far from the thread pointer as those are long, and the area of restartable sequences, into which the kernel writes the
+//!   CPU's number whenever it has put the thread aside;
+//! * the thread's control block and what is near it. Nothing is written there during a freeze, but much at once after it.
+//!
+//! A held thread makes no step, and the kernel writes for it when it goes on; what it needs then is left out as well, since a freeze of it would be for nothing.
+
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 use palimpsest_sys::mapped_vec::Full;
 use palimpsest_sys::world::{Stopped, World};
@@ -13,8 +19,15 @@ use super::registry::{Locked, State};
 use super::span::Span;
 use crate::error::FreezeError;
 use crate::report::Skip;
+use crate::snapshot::rseq_area;
 
-/// How far below a thread pointer its variables, and above it its control block, may lie.
+/// Where a thread's area of restartable sequences is, from its thread pointer, and how long it is; [`UNASKED`] at first, 0 for none. All threads have it at the same
+/// place. `Relaxed`: two numbers that whoever asks finds to be the same.
+static RSEQ: (AtomicIsize, AtomicUsize) = (AtomicIsize::new(0), AtomicUsize::new(UNASKED));
+
+const UNASKED: usize = usize::MAX;
+
+/// How far around a thread pointer its variables and its control block are left out.
 const AROUND_THREAD_POINTER: usize = 64 << 10;
 /// How deep the code below a freeze may stack, and a signal frame with it.
 const BELOW_STACK_POINTER: usize = 256 << 10;
@@ -50,6 +63,9 @@ impl Locked {
         for span in tables {
             state.add_excluded(span)?;
         }
+        // SAFETY: the C library gives a valid pointer to the thread's own variable.
+        let errno = unsafe { libc::__errno_location() }.addr();
+        state.add_excluded(Span::new(errno, errno + size_of::<i32>()))?;
         let here = [0_u8; 1];
         state.exclude_thread(thread_pointer(), std::hint::black_box(here.as_ptr().addr()))
     }
@@ -61,6 +77,9 @@ impl State {
         let around =
             |at: usize, below: usize, above: usize| Span::new(at.saturating_sub(below), at.saturating_add(above));
         self.add_excluded(around(thread_pointer, AROUND_THREAD_POINTER, AROUND_THREAD_POINTER))?;
+        let rseq = thread_pointer.wrapping_add_signed(RSEQ.0.load(Ordering::Relaxed));
+        let len = Some(RSEQ.1.load(Ordering::Relaxed)).filter(|len| *len != UNASKED).unwrap_or(0);
+        self.add_excluded(Span::new(rseq, rseq.saturating_add(len)))?;
         self.add_excluded(around(stack, BELOW_STACK_POINTER, ABOVE_STACK_POINTER))
     }
 
@@ -70,8 +89,21 @@ impl State {
     }
 
     fn add_excluded(&mut self, span: Span) -> Result<(), Full> {
+        if span.is_empty() {
+            return Ok(());
+        }
         self.excluded.push(Excluded { span: span.rounded_out(rustix::param::page_size()), reason: Skip::InUse })
     }
+}
+
+/// Asks the C library where the area of restartable sequences is, once. Takes locks of the dynamic linker and may allocate.
+pub(crate) fn find_rseq() {
+    if RSEQ.1.load(Ordering::Relaxed) != UNASKED {
+        return;
+    }
+    let area = rseq_area();
+    RSEQ.0.store(area.start.wrapping_sub(thread_pointer()).cast_signed(), Ordering::Relaxed);
+    RSEQ.1.store(area.len(), Ordering::Relaxed);
 }
 
 /// An address in the control block that the C library has for this thread, which is where the thread pointer points to or just below (glibc: `struct pthread`).

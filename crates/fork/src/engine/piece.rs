@@ -6,11 +6,10 @@
 use std::io::Write;
 
 use palimpsest_sys::extent::{Extent, ExtentError, is_mapped};
-use palimpsest_sys::proc::maps::Permissions;
-use palimpsest_sys::vmas::VmaFlags;
 use rustix::io::Errno;
 
 use super::span::Span;
+use super::traits::Traits;
 
 /// Length of a piece in bytes: what a freeze needs as extra memory, and what a repair replaces at least. The size of a huge page on most machines.
 pub(crate) const PIECE: usize = 2 << 20;
@@ -24,35 +23,45 @@ pub(crate) enum Outcome {
     Unreadable,
 }
 
-/// Copies the populated `runs` of `piece` to `extent`, where address `base` is offset 0, and maps the extent in its place.
+/// An extent, and the address that is offset 0 in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target<'a> {
+    pub(crate) extent: &'a Extent,
+    pub(crate) base: usize,
+}
+
+impl Target<'_> {
+    const fn offset(&self, address: usize) -> u64 {
+        address.wrapping_sub(self.base) as u64
+    }
+}
+
+/// Copies the populated `runs` of `piece` to `target`, and maps that in its place.
 ///
 /// An error leaves the piece as it was, with nothing lost; the extent may hold a copy that nobody uses.
 ///
 /// # Safety
 ///
-/// 1. `piece` is whole pages of one private anonymous mapping with these rights and flags, or of a private mapping whose bytes outside `runs` are
-///    zeros or already in `extent`.
+/// 1. `piece` is whole pages of one private anonymous mapping with these traits, or of a private mapping whose bytes outside `runs` are
+///    zeros or already in the extent.
 /// 2. Nothing writes to it during the call.
-/// 3. `runs` are in `piece` and hold all bytes of it that are not zero, or are in `extent` already.
+/// 3. `runs` are in `piece` and hold all bytes of it that are not zero, or are in the extent already.
 pub(crate) unsafe fn freeze_piece(
-    extent: &Extent,
-    base: usize,
+    target: Target<'_>,
     piece: Span,
     runs: &[Span],
-    permissions: Permissions,
-    flags: VmaFlags,
+    traits: Traits,
 ) -> Result<Outcome, ExtentError> {
     let mut copied = 0;
     for run in runs {
-        match extent.store(run.range(), (run.start - base) as u64) {
+        match target.extent.store(run.range(), target.offset(run.start)) {
             Ok(()) => copied += run.len(),
             Err(ExtentError::Copy { errno: Errno::FAULT, .. }) => return Ok(Outcome::Unreadable),
             Err(error) => return Err(error),
         }
     }
     // SAFETY: 1. by (1) to (3) the extent has the piece's bytes now, and they have not changed since.
-    unsafe { show(extent, base, piece, permissions) }?;
-    restore_flags(piece, flags);
+    unsafe { show(target, piece, traits) }?;
     Ok(Outcome::Frozen(copied))
 }
 
@@ -61,26 +70,41 @@ pub(crate) unsafe fn freeze_piece(
 ///
 /// # Safety
 ///
-/// 1. The extent has all bytes of `piece`, where address `base` is offset 0, and the caller may replace the mapping.
-pub(crate) unsafe fn show(
-    extent: &Extent,
-    base: usize,
-    piece: Span,
-    permissions: Permissions,
-) -> Result<(), ExtentError> {
-    let offset = (piece.start - base) as u64;
-    // SAFETY: 1. is this function's own.
-    let Err(error) = (unsafe { extent.map_over(piece.range(), offset, permissions) }) else { return Ok(()) };
-    if piece.cut(PIECE).all(|part| is_mapped(part.range())) {
-        return Err(error);
-    }
-    for _ in 0..16 {
-        // SAFETY: 1. as above; what was there is gone, and no other thread runs that could have mapped something.
-        if unsafe { extent.map_over(piece.range(), offset, permissions) }.is_ok() {
-            return Ok(());
+/// 1. The extent has all bytes of `piece`, and the caller may replace the mapping.
+pub(crate) unsafe fn show(target: Target<'_>, piece: Span, traits: Traits) -> Result<(), ExtentError> {
+    let map = || {
+        // SAFETY: 1. is this function's own. After a failure what was there may be gone, and no other thread runs that could have mapped something.
+        unsafe { target.extent.map_over(piece.range(), target.offset(piece.start), traits.permissions) }
+    };
+    match insist(map, || piece.cut(PIECE).all(|part| is_mapped(part.range()))) {
+        Insisted::Done => {
+            traits.give_to(piece);
+            Ok(())
         }
+        Insisted::Refused(error) => Err(error),
+        Insisted::Lost(error) => give_up(piece, error),
     }
-    give_up(piece, error)
+}
+
+/// What came of replacing a mapping.
+#[derive(PartialEq, Eq, Debug)]
+enum Insisted<E> {
+    /// It is replaced.
+    Done,
+    /// It is still there.
+    Refused(E),
+    /// It is gone, and nothing is in its place.
+    Lost(E),
+}
+
+/// Replaces a mapping by `map`, and tries again as long as the old one is gone and no new one there.
+fn insist<E>(mut map: impl FnMut() -> Result<(), E>, is_there: impl FnOnce() -> bool) -> Insisted<E> {
+    const TRIALS: usize = 16;
+    let Err(error) = map() else { return Insisted::Done };
+    if is_there() {
+        return Insisted::Refused(error);
+    }
+    if (0..TRIALS).any(|_| map().is_ok()) { Insisted::Done } else { Insisted::Lost(error) }
 }
 
 /// Ends the process, whose memory has a hole that cannot be filled.
@@ -99,19 +123,60 @@ pub(crate) fn give_up(piece: Span, error: ExtentError) -> ! {
     std::process::abort()
 }
 
-/// Gives a new mapping the advice that the old one had.
-pub(crate) fn restore_flags(piece: Span, flags: VmaFlags) {
-    for (flag, advice) in [
-        (VmaFlags::HUGE_PAGE, libc::MADV_HUGEPAGE),
-        (VmaFlags::NO_HUGE_PAGE, libc::MADV_NOHUGEPAGE),
-        (VmaFlags::DONT_DUMP, libc::MADV_DONTDUMP),
-        (VmaFlags::MERGEABLE, libc::MADV_MERGEABLE),
-        (VmaFlags::SEQUENTIAL, libc::MADV_SEQUENTIAL),
-        (VmaFlags::RANDOM, libc::MADV_RANDOM),
-    ] {
-        if flags.intersects(flag) {
-            // SAFETY: none of these changes contents. A refusal loses a hint.
-            unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(piece.start), piece.len(), advice) };
+#[cfg(test)]
+mod tests {
+    use palimpsest_sys::extent::Use;
+    use palimpsest_sys::proc::maps::Permissions;
+    use palimpsest_sys::vmas::VmaFlags;
+
+    use super::*;
+
+    #[test]
+    fn what_was_unmapped_by_a_refused_call_is_mapped_by_a_later_one() {
+        // A kernel that has no memory for a while: the first `refusals` calls fail.
+        let outcome = |refusals: usize, is_there: bool| {
+            let mut calls = 0;
+            let map = || {
+                calls += 1;
+                if calls > refusals { Ok(()) } else { Err(calls) }
+            };
+            (insist(map, || is_there), calls)
+        };
+        assert_eq!(outcome(0, true), (Insisted::Done, 1));
+        assert_eq!(outcome(1, true), (Insisted::Refused(1), 1), "nothing is lost, so nothing is tried again");
+        assert_eq!(outcome(9, false), (Insisted::Done, 10));
+        let (lost, calls) = outcome(usize::MAX, false);
+        assert_eq!(lost, Insisted::Lost(1));
+        assert!(calls > 10, "{calls}");
+    }
+
+    #[test]
+    fn a_process_whose_memory_is_lost_ends_and_says_so() {
+        let page = rustix::param::page_size();
+        let mut extent = Extent::create(Use::Frozen).expect("memory files can be made");
+        // Without its descriptor it cannot be mapped.
+        extent.close();
+        let (mut told, teller) = std::io::pipe().expect("a pipe");
+        // SAFETY: the child makes system calls only, until it aborts.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: both are descriptors of this child.
+            unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&teller), 2) };
+            // Nothing is mapped at the lowest addresses.
+            let hole = Span::new(page, 2 * page);
+            let traits = Traits { permissions: Permissions::READ, flags: VmaFlags::default(), protection_key: 0 };
+            // SAFETY: 1. no bytes are there that could be missing.
+            let _ = unsafe { show(Target { extent: &extent, base: hole.start }, hole, traits) };
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(7) };
         }
+        drop(teller);
+        let mut status = 0;
+        // SAFETY: the child is ours; the status goes to a local.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT, "{status:#x}");
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut told, &mut text).expect("readable");
+        assert!(text.contains("is lost") && text.contains(&format!("{page:#x}..")), "{text}");
     }
 }

@@ -7,14 +7,14 @@ use palimpsest_sys::vmas::{Label, Vma, VmaFlags};
 
 use super::registry::State;
 use super::span::Span;
+use super::traits::Traits;
 use crate::report::Skip;
 
 /// Memory that will be frozen: a mapping, or a part of one, with what it must have afterwards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Eligible {
     pub(crate) span: Span,
-    pub(crate) permissions: Permissions,
-    pub(crate) flags: VmaFlags,
+    pub(crate) traits: Traits,
     /// Whether it has a name, which a mapping of a file cannot have.
     pub(crate) is_named: bool,
     /// Bytes that were copied, once it is frozen.
@@ -47,7 +47,7 @@ impl State {
             let vma = self.vmas[index];
             let id = FileId { device: vma.device, inode: vma.inode };
             if let Some(held) = self.held(id) {
-                held.seen = true;
+                held.see(&vma);
                 continue;
             }
             match reason_to_skip(&vma, least) {
@@ -88,8 +88,7 @@ impl State {
         }
         self.eligible.push(Eligible {
             span,
-            permissions: vma.permissions,
-            flags: vma.flags,
+            traits: Traits::of(vma),
             is_named: vma.label == Label::Named,
             frozen: 0,
             populated: vma.anonymous,
@@ -116,6 +115,8 @@ fn reason_to_skip(vma: &Vma, least: usize) -> Option<Skip> {
         _ if flags(VmaFlags::USERFAULT) => Skip::Userfault,
         _ if flags(VmaFlags::SEALED) => Skip::Sealed,
         _ if flags(VmaFlags::TAGGED) => Skip::Tagged,
+        // Only who executes from it asks for these.
+        _ if flags(VmaFlags::BRANCH_TARGETS) => Skip::Executable,
         _ if flags(VmaFlags::DROPPABLE) => Skip::Droppable,
         _ if vma.protection_key != 0 => Skip::ProtectionKey,
         _ if vma.permissions.contains(Permissions::EXECUTE) => Skip::Executable,

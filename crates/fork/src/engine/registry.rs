@@ -5,9 +5,7 @@
 //! * [`State`] belongs to who holds the lock. Locking never waits: freezes and repairs by two threads at once are a mistake of the caller, and a signal handler
 //!   that waited for the code it interrupted would wait for ever. The lock is the holder's process id, so that a child is never locked out
 //!   by a thread that it does not have.
-//! * [`Shared`] holds atomics that anybody reads at any time: counters, and the *touched spans*, a superset of what is frozen. Spans are
-//!   only ever added while other threads run; the list is rewritten with no other thread running, and who was interrupted while
-//!   reading finds the generation changed and reads again.
+//! * [`Shared`] holds atomics that anybody reads at any time: counters, and the [touched spans](super::touched), a superset of what is frozen.
 //!
 //! The memory is never given back, since guards may read it at any time.
 
@@ -17,14 +15,16 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use palimpsest_sys::MapError;
-use palimpsest_sys::extent::{Extent, FileId};
-use palimpsest_sys::mapped_vec::{MappedVec, leak_zeroed};
+use palimpsest_sys::extent::{Commit, Extent, FileId};
+use palimpsest_sys::mapped_vec::{Full, MappedVec, leak_zeroed};
 use palimpsest_sys::proc::sysctl;
-use palimpsest_sys::vmas::{Vma, Vmas};
+use palimpsest_sys::vmas::{KeptMaps, Vma, VmaFlags, Vmas};
 
 use super::plan::{Eligible, Excluded, Skipped};
-use super::repair::{HotPiece, MOST_HOT};
+use super::repair::{HotPiece, MOST_HOT, may_be_replaced};
 use super::span::Span;
+use super::touched::Touched;
+use super::traits::Traits;
 use crate::hazards::borrowed;
 
 /// An extent that is, or was, mapped somewhere.
@@ -33,6 +33,55 @@ pub(crate) struct Held {
     pub(crate) extent: Extent,
     /// Whether a mapping of it was seen by the inventory that is being worked on.
     pub(crate) seen: bool,
+    /// What all its mappings have; nothing if they differ.
+    pub(crate) flags: Option<VmaFlags>,
+    /// What the memory was that it was made of. Its own mappings are never counted.
+    commit: Commit,
+    /// Bytes of address space that show it.
+    pub(crate) mapped: usize,
+    /// Whether all of that may be replaced.
+    pub(crate) hold: Hold,
+}
+
+/// Whether the mappings of an extent may be replaced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Hold {
+    /// They may.
+    Loose,
+    /// One of them may not.
+    Fast,
+}
+
+impl Held {
+    /// A new extent, whose mappings have these traits.
+    pub(crate) fn new(extent: Extent, traits: Traits) -> Self {
+        let (flags, commit) = (traits.known_flags(), traits.commit());
+        Self { extent, seen: true, flags, commit, mapped: 0, hold: Hold::Loose }
+    }
+
+    /// What must replace a mapping of it.
+    pub(crate) fn traits(&self, vma: &Vma) -> Traits {
+        Traits::of(vma).with_commit(self.commit)
+    }
+
+    /// Notes a mapping of it that an inventory has found, with its flags.
+    pub(crate) fn see(&mut self, vma: &Vma) {
+        let flags = self.traits(vma).known_flags();
+        if !self.seen {
+            (self.seen, self.flags, self.mapped, self.hold) = (true, flags, 0, Hold::Loose);
+        }
+        self.flags = self.flags.filter(|known| Some(*known) == flags);
+        self.mapped += vma.range().len();
+        if !may_be_replaced(vma) {
+            self.hold = Hold::Fast;
+        }
+    }
+
+    /// Whether more than half of the memory that it takes is shown by nothing any more, so that moving the rest elsewhere frees more than it takes.
+    pub(crate) fn is_sparse(&self) -> bool {
+        // A mapping may show holes, so this is the least that is lost.
+        self.hold == Hold::Loose && self.extent.allocated().is_ok_and(|allocated| allocated > 2 * self.mapped)
+    }
 }
 
 /// The tables that a freeze works with. Most live for one round: what stays mapped costs every fork a page table each.
@@ -59,8 +108,6 @@ struct Lasting {
 
 /// Runs in a window of 1 GiB with pages of 4 KiB are at most half as many as its pages; bigger windows have their runs cut off and taken up again.
 const RUNS: usize = 1 << 17;
-/// Spans of the quick test. When they are used up, the test says yes to everything.
-const SPANS: usize = 1 << 12;
 /// Mappings that a process has room for at most here, however high the sysctl is: the tables are address space only.
 const MOST_MAPPINGS: usize = 1 << 21;
 
@@ -114,9 +161,14 @@ impl State {
         self.held(FileId { device: vma.device, inode: vma.inode }).map(|held| held.extent)
     }
 
-    /// Restores the order after extents were added.
-    pub(crate) fn sort_extents(&mut self) {
-        self.extents.sort_unstable_by_key(|held| key(held.extent.id()));
+    /// Adds an extent at its place in the order. New files need not have higher numbers than older ones: each CPU gives them out of a batch of its own (`get_next_ino` in
+    /// `fs/inode.c`).
+    pub(crate) fn add_extent(&mut self, held: Held) -> Result<(), Full> {
+        let new = key(held.extent.id());
+        let place = self.extents.partition_point(|known| key(known.extent.id()) < new);
+        self.extents.push(held)?;
+        self.extents[place..].rotate_right(1);
+        Ok(())
     }
 }
 
@@ -132,9 +184,9 @@ pub(crate) struct Counters {
     pub(crate) hot_pieces: AtomicUsize,
     pub(crate) forks: AtomicU64,
     pub(crate) repairs: AtomicU64,
-    /// Nanoseconds that forks took above the clean time since the last repair.
+    /// Nanoseconds of CPU time, as all times of forks, that forks took above the clean time since the last repair.
     pub(crate) debt: AtomicU64,
-    /// Nanoseconds of the quickest fork since the last freeze; 0 before the first.
+    /// Nanoseconds of a fork when nothing was written; 0 before the first.
     pub(crate) clean: AtomicU64,
     /// Nanoseconds that the last look at what is written took.
     pub(crate) look: AtomicU64,
@@ -150,9 +202,11 @@ pub(crate) struct Counters {
     pub(crate) rounds: AtomicU64,
     /// 1 if repairs may stop other threads.
     pub(crate) may_stop_threads: AtomicUsize,
-    /// Nanoseconds of the last fork.
+    /// Nanoseconds of the last fork; 0 if that was the first since a repair.
     pub(crate) last: AtomicU64,
-    /// Nanoseconds of the last fork before the last repair; 0 once it has been compared with the first one after.
+    /// Nanoseconds of the quicker of the last two forks.
+    pub(crate) typical: AtomicU64,
+    /// What was typical before the last repair; 0 once it has been compared with the first fork after.
     pub(crate) before_repair: AtomicU64,
     /// What the caller of the last freeze answered for.
     pub(crate) answers: AtomicUsize,
@@ -164,24 +218,13 @@ pub(crate) struct Counters {
     pub(crate) collapses: AtomicUsize,
 }
 
-#[derive(Default)]
-struct SpanSlot {
-    start: AtomicUsize,
-    end: AtomicUsize,
-}
-
 /// The part that is read without the lock.
 pub(crate) struct Shared {
     /// Process id of who holds `lasting`; 0 for nobody.
     owner: AtomicI32,
-    /// Bounds of all touched spans.
-    low: AtomicUsize,
-    high: AtomicUsize,
-    /// Grows with each rewriting of the spans.
-    generation: AtomicUsize,
-    /// Slots that were given out; may exceed `SPANS`.
-    spans: AtomicUsize,
-    slots: [SpanSlot; SPANS],
+    pub(crate) touched: Touched,
+    /// Where the mappings of this process are told.
+    pub(crate) maps: KeptMaps,
     /// Ranges in frozen memory that were discarded since the last freeze.
     replacements: AtomicUsize,
     pub(crate) counters: Counters,
@@ -275,81 +318,13 @@ impl Shared {
         Span::new(start, start + size_of::<Self>())
     }
 
-    /// Whether `span` may hold frozen memory. Lock-free; says yes too often rather than too seldom.
-    pub(crate) fn touches(&self, span: Span) -> bool {
-        // Relaxed, here and below: what is asked about was frozen before the asker got to know of it, by this thread or one that it has
-        // synchronised with; spans that another thread adds meanwhile concern memory that the asker does not own.
-        if span.start >= self.high.load(Ordering::Relaxed) || span.end <= self.low.load(Ordering::Relaxed) {
-            return false;
-        }
-        loop {
-            let generation = self.generation.load(Ordering::Relaxed);
-            let count = self.spans.load(Ordering::Relaxed);
-            let Some(slots) = self.slots.get(..count) else { return true };
-            let found = slots.iter().any(|slot| {
-                span.overlaps(Span::new(slot.start.load(Ordering::Relaxed), slot.end.load(Ordering::Relaxed)))
-            });
-            // A rewriting happens with all other threads held still, so that program order suffices to notice it.
-            if found || self.generation.load(Ordering::Relaxed) == generation {
-                return found;
-            }
-        }
-    }
-
-    /// Adds a span to the quick test.
-    pub(crate) fn touch(&self, span: Span) {
-        let count = self.spans.load(Ordering::Relaxed).min(SPANS);
-        let known = self.slots[..count].iter().any(|slot| {
-            slot.start.load(Ordering::Relaxed) <= span.start && span.end <= slot.end.load(Ordering::Relaxed)
-        });
-        if known || span.is_empty() {
-            return;
-        }
-        // Relaxed: see `touches`.
-        let place = self.spans.fetch_add(1, Ordering::Relaxed);
-        if let Some(slot) = self.slots.get(place) {
-            slot.end.store(span.end, Ordering::Relaxed);
-            slot.start.store(span.start, Ordering::Relaxed);
-        }
-        let _ = self.low.try_update(Ordering::Relaxed, Ordering::Relaxed, |low| {
-            Some(if low == 0 { span.start } else { low.min(span.start) })
-        });
-        self.high.fetch_max(span.end, Ordering::Relaxed);
-    }
-
-    /// Takes a span that is mapped no more out of the quick test.
-    pub(crate) fn forget(&self, span: Span) {
-        let count = self.spans.load(Ordering::Relaxed).min(SPANS);
-        for slot in &self.slots[..count] {
-            let start = slot.start.load(Ordering::Relaxed);
-            if start != 0 && span.start <= start && slot.end.load(Ordering::Relaxed) <= span.end {
-                slot.start.store(0, Ordering::Relaxed);
-                slot.end.store(0, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// From the first to the last touched address.
-    pub(crate) fn bounds(&self) -> Span {
-        Span::new(self.low.load(Ordering::Relaxed), self.high.load(Ordering::Relaxed))
-    }
-
     /// Counts a replacement in frozen memory, and tells how many there were.
     pub(crate) fn count_replacement(&self) -> usize {
         self.replacements.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Forgets all spans. The caller adds those that count before any other thread runs.
-    pub(crate) fn untouch_all(&self) {
-        self.generation.fetch_add(1, Ordering::Relaxed);
-        // Slots that were never given out stay untouched: each page would cost every fork.
-        let used = self.spans.swap(0, Ordering::Relaxed).min(SPANS);
-        for slot in &self.slots[..used] {
-            slot.start.store(0, Ordering::Relaxed);
-            slot.end.store(0, Ordering::Relaxed);
-        }
-        self.low.store(0, Ordering::Relaxed);
-        self.high.store(0, Ordering::Relaxed);
+    /// Begins a new count of replacements.
+    pub(crate) fn forget_replacements(&self) {
         self.replacements.store(0, Ordering::Relaxed);
     }
 }
@@ -392,5 +367,66 @@ impl Drop for Holding {
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("counters", &self.counters).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use palimpsest_sys::extent::Use;
+    use palimpsest_sys::proc::maps::Permissions;
+
+    use super::*;
+
+    #[test]
+    fn what_was_counted_is_counted_again() {
+        let permissions = Permissions::READ;
+        let vma = |flags| Vma {
+            start: 0x1000,
+            end: 0x2000,
+            permissions,
+            offset: 0,
+            device: Default::default(),
+            inode: 1,
+            label: palimpsest_sys::vmas::Label::Extent,
+            anonymous: 0,
+            flags,
+            protection_key: 0,
+        };
+        let extent = Extent::create(Use::Frozen).expect("memory files can be made");
+        for (before, commit) in [(VmaFlags::default(), Commit::Counted), (VmaFlags::NO_RESERVE, Commit::Uncounted)] {
+            let mut held = Held::new(extent, Traits::of(&vma(before)));
+            // Each mapping of an extent is made without a reserve, whatever it replaces.
+            held.seen = false;
+            held.see(&vma(VmaFlags::NO_RESERVE));
+            assert_eq!((held.traits(&vma(VmaFlags::NO_RESERVE)).commit(), held.flags), (commit, Some(before)));
+        }
+        let mut extent = extent;
+        extent.close();
+    }
+
+    #[test]
+    fn extents_are_found_whatever_the_order_of_their_numbers() {
+        let mut locked = loop {
+            if let Some(locked) = lock().expect("memory") {
+                break locked;
+            }
+            std::thread::yield_now();
+        };
+        assert!(locked.extents.is_empty(), "no test of this program freezes");
+        let new = || Extent::create(Use::Frozen).expect("memory files can be made");
+        let mut extents: Vec<_> = (0..9).map(|_| new()).collect();
+        // As if each had been made on another CPU.
+        extents.reverse();
+        extents.swap(2, 6);
+        for (index, extent) in extents.iter().enumerate() {
+            let traits = Traits { permissions: Permissions::READ, flags: VmaFlags::default(), protection_key: 0 };
+            locked.add_extent(Held::new(*extent, traits)).expect("room");
+            for known in &extents[..=index] {
+                let found = locked.held(known.id()).map(|held| held.extent);
+                assert_eq!(found, Some(*known), "one of {} is lost", index + 1);
+            }
+        }
+        locked.extents.clear();
+        extents.iter_mut().for_each(Extent::close);
     }
 }

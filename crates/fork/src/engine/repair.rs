@@ -5,21 +5,24 @@
 //! without any are mapped afresh from the same extent, which loses nothing, and the written ones are copied to a new extent: the old one is sealed, and children
 //! may show it. Of a piece with few written pages only the stretches around those are copied, and its rest is mapped afresh: they become small mappings of their own, and
 //! when they are written to again, they alone are dear. What is written to round after round is left alone for a while, a whole piece as anonymous memory.
+//!
+//! A sealed file cannot give back the memory of pieces that nothing shows any more. Once these are more than half of it, its other pieces are copied too, so
+//! that it goes altogether: as many bytes at most as were replaced before.
 
-use std::ops::ControlFlow;
-
-use palimpsest_sys::extent::{Extent, ExtentError, Use, map_zeros_over};
+use palimpsest_sys::extent::{Extent, FileId, Use};
 use palimpsest_sys::pagemap::{Pagemap, Wanted};
 use palimpsest_sys::proc::maps::Permissions;
 use palimpsest_sys::vmas::{Vma, VmaFlags};
-use rustix::io::Errno;
 
-use super::freeze::{Budget, Stopped, keep};
+use super::freeze::{Budget, Stopped};
 use super::guards::Guards;
-use super::piece::{Outcome, PIECE, freeze_piece, give_up, restore_flags, show};
+use super::piece::{Outcome, PIECE, Target, freeze_piece, show};
 use super::plan::Excluded;
 use super::registry::State;
+use super::runs::{PieceRuns, add_contents};
 use super::span::Span;
+use super::thawing::make_anonymous;
+use super::traits::Traits;
 use crate::report::Skip;
 
 /// What is copied around a written page at least, in bytes: as much as a read fault maps at once (`fault_around_bytes` in `mm/memory.c`).
@@ -63,6 +66,8 @@ pub(crate) struct Repaired {
     pub(crate) copied: usize,
     /// Pieces that became anonymous.
     pub(crate) thawed: usize,
+    /// Pieces, and stretches between them, that could not be worked on.
+    pub(crate) failed: usize,
 }
 
 /// Flags of a mapping that must not be replaced even if it is ours.
@@ -71,49 +76,6 @@ const UNTOUCHABLE: VmaFlags = VmaFlags::LOCKED
     .union(VmaFlags::DONT_FORK)
     .union(VmaFlags::SEALED)
     .union(VmaFlags::TAGGED);
-
-/// Runs of pages in a piece, ascending and apart.
-pub(crate) struct PieceRuns {
-    all: [Span; PIECE / 4096],
-    len: usize,
-}
-
-impl PieceRuns {
-    pub(crate) const fn new() -> Self {
-        Self { all: [Span::new(0, 0); PIECE / 4096], len: 0 }
-    }
-
-    pub(crate) fn as_slice(&self) -> &[Span] {
-        &self.all[..self.len]
-    }
-
-    /// Adds a run; after all are there, [`join`](Self::join) puts them in order.
-    pub(crate) fn push(&mut self, run: Span) -> ControlFlow<()> {
-        match self.all.get_mut(self.len) {
-            Some(place) => {
-                *place = run;
-                self.len += 1;
-                ControlFlow::Continue(())
-            }
-            None => ControlFlow::Break(()),
-        }
-    }
-
-    fn join(&mut self) {
-        self.all[..self.len].sort_unstable();
-        let mut joined = 0;
-        for index in 0..self.len {
-            let run = self.all[index];
-            if joined > 0 && run.start <= self.all[joined - 1].end {
-                self.all[joined - 1].end = self.all[joined - 1].end.max(run.end);
-            } else {
-                self.all[joined] = run;
-                joined += 1;
-            }
-        }
-        self.len = joined;
-    }
-}
 
 impl State {
     /// Excludes pieces that rest from what will be frozen. Forgets those that were not written to for long.
@@ -161,14 +123,18 @@ impl State {
         Ok(false)
     }
 
-    /// The extent that a mapping shows, if it has written pages and may be repaired.
-    fn dirty_extent(&mut self, vma: &Vma) -> Option<Extent> {
-        let has = |permission| vma.permissions.contains(permission);
-        let is_ordinary = has(Permissions::READ) && !has(Permissions::EXECUTE) && !has(Permissions::SHARED);
-        if vma.anonymous == 0 || !is_ordinary || vma.flags.intersects(UNTOUCHABLE) || vma.protection_key != 0 {
+    /// What is to be done about a mapping; nothing if it has no written pages, or may not be touched.
+    fn work_on(&mut self, vma: &Vma) -> Option<Subject> {
+        if !may_be_replaced(vma) {
             return None;
         }
-        self.extent_of(vma)
+        let held = self.held(FileId { device: vma.device, inode: vma.inode })?;
+        let work = match (held.is_sparse(), vma.anonymous) {
+            (true, _) => Work::Move,
+            (false, 0) => return None,
+            (false, _) => Work::Renew,
+        };
+        Some(Subject { vma: *vma, extent: held.extent, traits: held.traits(vma), work, fresh: None })
     }
 
     /// What a repair is going to take, in nanoseconds, as far as the figures of the mappings tell: new mappings, and copies.
@@ -179,10 +145,13 @@ impl State {
         let (mut mappings, mut bytes) = (0, self.eligible_bytes());
         for index in 0..self.vmas.len() {
             let vma = self.vmas[index];
-            if self.dirty_extent(&vma).is_none() {
+            let Some(subject) = self.work_on(&vma) else { continue };
+            let len = vma.range().len();
+            if subject.work == Work::Move {
+                mappings += len.div_ceil(PIECE);
+                bytes += len;
                 continue;
             }
-            let len = vma.range().len();
             let span = Span::from(vma.range());
             if len <= SMALL && self.hot.iter().any(|known| known.span == span && known.is_resting(round)) {
                 continue;
@@ -194,30 +163,80 @@ impl State {
         }
         (mappings * MAPPING) as u64 + (bytes as u64 >> 10) * (per_mib >> 10)
     }
+}
 
-    /// Makes every frozen mapping with written pages cheap again.
+/// A repair at work: what it needs, and what it has done.
+pub(crate) struct Repairer<'a> {
+    pub(crate) state: &'a mut State,
+    pub(crate) pagemap: &'a Pagemap,
+    pub(crate) guards: &'a Guards,
+    pub(crate) round: u64,
+    pub(crate) budget: &'a mut Budget,
+    pub(crate) repaired: Repaired,
+}
+
+/// A frozen mapping under repair.
+struct Subject {
+    vma: Vma,
+    /// What it shows.
+    extent: Extent,
+    /// What replaces it must have.
+    traits: Traits,
+    work: Work,
+    /// What its written parts are copied to, once there are any.
+    fresh: Option<Extent>,
+}
+
+impl Subject {
+    /// The extent with the address where its offset 0 would lie: below the mapping, since offsets are small.
+    fn shown(&self) -> Target<'_> {
+        Target { extent: &self.extent, base: self.vma.start.wrapping_sub(self.vma.offset as usize) }
+    }
+}
+
+/// What is done about a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Work {
+    /// Its written parts are copied, and the rest is mapped afresh.
+    Renew,
+    /// All of it is copied, so that its extent has no mapping any more.
+    Move,
+}
+
+/// Whether a mapping of an extent may be replaced by another one with the same bytes.
+pub(crate) fn may_be_replaced(vma: &Vma) -> bool {
+    let has = |permission| vma.permissions.contains(permission);
+    let is_ordinary = has(Permissions::READ) && !has(Permissions::EXECUTE) && !has(Permissions::SHARED);
+    is_ordinary && !vma.flags.intersects(UNTOUCHABLE) && vma.protection_key == 0
+}
+
+/// What becomes of a written part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    /// It is frozen again, in another extent.
+    Frozen,
+    /// It becomes anonymous, since it is written to all the time.
+    Anonymous,
+    /// It stays as it is: so small a mapping costs a fork little.
+    Left,
+}
+
+impl Repairer<'_> {
+    /// Makes every frozen mapping with written pages cheap again. What cannot be stays as it is, and the others are gone on with; the first reason is given.
     ///
     /// # Safety
     ///
-    /// 1. As [`freeze_all`](super::freeze::freeze_all), for frozen memory.
-    pub(crate) unsafe fn repair(
-        &mut self,
-        pages: (&Pagemap, &Guards),
-        round: u64,
-        budget: &mut Budget,
-    ) -> (Repaired, Result<(), Stopped>) {
-        let mut repaired = Repaired::default();
-        for index in 0..self.vmas.len() {
-            let vma = self.vmas[index];
-            let Some(extent) = self.dirty_extent(&vma) else { continue };
-            repaired.mappings += 1;
-            // SAFETY: 1. is this function's own; the mapping is one of `extent`, says the list that was read with nothing else running.
-            let done = unsafe { self.repair_mapping(pages, round, budget, vma, extent, &mut repaired) };
-            if let Err(stopped) = done {
-                return (repaired, Err(stopped));
-            }
+    /// 1. As [`freeze_all`](super::freeze::Freezer::freeze_all), for frozen memory.
+    pub(crate) unsafe fn repair_all(&mut self) -> Result<(), Stopped> {
+        let mut result = Ok(());
+        for index in 0..self.state.vmas.len() {
+            let vma = self.state.vmas[index];
+            let Some(subject) = self.state.work_on(&vma) else { continue };
+            self.repaired.mappings += 1;
+            // SAFETY: 1. is this function's own; the mapping is one of the extent, says the list that was read with nothing else running.
+            result = result.and(unsafe { self.repair_mapping(subject) });
         }
-        (repaired, Ok(()))
+        result
     }
 
     /// First the written parts are taken away, then what is between them is mapped afresh in one go: a new mapping that lies beside a part of the old one is
@@ -225,78 +244,123 @@ impl State {
     ///
     /// # Safety
     ///
-    /// 1. As [`State::repair`].
-    /// 2. `vma` is a private mapping of `extent`.
-    unsafe fn repair_mapping(
-        &mut self,
-        pages: (&Pagemap, &Guards),
-        round: u64,
-        budget: &mut Budget,
-        vma: Vma,
-        extent: Extent,
-        repaired: &mut Repaired,
-    ) -> Result<(), Stopped> {
-        let mut fresh = None;
-        let is_open = extent.is_open();
-        self.runs.clear();
-        let result = Span::from(vma.range()).cut(PIECE).try_for_each(|piece| {
+    /// 1. As [`repair_all`](Self::repair_all).
+    /// 2. The subject's mapping is a private one of its extent.
+    unsafe fn repair_mapping(&mut self, mut subject: Subject) -> Result<(), Stopped> {
+        let whole = Span::from(subject.vma.range());
+        self.state.runs.clear();
+        let mut result = Ok(());
+        for piece in whole.cut(PIECE) {
             // SAFETY: 1. is this function's own. 2. the piece is in the mapping (2).
-            unsafe { self.take_written(pages, round, budget, vma, (extent, is_open), &mut fresh, piece, repaired) }
-        });
-        let result = result.and_then(|()| {
-            let mut at = vma.start;
-            for index in 0..=self.runs.len() {
-                let taken = self.runs.get(index).copied().unwrap_or(Span::new(vma.end, vma.end));
-                let clean = Span::new(at, taken.start);
-                at = taken.end;
-                if clean.is_empty() {
-                    continue;
-                }
-                // SAFETY: 1. without written pages, this part shows the extent's bytes and nothing else.
-                unsafe { show(&extent, vma.start.wrapping_sub(vma.offset as usize), clean, vma.permissions) }?;
-                restore_flags(clean, vma.flags);
-                repaired.renewed += clean.len().div_ceil(PIECE);
+            let taken = unsafe { self.take_written(&mut subject, piece) };
+            if taken.is_err() {
+                self.repaired.failed += 1;
             }
-            Ok(())
-        });
+            // A table is full, so that not all that was written may be in it.
+            let is_listed = !matches!(taken, Err(Stopped::Tables(_)));
+            result = result.and(taken);
+            if !is_listed {
+                self.state.runs.clear();
+                // There is room for one.
+                let _ = self.state.runs.push(whole);
+                break;
+            }
+        }
+        let mut at = whole.start;
+        for index in 0..=self.state.runs.len() {
+            let taken = self.state.runs.get(index).copied().unwrap_or(Span::new(whole.end, whole.end));
+            let clean = Span::new(at, taken.start);
+            at = taken.end;
+            if clean.is_empty() {
+                continue;
+            }
+            // SAFETY: 1. without written pages, this part shows the extent's bytes and nothing else.
+            match unsafe { show(subject.shown(), clean, subject.traits) } {
+                Ok(()) => self.repaired.renewed += clean.len().div_ceil(PIECE),
+                Err(error) => {
+                    self.repaired.failed += 1;
+                    result = result.and(Err(error.into()));
+                }
+            }
+        }
         // Whatever happened, mappings of it may be there.
-        let kept = fresh.map_or(Ok(()), |fresh| keep(self, fresh, budget));
+        let traits = subject.traits;
+        let kept = subject.fresh.map_or(Ok(()), |fresh| self.state.keep(fresh, traits, self.budget));
         result.and(kept)
     }
 
-    /// Copies the written parts of a piece, or leaves them alone, and adds them to `runs`. Where the extent cannot be mapped again, all of it is taken.
+    /// Copies the written parts of a piece, or leaves them alone, and adds them to the table of runs. Where the extent cannot be mapped again, all of it is taken.
     ///
     /// # Safety
     ///
-    /// 1. As [`State::repair`].
-    /// 2. `piece` is in `vma`, which is a private mapping of `extent`.
-    #[expect(clippy::too_many_arguments, reason = "what a mapping's pieces have in common, and what they change")]
-    unsafe fn take_written(
-        &mut self,
-        (pagemap, guards): (&Pagemap, &Guards),
-        round: u64,
-        budget: &mut Budget,
-        vma: Vma,
-        (extent, is_open): (Extent, bool),
-        fresh: &mut Option<Extent>,
-        piece: Span,
-        repaired: &mut Repaired,
-    ) -> Result<(), Stopped> {
+    /// 1. As [`repair_all`](Self::repair_all).
+    /// 2. `piece` is in the subject's mapping, which is a private one of its extent.
+    unsafe fn take_written(&mut self, subject: &mut Subject, piece: Span) -> Result<(), Stopped> {
         let mut written = PieceRuns::new();
-        pagemap.scan(piece.range(), Wanted::Written, &mut |run| written.push(run.into()))?;
+        let scanned = self.pagemap.scan(piece.range(), Wanted::Written, &mut |run| written.push(run.into()));
         // Used by running code is, for one, the stack of a thread that was started in the place of one that had ended.
-        if self.is_in_use(piece) || guards.any_in(piece) {
-            return Ok(self.runs.push(piece)?);
+        if scanned.is_err() || self.state.is_in_use(piece) || self.guards.any_in(piece) {
+            self.state.runs.push(piece)?;
+            return Ok(scanned?);
         }
-        let stretches = if is_open { Stretches::new(piece, &vma, &written) } else { Stretches::whole(piece) };
+        let stretches = if subject.work == Work::Renew && subject.extent.is_open() {
+            Stretches::new(piece, &subject.vma, &written)
+        } else {
+            Stretches::whole(piece)
+        };
+        let is_small = subject.vma.range().len() <= SMALL;
+        // Whatever becomes of them, none is mapped afresh.
+        stretches.as_slice().iter().try_for_each(|stretch| self.state.runs.push(*stretch))?;
+        let mut result = Ok(());
         for stretch in stretches.as_slice() {
-            self.runs.push(*stretch)?;
-            let is_hot = written.len > 0 && *stretch == piece && self.is_hot(piece, round)?;
-            if is_hot && vma.range().len() <= SMALL {
-                continue;
-            }
+            let is_hot = written.len() > 0 && *stretch == piece && self.state.is_hot(piece, self.round)?;
+            let fate = match (is_hot, is_small) {
+                (false, _) => Fate::Frozen,
+                (true, false) => Fate::Anonymous,
+                (true, true) => Fate::Left,
+            };
             // SAFETY: 1. and 2. are this function's own, for a part of the piece. 3. all written runs, of which it takes its own.
-            unsafe { copy_part(vma, &extent, fresh, *stretch, &written, is_hot, budget, repaired) }?;
+            result = result.and(unsafe { self.copy_part(subject, *stretch, &written, fate) });
+        }
+        result
+    }
+
+    /// Copies a part of a frozen mapping that was written to.
+    ///
+    /// # Safety
+    ///
+    /// 1. As [`repair_all`](Self::repair_all).
+    /// 2. `part` is in the subject's mapping, which is a private one of its extent.
+    /// 3. `written` are its written runs, and perhaps others.
+    unsafe fn copy_part(
+        &mut self,
+        subject: &mut Subject,
+        part: Span,
+        written: &PieceRuns,
+        fate: Fate,
+    ) -> Result<(), Stopped> {
+        if fate == Fate::Left {
+            return Ok(());
+        }
+        let traits = subject.traits;
+        let mut runs = written.inside(part);
+        add_contents(&mut runs, subject.shown(), part)?;
+        self.budget.take_mappings(2)?;
+        if fate == Fate::Anonymous {
+            // SAFETY: 1. whole pages of a private mapping, whose bytes outside the runs are zeros; nothing writes to them (1 above).
+            unsafe { make_anonymous(part, runs.as_slice(), traits) }?;
+            self.repaired.thawed += 1;
+            return Ok(());
+        }
+        let extent = match &mut subject.fresh {
+            Some(fresh) => fresh,
+            None => subject.fresh.insert(Extent::create(Use::Frozen)?),
+        };
+        let target = Target { extent, base: subject.vma.start & !(PIECE - 1) };
+        // SAFETY: 1. a private mapping, whose bytes outside the runs are zeros. 2. is (1). 3. written pages and contents of the file.
+        match unsafe { freeze_piece(target, part, runs.as_slice(), traits) }? {
+            Outcome::Frozen(_) => self.repaired.copied += 1,
+            Outcome::Unreadable => {}
         }
         Ok(())
     }
@@ -339,152 +403,5 @@ impl Stretches {
 
     fn as_slice(&self) -> &[Span] {
         &self.all[..self.len]
-    }
-}
-
-/// Copies a part of a frozen mapping that was written to: to the extent `fresh`, or, if it is hot, to anonymous memory.
-///
-/// # Safety
-///
-/// 1. As [`State::repair`].
-/// 2. `part` is in `vma`, which is a private mapping of `extent`.
-/// 3. `written` are its written runs, and perhaps others.
-#[expect(clippy::too_many_arguments, reason = "what a mapping's parts have in common, and what they change")]
-unsafe fn copy_part(
-    vma: Vma,
-    extent: &Extent,
-    fresh: &mut Option<Extent>,
-    part: Span,
-    written: &PieceRuns,
-    is_hot: bool,
-    budget: &mut Budget,
-    repaired: &mut Repaired,
-) -> Result<(), Stopped> {
-    let Vma { permissions, flags, .. } = vma;
-    // Offset 0 of the file would lie here; below the mapping, since offsets are small.
-    let base = vma.start.wrapping_sub(vma.offset as usize);
-    let mut runs = PieceRuns::new();
-    for run in written.as_slice() {
-        let inside = run.intersection(part);
-        if !inside.is_empty() {
-            let _ = runs.push(inside);
-        }
-    }
-    add_contents(&mut runs, extent, base, part)?;
-    budget.mappings = budget.mappings.checked_sub(2).ok_or(Stopped::Mappings)?;
-    if is_hot {
-        // SAFETY: 1. whole pages of a private mapping, whose bytes outside the runs are zeros; nothing writes to them (1 above).
-        unsafe { make_anonymous(part, runs.as_slice(), permissions, flags) }?;
-        repaired.thawed += 1;
-        return Ok(());
-    }
-    let fresh = match fresh {
-        Some(fresh) => fresh,
-        None => fresh.insert(Extent::create(Use::Frozen)?),
-    };
-    let fresh_base = vma.start & !(PIECE - 1);
-    // SAFETY: 1. a private mapping, whose bytes outside the runs are zeros. 2. is (1). 3. written pages and contents of the file.
-    match unsafe { freeze_piece(fresh, fresh_base, part, runs.as_slice(), permissions, flags) }? {
-        Outcome::Frozen(_) => repaired.copied += 1,
-        Outcome::Unreadable => {}
-    }
-    Ok(())
-}
-
-/// Adds the runs of `piece` for which the extent has contents; all of it where that cannot be told.
-pub(crate) fn add_contents(runs: &mut PieceRuns, extent: &Extent, base: usize, piece: Span) -> Result<(), ExtentError> {
-    let page = rustix::param::page_size();
-    let offsets = piece.start.wrapping_sub(base) as u64..piece.end.wrapping_sub(base) as u64;
-    let mut is_whole = false;
-    let told = extent.contents(offsets, &mut |run| {
-        let start = base.wrapping_add(run.start as usize) & !(page - 1);
-        let end = base.wrapping_add(run.end as usize).next_multiple_of(page);
-        let flow = runs.push(Span::new(start, end).intersection(piece));
-        is_whole |= flow.is_break();
-        flow
-    });
-    if is_whole || matches!(told, Err(ExtentError::Closed { .. })) {
-        runs.len = 0;
-        let _ = runs.push(piece);
-        return Ok(());
-    }
-    runs.join();
-    told
-}
-
-/// Replaces `piece` by anonymous memory with the same bytes. An error leaves the bytes as they were.
-///
-/// # Safety
-///
-/// 1. `piece` is whole pages of private memory of this process, `runs` hold all bytes of it that are not zero, and nothing writes to it.
-pub(crate) unsafe fn make_anonymous(
-    piece: Span,
-    runs: &[Span],
-    permissions: Permissions,
-    flags: VmaFlags,
-) -> Result<(), ExtentError> {
-    let mut copy = Extent::create(Use::Frozen)?;
-    let offset = |at: usize| (at - piece.start) as u64;
-    if !permissions.contains(Permissions::READ) {
-        protect(piece, permissions.union(Permissions::READ));
-    }
-    let stored = runs.iter().try_for_each(|run| copy.store(run.range(), offset(run.start)));
-    if let Err(error) = stored {
-        copy.close();
-        protect(piece, permissions);
-        return Err(error);
-    }
-    let writable = permissions.union(Permissions::READ).union(Permissions::WRITE);
-    // SAFETY: 1. all bytes are in `copy`.
-    let mapped = unsafe { map_zeros_over(piece.range(), writable) };
-    let filled = mapped.and_then(|()| {
-        // SAFETY: 1. mapped writable above, and the caller's.
-        runs.iter().try_for_each(|run| unsafe { copy.load(run.range(), offset(run.start)) })
-    });
-    if let Err(error) = filled {
-        // What was there may be gone, but it is in the copy: show that instead.
-        // SAFETY: 1. all bytes are in `copy`.
-        if let Err(second) = unsafe { show(&copy, piece.start, piece, permissions) } {
-            give_up(piece, second);
-        }
-        let _ = copy.seal();
-        copy.close();
-        return Err(error);
-    }
-    copy.close();
-    if permissions != writable {
-        protect(piece, permissions);
-    }
-    restore_flags(piece, flags);
-    Ok(())
-}
-
-/// Gives a piece the rights that the program gave it, and for a moment the right to be read.
-fn protect(piece: Span, permissions: Permissions) {
-    let rights = rustix::mm::MprotectFlags::from_bits_retain(rights(permissions));
-    let at = std::ptr::with_exposed_provenance_mut(piece.start);
-    // SAFETY: no code that runs meanwhile uses the memory. A refusal, for too many mappings, is met again by who reads or writes it.
-    let _: Result<(), Errno> = unsafe { rustix::mm::mprotect(at, piece.len(), rights) };
-}
-
-fn rights(permissions: Permissions) -> u32 {
-    [(Permissions::READ, libc::PROT_READ), (Permissions::WRITE, libc::PROT_WRITE)]
-        .into_iter()
-        .filter(|(permission, _)| permissions.contains(*permission))
-        .fold(0, |all, (_, right)| all | right.cast_unsigned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_are_joined() {
-        let mut runs = PieceRuns::new();
-        for (start, end) in [(30, 40), (0, 10), (10, 20), (35, 36), (39, 50)] {
-            let _ = runs.push(Span::new(start, end));
-        }
-        runs.join();
-        assert_eq!(runs.as_slice(), [Span::new(0, 20), Span::new(30, 50)]);
     }
 }

@@ -7,10 +7,10 @@ use palimpsest_sys::extent::FileId;
 use palimpsest_sys::pagemap::{Pagemap, ScanWay};
 use palimpsest_sys::vmas::{Detail, Label};
 
-use super::freeze::{Budget, Figures, Stopped, chunk_len, freeze_all};
+use super::freeze::{Budget, Figures, Freezer, Stopped, chunk_len};
 use super::guards::Guards;
 use super::registry::{Locked, State};
-use super::repair::Repaired;
+use super::repair::{Repaired, Repairer};
 use super::signals::Blocked;
 use super::span::Span;
 use crate::error::FreezeError;
@@ -97,16 +97,24 @@ impl Locked {
             let kept = self.extents.iter().filter(|held| held.seen).count();
             let mut budget =
                 Budget { mappings: headroom.mappings, descriptors: headroom.descriptors.saturating_sub(kept) };
+            let mut repairer = Repairer {
+                state: &mut *self,
+                pagemap,
+                guards,
+                round,
+                budget: &mut budget,
+                repaired: Repaired::default(),
+            };
             // SAFETY: 1. is this function's own.
-            let (repaired, result) = unsafe { self.repair((pagemap, guards), round, &mut budget) };
-            done.repaired = repaired;
-            let result = result.and_then(|()| {
-                // SAFETY: 1. is this function's own.
-                let (figures, result) = unsafe { freeze_all(self, (pagemap, guards), options, chunk, budget) };
-                done.figures = figures;
-                result
-            });
-            done.stopped = result.err();
+            let repair = unsafe { repairer.repair_all() };
+            done.repaired = repairer.repaired;
+            let figures = Figures::default();
+            let mut freezer =
+                Freezer { state: &mut *self, pagemap, guards, pages: options.pages, chunk, budget, figures };
+            // SAFETY: 1. is this function's own.
+            let freeze = unsafe { freezer.freeze_all() };
+            done.figures = freezer.figures;
+            done.stopped = repair.and(freeze).err();
             self.settle(chunk, round);
         }
         done.taken = started.elapsed();
@@ -130,29 +138,32 @@ impl Locked {
         let shared = self.shared;
         // The mappings have changed, so extents that a repair has emptied are seen only by a new reading. If that fails, they are kept.
         let state: &mut State = &mut *self;
-        state.sort_extents();
         if state.vmas.read(Detail::Places).is_ok() {
             for held in state.extents.iter_mut() {
                 held.seen = false;
             }
-            shared.untouch_all();
-            let (mut bytes, mut open) = (0, Span::default());
+            shared.touched.clear();
+            shared.forget_replacements();
+            let (mut bytes, mut open, mut open_flags) = (0, Span::default(), None);
             for index in 0..state.vmas.len() {
                 let vma = state.vmas[index];
-                if let Some(held) = state.held(FileId { device: vma.device, inode: vma.inode }) {
-                    held.seen = true;
-                    bytes += vma.range().len();
-                } else if vma.label != Label::Snapshot {
-                    continue;
-                }
-                if open.end == vma.start {
+                let flags = match state.held(FileId { device: vma.device, inode: vma.inode }) {
+                    Some(held) => {
+                        held.seen = true;
+                        bytes += vma.range().len();
+                        held.flags
+                    }
+                    None if vma.label == Label::Snapshot => None,
+                    None => continue,
+                };
+                if open.end == vma.start && open_flags == flags {
                     open.end = vma.end;
                 } else {
-                    shared.touch(open);
-                    open = vma.range().into();
+                    shared.touched.add(open, open_flags);
+                    (open, open_flags) = (vma.range().into(), flags);
                 }
             }
-            shared.touch(open);
+            shared.touched.add(open, open_flags);
             let mut kept = 0;
             for index in 0..state.extents.len() {
                 let mut held = state.extents[index];

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use palimpsest_sys::{Mapping, Pages, Protection, SharedMemory, Source};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use super::coverage;
 use super::error::HostError;
@@ -220,15 +220,32 @@ impl Host {
         wire::send(self.control.as_fd(), &self.killed.to_ne_bytes()).map_err(gone)?;
         let worker = self.hear()?;
         self.killed = 0;
-        if !readable_within(&self.status, limit).map_err(HostError::Pipe)? {
-            self.killed = 1;
-            // The worker may have ended by itself just now: the server then says how, and it still took too long.
-            if let Some(worker) = i32::try_from(worker).ok().and_then(Pid::from_raw) {
-                let _ = rustix::process::kill_process(worker, Signal::KILL);
-            }
+        let is_over = readable_within(&self.status, limit).map_err(HostError::Pipe)?;
+        if !is_over {
+            self.kill(worker)?;
         }
         let status = self.hear()?;
-        Ok(if self.killed != 0 { Run::TimedOut } else { classify(status.cast_signed()) })
+        Ok(if is_over { classify(status.cast_signed()) } else { Run::TimedOut })
+    }
+
+    /// Kills the worker of this run, unless the run ends just now: the server then says how, and it still took too long.
+    ///
+    /// The server gives the worker's number back only after it has told its end. So if nothing is told *after* the process was opened by its number, it was the
+    /// worker, whatever becomes of the number then.
+    fn kill(&mut self, worker: u32) -> Result<(), HostError> {
+        let Some(worker) = i32::try_from(worker).ok().and_then(Pid::from_raw) else { return Ok(()) };
+        let process = rustix::process::pidfd_open(worker, PidfdFlags::empty());
+        if readable_within(&self.status, Duration::ZERO).map_err(HostError::Pipe)? {
+            return Ok(());
+        }
+        self.killed = 1;
+        // One that is gone meanwhile is not there to be killed.
+        let _ = match process {
+            Ok(process) => rustix::process::pidfd_send_signal(process, Signal::KILL),
+            // Before Linux 5.3, or without a free descriptor; it was there a moment ago.
+            Err(_) => rustix::process::kill_process(worker, Signal::KILL),
+        };
+        Ok(())
     }
 
     /// The coverage map for the fuzzer, once: its own from then on, to read after each run and to clear before.

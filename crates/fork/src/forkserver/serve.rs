@@ -117,12 +117,14 @@ pub(crate) unsafe fn serve(
             }
         };
         wire.send(&worker.as_raw_nonzero().get().to_ne_bytes())?;
-        let status = wait(worker, way.waits_for())?;
-        stopped = status.stopped().then_some(worker);
-        if stopped.is_none() {
+        let status = ended(worker, way.waits_for())?;
+        if !libc::WIFSTOPPED(status) {
             complaints.hear()?;
         }
-        wire.send(&status.as_raw().to_ne_bytes())?;
+        // Before its number is free for another process: a fuzzer that has not read the status may still kill it by that.
+        wire.send(&status.to_ne_bytes())?;
+        let status = wait(worker, way.waits_for())?;
+        stopped = status.stopped().then_some(worker);
     }
     if let Some(worker) = stopped {
         act(worker, "killed", |worker| rustix::process::kill_process(worker, Signal::KILL))?;
@@ -272,6 +274,33 @@ pub(crate) fn exit() -> ! {
     unsafe { libc::_exit(0) }
 }
 
+/// Waits for the end of a run, as [`wait`], and gives the status that `waitpid` would. The worker stays to be waited for.
+fn ended(worker: Pid, options: WaitOptions) -> Result<i32, ServeError> {
+    let stops = if options.contains(WaitOptions::UNTRACED) { libc::WSTOPPED } else { 0 };
+    let pid = worker.as_raw_nonzero().get();
+    loop {
+        // SAFETY: all-zero is a valid `siginfo_t`.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let what = libc::WEXITED | libc::WNOWAIT | stops;
+        // SAFETY: `info` is a valid place for the answer.
+        if unsafe { libc::waitid(libc::P_PID, pid.cast_unsigned(), &raw mut info, what) } == 0 {
+            // SAFETY: `waitid` has succeeded and so filled in what a SIGCHLD has.
+            let value = unsafe { info.si_status() };
+            // `<sys/wait.h>`: what `WIFEXITED` and the others take apart.
+            return Ok(match info.si_code {
+                libc::CLD_EXITED => value << 8,
+                libc::CLD_STOPPED | libc::CLD_TRAPPED => value << 8 | 0x7f,
+                libc::CLD_DUMPED => value | 0x80,
+                _ => value,
+            });
+        }
+        match last_errno() {
+            Errno::INTR => {}
+            errno => return Err(ServeError::Worker { pid, action: "waited for", source: errno.into() }),
+        }
+    }
+}
+
 fn wait(worker: Pid, options: WaitOptions) -> Result<WaitStatus, ServeError> {
     loop {
         match rustix::process::waitpid(Some(worker), options) {
@@ -290,4 +319,42 @@ fn wait(worker: Pid, options: WaitOptions) -> Result<WaitStatus, ServeError> {
 
 fn act(worker: Pid, action: &'static str, act: impl FnOnce(Pid) -> rustix::io::Result<()>) -> Result<(), ServeError> {
     act(worker).map_err(|errno| ServeError::Worker { pid: worker.as_raw_nonzero().get(), action, source: errno.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Forks a child that ends by `end`, and compares both ways to wait for it.
+    fn assert_told(end: fn()) {
+        // SAFETY: the child makes system calls only.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            end();
+            exit();
+        }
+        let child = Pid::from_raw(child).expect("forked");
+        let told = ended(child, WaitOptions::UNTRACED).expect("a child");
+        // It is there until it is waited for: nobody else can have its number.
+        rustix::process::test_kill_process(child).expect("not reaped");
+        assert_eq!(wait(child, WaitOptions::UNTRACED).expect("a child").as_raw(), told);
+        if libc::WIFSTOPPED(told) {
+            rustix::process::kill_process(child, Signal::KILL).expect("stopped");
+            wait(child, WaitOptions::empty()).expect("killed");
+        }
+    }
+
+    #[test]
+    fn a_worker_is_told_before_its_number_is_free() {
+        fn raise(signal: i32) {
+            // SAFETY: ends or stops the child.
+            unsafe { libc::raise(signal) };
+        }
+        assert_told(|| {});
+        assert_told(|| raise(libc::SIGKILL));
+        assert_told(|| raise(libc::SIGSTOP));
+        assert_told(|| std::process::abort());
+        // SAFETY: ends the child.
+        assert_told(|| unsafe { libc::_exit(3) });
+    }
 }

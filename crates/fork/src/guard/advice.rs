@@ -6,18 +6,21 @@
 
 use palimpsest_sys::extent::map_zeros_over;
 use palimpsest_sys::proc::maps::Permissions;
-use palimpsest_sys::vmas::Label;
+use palimpsest_sys::vmas::{Label, VmaFlags};
 use rustix::io::Errno;
 
 use super::errno::Kept;
-use super::frozen::{self, Part, each_part};
-use super::{Outcome, thaw, touches};
+use super::frozen::{self, Kind, Part, each_part};
+use super::{Outcome, changed, thaw, touches};
 use crate::engine::measure::last_errno;
 use crate::engine::registry;
 use crate::engine::span::Span;
+use crate::engine::traits::is_locked;
 
 /// `MADV_GUARD_INSTALL` (Linux 6.13, `include/uapi/asm-generic/mman-common.h`).
 const GUARD_INSTALL: i32 = 102;
+/// `MADV_GUARD_REMOVE`.
+const GUARD_REMOVE: i32 = 103;
 /// `MADV_DONTNEED_LOCKED` (Linux 5.18).
 const DONTNEED_LOCKED: i32 = 24;
 
@@ -68,12 +71,24 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
             Ok(false) => Outcome::NotOurs,
             Err(errno) => Outcome::Done(Err(errno)),
         },
-        // The first is refused for mappings of files. The others would be forgotten where a frozen part is replaced later on.
-        libc::MADV_WIPEONFORK | libc::MADV_DONTFORK | libc::MADV_DONTDUMP => match thaw(span.range()) {
-            Ok(()) => Outcome::NotOurs,
-            Err(errno) => Outcome::Done(Err(errno)),
+        // Refused for mappings of files.
+        libc::MADV_WIPEONFORK => match thaw(span.range()) {
+            Err(Errno::NOMEM) => Outcome::Done(Err(Errno::NOMEM)),
+            // What could not be thawed, since other threads may not be stopped, is a mapping of a file to the kernel too: EINVAL.
+            Ok(()) | Err(_) => Outcome::NotOurs,
         },
-        _ => Outcome::NotOurs,
+        // Those that change nothing that a replacement must have.
+        libc::MADV_WILLNEED
+        | libc::MADV_COLD
+        | libc::MADV_PAGEOUT
+        | libc::MADV_POPULATE_READ
+        | libc::MADV_POPULATE_WRITE
+        | libc::MADV_COLLAPSE
+        | GUARD_REMOVE => Outcome::NotOurs,
+        _ => {
+            changed(span.range());
+            Outcome::NotOurs
+        }
     }
 }
 
@@ -81,19 +96,30 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
 ///
 /// 1. The caller may discard the part's contents.
 unsafe fn discard(part: Part, advice: i32) -> Result<(), Errno> {
-    let Part { span, vma, is_frozen } = part;
-    if is_frozen {
+    let Part { span, vma, kind } = part;
+    if kind == Kind::Frozen {
+        let is_locked = is_locked(span);
+        if is_locked && advice != DONTNEED_LOCKED {
+            // As of all memory (`madvise_dontneed_free_valid_vma`, `is_valid_guard_vma`).
+            return Err(Errno::INVAL);
+        }
         let is_writable = vma.permissions.contains(Permissions::WRITE);
-        // A snapshot finds out what was written, and not what was replaced.
-        let is_to_stay = vma.label == Label::Snapshot || (span.len() <= SMALL && replacements() > MANY);
+        // A snapshot finds out what was written, and not what was replaced. What has a protection key may not be writable to this thread.
+        let is_to_stay = vma.label == Label::Snapshot
+            || (span.len() <= SMALL && replacements() > MANY && part.known_flags().is_some());
         if advice != GUARD_INSTALL && is_writable && is_to_stay {
             let place = std::ptr::with_exposed_provenance_mut::<u8>(span.start);
             // SAFETY: writable memory, says the kernel, whose contents the caller gives up (1).
             unsafe { place.write_bytes(0, span.len()) };
             return Ok(());
         }
+        let mut traits = part.traits()?;
+        if is_locked {
+            traits.flags = traits.flags.union(VmaFlags::LOCKED);
+        }
         // SAFETY: 1. the contents are given up (1).
-        unsafe { map_zeros_over(span.range(), vma.permissions) }.map_err(|_| Errno::NOMEM)?;
+        unsafe { map_zeros_over(span.range(), traits.permissions, traits.commit()) }.map_err(|_| Errno::NOMEM)?;
+        traits.give_to(span);
         if advice != GUARD_INSTALL {
             return Ok(());
         }

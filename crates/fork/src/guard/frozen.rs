@@ -1,48 +1,85 @@
 //! What the kernel says is frozen.
 
 use palimpsest_sys::proc::maps::Permissions;
-use palimpsest_sys::vmas::{Label, Vma, first_above};
+use palimpsest_sys::vmas::{Label, Vma, VmaFlags};
 use rustix::io::Errno;
 
+use crate::engine::registry;
 use crate::engine::span::Span;
+use crate::engine::traits::Traits;
+use crate::hazards::borrowed;
+
+/// Whether a part shows an extent, of frozen memory or of a snapshot: where it is discarded, old bytes would come back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// It does.
+    Frozen,
+    /// It is anything else.
+    Other,
+}
 
 /// A part of a range, of one mapping.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) span: Span,
     pub(super) vma: Vma,
-    pub(super) is_frozen: bool,
+    pub(super) kind: Kind,
+}
+
+impl Part {
+    /// The flags that it was frozen with, if nothing has changed since.
+    pub(super) fn known_flags(&self) -> Option<VmaFlags> {
+        registry::shared()?.touched.flags(self.span)
+    }
+
+    /// What memory in its place must have: as the mappings were frozen, or, if the program has changed that since, as the kernel tells.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM where the kernel does not tell.
+    pub(super) fn traits(&self) -> Result<Traits, Errno> {
+        let shared = registry::shared().ok_or(Errno::NOMEM)?;
+        if let Some(flags) = self.known_flags() {
+            return Ok(Traits { permissions: self.vma.permissions, flags, protection_key: 0 });
+        }
+        let told = shared.maps.figures_above(self.span.start).map_err(|_| Errno::NOMEM)?;
+        told.filter(|vma| vma.start <= self.span.start).map(|vma| Traits::of(&vma)).ok_or(Errno::NOMEM)
+    }
 }
 
 /// Calls `each` with the mapped parts of `span`, ascending, until it fails.
 ///
 /// # Errors
 ///
-/// Those of `each`, or ENOMEM where the kernel does not tell its mappings (no `/proc`).
+/// Those of `each`, or ENOMEM where the kernel does not tell its mappings. Not EAGAIN, which allocators answer by asking again for ever (tcmalloc, mimalloc).
 pub(super) fn each_part(span: Span, mut each: impl FnMut(Part) -> Result<(), Errno>) -> Result<(), Errno> {
+    let shared = registry::shared().ok_or(Errno::NOMEM)?;
+    let process = borrowed::owner().unwrap_or_else(|| rustix::process::getpid().as_raw_nonzero().get());
     let mut at = span.start;
     while at < span.end {
-        let Some(vma) = first_above(at).map_err(|_| Errno::NOMEM)? else { return Ok(()) };
+        let Some(vma) = shared.maps.first_above(process, at).map_err(|_| Errno::NOMEM)? else { return Ok(()) };
         let part = span.intersection(Span::from(vma.range())).intersection(Span::new(at, span.end));
         if part.is_empty() {
             return Ok(());
         }
-        each(Part { span: part, vma, is_frozen: is_frozen(&vma) })?;
+        each(Part { span: part, vma, kind: kind(&vma) })?;
         at = part.end;
     }
     Ok(())
 }
 
-/// Whether a mapping shows an extent, of frozen memory or of a snapshot: where it is discarded, old bytes would come back.
-fn is_frozen(vma: &Vma) -> bool {
-    matches!(vma.label, Label::Extent | Label::Snapshot) && !vma.permissions.contains(Permissions::SHARED)
+fn kind(vma: &Vma) -> Kind {
+    match vma.label {
+        Label::Extent | Label::Snapshot if !vma.permissions.contains(Permissions::SHARED) => Kind::Frozen,
+        _ => Kind::Other,
+    }
 }
 
 /// Whether any part of `span` is frozen.
 pub(super) fn any(span: Span) -> Result<bool, Errno> {
     let mut found = false;
     each_part(span, |part| {
-        found |= part.is_frozen;
+        found |= part.kind == Kind::Frozen;
         Ok(())
     })?;
     Ok(found)

@@ -5,18 +5,20 @@
 
 use std::ptr;
 
-use palimpsest_sys::extent::map_zeros_over;
+use palimpsest_sys::extent::{Commit, ExtentError, map_zeros_over};
 use palimpsest_sys::proc::maps::Permissions;
+use palimpsest_sys::vmas::VmaFlags;
 use rustix::io::Errno;
 
 use super::advice::whole_pages;
 use super::errno::Kept;
-use super::frozen::{any, each_part};
+use super::frozen::{Kind, any, each_part};
 use super::{Outcome, touches};
 use crate::engine::measure::last_errno;
 use crate::engine::registry;
 use crate::engine::signals::Blocked;
 use crate::engine::span::Span;
+use crate::engine::traits::Traits;
 
 /// The arguments of an `mremap`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,14 +50,23 @@ pub unsafe fn mremap(remap: Remap) -> Outcome<usize> {
     let (Some(new_len), false) = (new_len.checked_next_multiple_of(page), new_len == 0) else {
         return Outcome::NotOurs;
     };
-    let is_fixed = flags & libc::MREMAP_FIXED != 0;
-    if flags & !(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) != 0
-        || (is_fixed && (flags & libc::MREMAP_MAYMOVE == 0 || !new_address.is_multiple_of(page)))
-    {
-        // Malformed, or DONTUNMAP, after which the old place of anonymous memory is empty: thaw, and let the kernel do it.
+    let has = |flag: i32| flags & flag != 0;
+    let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    let stays = has(libc::MREMAP_DONTUNMAP);
+    let is_malformed = flags & !known != 0
+        || (has(libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) && !has(libc::MREMAP_MAYMOVE))
+        || (has(libc::MREMAP_FIXED) && !new_address.is_multiple_of(page))
+        || (stays && new_len != old.len());
+    if is_malformed {
+        return Outcome::NotOurs;
+    }
+    if stays {
+        // After this the old place of anonymous memory is empty: thaw, and let the kernel do it. Where other threads must not be
+        // stopped for that, EINVAL is what a kernel before 5.13 says of all but anonymous memory.
         return match super::thaw(old.range()) {
             Ok(()) => Outcome::NotOurs,
-            Err(errno) => Outcome::Done(Err(errno)),
+            Err(Errno::NOMEM) => Outcome::Done(Err(Errno::NOMEM)),
+            Err(_) => Outcome::Done(Err(Errno::INVAL)),
         };
     }
     match any(old) {
@@ -64,7 +75,7 @@ pub unsafe fn mremap(remap: Remap) -> Outcome<usize> {
         Err(errno) => return Outcome::Done(Err(errno)),
     }
     let _blocked = Blocked::all();
-    let moved = if is_fixed {
+    let moved = if has(libc::MREMAP_FIXED) {
         // SAFETY: 1. is this function's own.
         unsafe { move_to(old, Some(new_address), new_len) }
     } else if new_len <= old.len() {
@@ -72,7 +83,7 @@ pub unsafe fn mremap(remap: Remap) -> Outcome<usize> {
         unsafe { shrink(old, new_len) }
     } else {
         // SAFETY: 1. is this function's own.
-        unsafe { grow(old, new_len, flags & libc::MREMAP_MAYMOVE != 0) }
+        unsafe { grow(old, new_len, flags) }
     };
     Outcome::Done(moved)
 }
@@ -89,13 +100,14 @@ unsafe fn shrink(old: Span, new_len: usize) -> Result<usize, Errno> {
 /// # Safety
 ///
 /// 1. As [`mremap`].
-unsafe fn grow(old: Span, new_len: usize, may_move: bool) -> Result<usize, Errno> {
-    let permissions = uniform_permissions(old)?;
+unsafe fn grow(old: Span, new_len: usize, flags: i32) -> Result<usize, Errno> {
+    let traits = uniform_traits(old)?;
     let tail = Span::new(old.end, old.start.checked_add(new_len).ok_or(Errno::NOMEM)?);
-    if place_zeros(tail, permissions) {
+    if place_zeros(tail, traits) {
+        traits.give_to(tail);
         return Ok(old.start);
     }
-    if !may_move {
+    if flags & libc::MREMAP_MAYMOVE == 0 {
         return Err(Errno::NOMEM);
     }
     // SAFETY: 1. is this function's own.
@@ -108,20 +120,17 @@ unsafe fn grow(old: Span, new_len: usize, may_move: bool) -> Result<usize, Errno
 ///
 /// 1. As [`mremap`].
 unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize) -> Result<usize, Errno> {
-    let permissions = uniform_permissions(old)?;
+    let traits = uniform_traits(old)?;
     let at = match new {
-        Some(at) => {
-            let target = Span::new(at, at.checked_add(new_len).ok_or(Errno::INVAL)?);
-            if target.overlaps(old) {
-                return Err(Errno::INVAL);
-            }
-            // SAFETY: 1. the caller may replace what is there.
-            unsafe { map_zeros_over(target.range(), permissions) }.map_err(|_| Errno::NOMEM)?;
-            at
-        }
-        None => reserve(new_len, permissions)?,
+        // SAFETY: 1. is this function's own.
+        Some(at) => unsafe { clear_target(old, at, new_len, traits) }?,
+        None => reserve(new_len, traits)?,
     };
     let kept = Span::new(old.start, old.end.min(old.start.saturating_add(new_len)));
+    let target = Span::new(at, at + kept.len());
+    // Both before anything moves: what another thread puts at the old place once it is free is not to be forgotten.
+    let flags = registry::shared().and_then(|shared| shared.touched.flags(old));
+    tell(target, flags, old);
     let mut moved_to = kept.start;
     let moved = each_part(kept, |part| {
         if part.span.start != moved_to {
@@ -134,6 +143,7 @@ unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize) -> Result<usize
     });
     let moved = moved.and(if moved_to == kept.end { Ok(()) } else { Err(Errno::FAULT) });
     if let Err(errno) = moved {
+        tell(old, flags, target);
         // Back with what was moved, so that nothing has changed. The old place is free; nobody else knows of it.
         let gone = Span::new(at, at + (moved_to - kept.start));
         let _ = each_part(gone, |part| {
@@ -144,8 +154,8 @@ unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize) -> Result<usize
         let _ = unsafe { unmap(Span::new(at, at + new_len)) };
         return Err(errno);
     }
-    if let Some(shared) = registry::shared() {
-        shared.touch(Span::new(at, at + kept.len()));
+    if target.len() < new_len {
+        traits.give_to(Span::new(target.end, at + new_len));
     }
     if kept.end < old.end {
         // SAFETY: 1. cut off by the caller's wish.
@@ -154,31 +164,75 @@ unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize) -> Result<usize
     Ok(at)
 }
 
-/// The rights of all of `span`.
+/// No address space of a program reaches beyond this on any machine. AArch64 has tags above it, which `munmap` does not mind.
+const BEYOND: usize = 1 << 56;
+
+/// Makes room at the address that the caller has fixed.
+///
+/// # Safety
+///
+/// 1. As [`mremap`].
+///
+/// # Errors
+///
+/// As the kernel's (`check_mremap_params` in `mm/mremap.c`): EINVAL for addresses that no mapping can have, and for those that `old` has.
+unsafe fn clear_target(old: Span, at: usize, len: usize, traits: Traits) -> Result<usize, Errno> {
+    let target = Span::new(at, at.checked_add(len).ok_or(Errno::INVAL)?);
+    if target.overlaps(old) || target.end > BEYOND {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: 1. the caller may replace what is there.
+    let Err(error) = (unsafe { map_zeros_over(target.range(), traits.permissions, traits.commit()) }) else {
+        return Ok(at);
+    };
+    // SAFETY: 1. as above.
+    match unsafe { unmap(target) } {
+        // The one call that tells addresses beyond the end from a lack of memory.
+        Err(Errno::INVAL) => Err(Errno::INVAL),
+        _ => Err(match error {
+            ExtentError::Map { errno, .. } => errno,
+            _ => Errno::NOMEM,
+        }),
+    }
+}
+
+/// Tells that memory with these flags will be at `to`, and not at `from`.
+fn tell(to: Span, flags: Option<VmaFlags>, from: Span) {
+    if let Some(shared) = registry::shared() {
+        shared.touched.add(to, flags);
+        shared.touched.forget(from);
+    }
+}
+
+/// What all of `span` has: the rights, and the rest as the first frozen part of it.
 ///
 /// # Errors
 ///
 /// EFAULT, as from the kernel, if it is not all mapped, or with several rights: then it is no one mapping to anybody.
-fn uniform_permissions(span: Span) -> Result<Permissions, Errno> {
+fn uniform_traits(span: Span) -> Result<Traits, Errno> {
     let mut found: Option<Permissions> = None;
+    let mut traits = None;
     let mut mapped_to = span.start;
     each_part(span, |part| {
         if part.span.start != mapped_to || found.is_some_and(|found| found != part.vma.permissions) {
             return Err(Errno::FAULT);
         }
+        if part.kind == Kind::Frozen && traits.is_none() {
+            traits = Some(part.traits()?);
+        }
         mapped_to = part.span.end;
         found = Some(part.vma.permissions);
         Ok(())
     })?;
-    found.filter(|_| mapped_to == span.end).ok_or(Errno::FAULT)
+    traits.filter(|_| mapped_to == span.end).ok_or(Errno::FAULT)
 }
 
 /// Maps zeros at `span` if nothing is there.
-fn place_zeros(span: Span, permissions: Permissions) -> bool {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+fn place_zeros(span: Span, traits: Traits) -> bool {
+    let flags = map_flags(traits) | libc::MAP_FIXED_NOREPLACE;
     let at = ptr::with_exposed_provenance_mut(span.start);
     // SAFETY: MAP_FIXED_NOREPLACE replaces nothing; kernels before 4.17 take it for a hint, checked below.
-    let mapped = unsafe { libc::mmap(at, span.len(), protection(permissions), flags, -1, 0) };
+    let mapped = unsafe { libc::mmap(at, span.len(), traits.rights(), flags, -1, 0) };
     if mapped == libc::MAP_FAILED || mapped == at {
         return mapped == at;
     }
@@ -187,22 +241,15 @@ fn place_zeros(span: Span, permissions: Permissions) -> bool {
     false
 }
 
-fn reserve(len: usize, permissions: Permissions) -> Result<usize, Errno> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+fn reserve(len: usize, traits: Traits) -> Result<usize, Errno> {
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-    let mapped = unsafe { libc::mmap(ptr::null_mut(), len, protection(permissions), flags, -1, 0) };
+    let mapped = unsafe { libc::mmap(ptr::null_mut(), len, traits.rights(), map_flags(traits), -1, 0) };
     if mapped == libc::MAP_FAILED { Err(last_errno()) } else { Ok(mapped.expose_provenance()) }
 }
 
-fn protection(permissions: Permissions) -> i32 {
-    [
-        (Permissions::READ, libc::PROT_READ),
-        (Permissions::WRITE, libc::PROT_WRITE),
-        (Permissions::EXECUTE, libc::PROT_EXEC),
-    ]
-    .into_iter()
-    .filter(|(permission, _)| permissions.contains(*permission))
-    .fold(libc::PROT_NONE, |all, (_, right)| all | right)
+fn map_flags(traits: Traits) -> i32 {
+    let reserve = if traits.commit() == Commit::Uncounted { libc::MAP_NORESERVE } else { 0 };
+    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | reserve
 }
 
 /// # Safety

@@ -5,13 +5,12 @@ pub(crate) mod borrowed;
 mod io_uring;
 mod limits;
 mod listing;
-pub(crate) mod threads;
 
 pub(crate) use limits::{FileSize, Headroom, headroom};
 
 use palimpsest_sys::extent::locks_future_memory;
 use palimpsest_sys::seccomp::{self, Probe, Verdict};
-use palimpsest_sys::world::World;
+use palimpsest_sys::world::{self, World};
 
 use crate::error::FreezeError;
 use crate::options::{Answer, Options, OtherThreads};
@@ -21,7 +20,7 @@ pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
     if let Some(owner) = borrowed::owner() {
         return Err(FreezeError::BorrowedMemory { owner });
     }
-    let count = threads::count().map_err(|errno| listing::no_proc(c"/proc/self/task", errno.into()))?;
+    let count = world::count().map_err(|errno| listing::no_proc(c"/proc/self/task", errno.into()))?;
     if count > 1 && options.other_threads == OtherThreads::Refuse {
         return Err(FreezeError::Threads { count });
     }

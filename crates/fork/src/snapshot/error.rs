@@ -17,7 +17,7 @@ pub enum TakeError {
     #[error("the process has {count} threads; end the others, or vouch for them by OtherThreads::Asleep")]
     Threads {
         /// Threads, with the calling one.
-        count: u64,
+        count: usize,
     },
     /// One snapshot of the whole process would undo the other's mappings.
     #[error("there is a snapshot of the whole process already; drop it first")]

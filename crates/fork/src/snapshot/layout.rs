@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use palimpsest_sys::extent::map_zeros_over;
+use palimpsest_sys::extent::{Commit, map_zeros_over};
 use palimpsest_sys::proc::maps::Permissions;
 use palimpsest_sys::vmas::{Detail, Vma};
 use rustix::io::Errno;
@@ -73,7 +73,7 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
                     match part.contents {
                         Contents::Zeros => {
                             // SAFETY: these addresses were zeros when the snapshot was taken, and are to be again.
-                            unsafe { map_zeros_over(piece, part.permissions) }?;
+                            unsafe { map_zeros_over(piece, part.permissions, Commit::Counted) }?;
                         }
                         Contents::Saved { offset, .. } => {
                             let offset = offset + (piece.start - part.start) as u64;

@@ -36,6 +36,8 @@ pub use error::{Left, RestoreError, TakeError};
 pub use options::{Descriptors, Layout, Options, OtherThreads, Scope, Sweep};
 pub use state::NotTaken;
 
+pub(crate) use thread::rseq_area;
+
 use signals::Blocked;
 use state::{Known, Own, Part, Reach, State};
 use take::Stack;

@@ -153,26 +153,20 @@ fn tell_guards(tables: &Shared, parts: &[Part]) {
     let mut open = 0..0;
     for part in parts.iter().filter(|part| part.saved(part.start).is_some()) {
         if part.start > open.end + SHORT {
-            tables.touch(open.into());
+            tables.touched.add(open.into(), None);
             open = part.start..part.end;
         } else {
             open.end = part.end;
         }
     }
-    tables.touch(open.into());
+    tables.touched.add(open.into(), None);
 }
 
 fn refuse_threads(threads: OtherThreads) -> Result<(), TakeError> {
     if threads == OtherThreads::Asleep {
         return Ok(());
     }
-    // The type of the count differs between architectures.
-    fn wide(links: impl Into<u64>) -> u64 {
-        links.into()
-    }
-    // A directory has a link from each of its subdirectories, one for each thread, beside its own two.
-    let stat = rustix::fs::stat(c"/proc/self/task").map_err(|errno| TakeError::Call { call: "stat", errno })?;
-    let count = wide(stat.st_nlink).saturating_sub(2);
+    let count = palimpsest_sys::world::count().map_err(|errno| TakeError::Call { call: "stat", errno })?;
     if count > 1 { Err(TakeError::Threads { count }) } else { Ok(()) }
 }
 

@@ -116,7 +116,7 @@ fn thread_storage_start(stack: &Range<usize>) -> usize {
 }
 
 /// The bytes that the kernel writes in the calling thread's area of restartable sequences; empty if none is registered by glibc (2.35) or tcmalloc.
-fn rseq_area() -> Range<usize> {
+pub(crate) fn rseq_area() -> Range<usize> {
     /// `struct rseq` in the kernel's first version; what was added since lies behind.
     const LEAST: usize = 32;
     let offset = symbol(c"__rseq_offset");

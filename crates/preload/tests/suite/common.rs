@@ -13,7 +13,7 @@ pub(crate) fn object() -> PathBuf {
 }
 
 /// Compiles `source` with the machine's C compiler; `None`, after a word about it, if it has none.
-fn compile(source: &Path, name: &str, flags: &[&str]) -> Option<PathBuf> {
+pub(crate) fn compile(source: &Path, name: &str, flags: &[&str]) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (program, made) = (folder.join(name), folder.join(format!("{name}-{}", std::process::id())));
     let mut command = Command::new("cc");

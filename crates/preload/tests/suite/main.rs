@@ -4,4 +4,5 @@ mod allocators;
 mod common;
 mod languages;
 mod options;
+mod sanitized;
 mod scenarios;

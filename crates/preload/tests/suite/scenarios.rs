@@ -31,7 +31,7 @@ same_and_frozen! {
     mremap_grow_in_place mremap_move mremap_shrink_regrow mremap_chunks mremap_half_frozen mremap_middle mremap_errors
     mremap_dontunmap mremap_syscall
     map_fixed map_fixed_file unmap_and_map unmap_unseen unmap_syscall map_errors
-    locking locking_all protect breaking callocs reallocs
+    locking locking_all crowded protect breaking callocs reallocs
     nested many_forks fork_in_handler fork_in_malloc close_all executing vforking piping atforks
 }
 
@@ -56,6 +56,20 @@ fn a_limit_on_file_sizes_is_a_reason_to_refuse() {
     let Some(ran) = assert_same("limits", &[]) else { return };
     assert!(ran.stderr.starts_with("palimpsest: not frozen: RLIMIT_FSIZE is 1048576"), "{}", ran.stderr);
     assert_eq!(ran.stderr.lines().count(), 1);
+}
+
+#[test]
+fn locked_memory_is_a_reason_to_refuse_unless_it_is_answered_for() {
+    let Some(ran) = assert_same("locked_future", &[]) else { return };
+    if ran.stdout.contains("mlockall future: -1") {
+        return println!("skipped: memory cannot be locked (RLIMIT_MEMLOCK)");
+    }
+    assert!(ran.stderr.starts_with("palimpsest: not frozen: all memory is locked"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("PALIMPSEST_TRUST=locked"), "a way out: {}", ran.stderr);
+    assert_eq!((ran.stderr.lines().count(), ran.report.as_str()), (1, ""));
+    let Some(ran) = assert_same("locked_future", &[("PALIMPSEST_TRUST", "locked")]) else { return };
+    assert_eq!(ran.stderr, "");
+    assert!(ran.report.contains("froze process"), "{}", ran.report);
 }
 
 #[test]

@@ -15,7 +15,11 @@ fn with_busy_threads(path: SyncPath, syncs: u64) {
                     match number {
                         0 => std::hint::spin_loop(),
                         1 => thread::sleep(std::time::Duration::from_millis(1)),
-                        _ => thread::spawn(|| {}).join().unwrap(),
+                        _ => {
+                            thread::spawn(|| {}).join().unwrap();
+                            // An emulated CPU cannot read the list of threads as fast as they come otherwise.
+                            thread::sleep(std::time::Duration::from_micros(200));
+                        }
                     }
                 }
             })

@@ -44,12 +44,12 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 pub use error::{Refusal, StopError};
-pub use threads::ThreadName;
+pub use threads::{ThreadName, count};
 
 use crate::mapped_vec::leak_zeroed;
 use crate::tracer::{Desk, Tracer};
 use handler::{SIGNAL, TABLE};
-use threads::{blocks, is_in_sigwait, task_stat};
+use threads::{blocks, is_in_sigwait, is_pending, task_stat};
 
 /// How long a thread may take to come to rest.
 const PATIENCE: Duration = Duration::from_millis(1000);
@@ -349,8 +349,10 @@ impl Stopped<'_> {
                 Some(_) => {}
             }
             let waited = started.elapsed();
-            // In the handler it blocks everything.
-            if waited > GRACE && !has_answered && blocks(seat.tid(), self.world.signal) {
+            // Who blocks the signal and has it no longer pending is in the handler, where it blocks everything, and was only not given a CPU since. If it is
+            // not, it has taken the signal by `sigwait` after it was looked at.
+            let may_answer = || waited < PATIENCE / 2 && !is_pending(seat.tid(), self.world.signal);
+            if waited > GRACE && !has_answered && blocks(seat.tid(), self.world.signal) && !may_answer() {
                 return Ok(Way::Deaf);
             }
             if waited > PATIENCE {

@@ -4,11 +4,13 @@ use std::fmt;
 use std::io::Write;
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
+use std::time::Instant;
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
+use super::{PATIENCE, nap, own_process};
 use crate::proc::status::SignalSet;
 
 /// A thread, and what it is called.
@@ -64,6 +66,42 @@ pub(super) fn list(each: &mut dyn FnMut(i32) -> ControlFlow<()>) -> Result<usize
     Ok(count)
 }
 
+/// How many threads the process has, workers of the kernel included and the one that asks too. Allocates nothing.
+///
+/// Who has been joined may still be in the list: `pthread_join` comes back as soon as the kernel has cleared a word, and the kernel forgets the thread after
+/// that. So where all others are ending, their end is waited for, as long as for a thread to come to rest.
+///
+/// # Errors
+///
+/// The kernel's answer, such as ENOENT where `/proc` is not mounted.
+pub fn count() -> Result<usize, Errno> {
+    // The type of the count differs between architectures.
+    fn wide(links: impl Into<u64>) -> u64 {
+        links.into()
+    }
+    let own = rustix::thread::gettid().as_raw_nonzero().get();
+    let started = Instant::now();
+    loop {
+        // The directory has a link from each thread's, beside its own two (`proc_task_getattr` in `fs/proc/base.c`).
+        let links = wide(rustix::fs::stat(c"/proc/self/task")?.st_nlink);
+        let count = usize::try_from(links.saturating_sub(2)).unwrap_or(usize::MAX);
+        if count <= 1 || started.elapsed() > PATIENCE || is_anyone_staying(own)? {
+            return Ok(count);
+        }
+        nap();
+    }
+}
+
+/// Whether a thread beside `own` is listed that is not ending, or is the first of its process, which is listed as long as the process.
+fn is_anyone_staying(own: i32) -> Result<bool, Errno> {
+    let mut is_staying = false;
+    list(&mut |tid| {
+        is_staying = tid != own && task_stat(tid).is_some_and(|stat| !stat.is_ending() || tid == own_process());
+        if is_staying { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(is_staying)
+}
+
 /// What a `stat` file says.
 pub(super) struct TaskStat {
     pub(super) state: u8,
@@ -74,11 +112,18 @@ pub(super) struct TaskStat {
 
 /// `PF_IO_WORKER` and `PF_USER_WORKER` of `include/linux/sched.h`.
 const WORKER: u64 = 0x10 | 0x4000;
+/// `PF_EXITING`, set before a thread that ends tells so to whoever joins it (`do_exit` in `kernel/exit.c`).
+const EXITING: u64 = 0x4;
 
 impl TaskStat {
     /// Whether the thread is the kernel's own, such as a worker of io_uring.
     pub(super) fn is_kernel_worker(&self) -> bool {
         self.flags & WORKER != 0
+    }
+
+    /// Whether the thread executes no more instructions of the program, and is ending or has ended.
+    fn is_ending(&self) -> bool {
+        self.flags & EXITING != 0
     }
 
     /// Whether the thread has ended, and only waits to be forgotten.
@@ -110,6 +155,11 @@ fn parse_stat(text: &[u8]) -> Option<TaskStat> {
 /// Whether a thread blocks a signal; not, if that cannot be told.
 pub(super) fn blocks(tid: i32, signal: i32) -> bool {
     status_field(tid, b"SigBlk", 16).is_some_and(|blocked| SignalSet(blocked).contains(signal))
+}
+
+/// Whether a signal that was sent to a thread has not been taken yet; not, if that cannot be told.
+pub(super) fn is_pending(tid: i32, signal: i32) -> bool {
+    status_field(tid, b"SigPnd", 16).is_some_and(|pending| SignalSet(pending).contains(signal))
 }
 
 /// Who traces a thread.
@@ -216,9 +266,23 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_more_is_counted() {
+        let listed = || std::fs::read_dir("/proc/self/task").expect("/proc is mounted").count();
+        // The harness starts and ends threads as it likes.
+        let agree = || (0..1000).any(|_| listed() == count().expect("/proc is mounted"));
+        assert!(agree());
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || ended.recv());
+        assert!(agree() && count().expect("/proc is mounted") >= 2);
+        drop(end);
+        drop(thread.join());
+    }
+
+    #[test]
     fn this_thread_is_told() {
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         assert!(!is_gone(own) && is_gone(i32::MAX) && !is_in_sigwait(own));
+        assert!(!is_pending(own, libc::SIGHUP) && !is_anyone_staying(i32::MAX).is_ok_and(|staying| !staying));
         assert_eq!(tracer_of(i32::MAX), None);
         let status = crate::proc::status::Status::of_this_thread().expect("/proc is mounted");
         assert_eq!(status_field(own, b"SigBlk", 16).map(SignalSet), status.blocked);

@@ -91,7 +91,7 @@ fn fail_to_switch(
     for _ in 0..100 {
         let (ready, stop) = (AtomicBool::new(false), AtomicBool::new(false));
         let outcome = std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let other = scope.spawn(|| {
                 ready.store(true, Ordering::Relaxed);
                 while !stop.load(Ordering::Relaxed) && !refuse(toggled) {
                     std::hint::spin_loop();
@@ -106,6 +106,8 @@ fn fail_to_switch(
             }
             let outcome = toggled.switch_to(2, choice);
             stop.store(true, Ordering::Relaxed);
+            // A scope does not wait until the kernel is done with a thread, and this one blocks all signals.
+            other.join().expect("it ends");
             outcome
         });
         match outcome {

@@ -380,6 +380,37 @@ static void locking_all(void) {
     fork_and_show("again", at, 4 * M);
 }
 
+static void locked_future(void) {
+    unsigned char *at = filled(8 * M);
+    result("mlockall future", mlockall(MCL_FUTURE));
+    fork_and_show("locked", at, 8 * M);
+    result("DONTNEED", madvise(at, 1 * M, MADV_DONTNEED));
+    fork_and_show("discarded", at, 8 * M);
+    unsigned char *new = filled(1 * M);
+    fork_and_show("new", new, 1 * M);
+}
+/* Programs at the limit of descriptors go on managing their memory. */
+static void crowded(void) {
+    unsigned char *at = filled(8 * M);
+    freeze();
+    struct rlimit few = { 200, 200 };
+    if (setrlimit(RLIMIT_NOFILE, &few)) die("setrlimit");
+    while (dup(0) >= 0) {}
+    printf("%s\n", strerror(errno));
+    result("DONTNEED", madvise(at, 1 * M, MADV_DONTNEED));
+    fork_and_show("discarded", at, 8 * M);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        result("child, DONTNEED", madvise(at + 1 * M, 1 * M, MADV_DONTNEED));
+        show("child", at, 8 * M);
+        fflush(stdout);
+        _exit(0);
+    }
+    printf("child ended with %d\n", reap(child));
+    show("parent", at, 8 * M);
+}
+
 /* ---- rights ---- */
 static void protect(void) {
     unsigned char *at = filled(8 * M);
@@ -761,7 +792,7 @@ static const struct { const char *name; void (*run)(void); } table[] = {
     S(mremap_grow_in_place), S(mremap_move), S(mremap_shrink_regrow), S(mremap_chunks), S(mremap_half_frozen),
     S(mremap_middle), S(mremap_errors), S(mremap_dontunmap), S(mremap_syscall),
     S(map_fixed), S(map_fixed_file), S(unmap_and_map), S(unmap_unseen), S(unmap_syscall), S(map_errors),
-    S(locking), S(locking_all), S(protect), S(breaking), S(callocs), S(reallocs),
+    S(locking), S(locking_all), S(locked_future), S(crowded), S(protect), S(breaking), S(callocs), S(reallocs),
     S(nested), S(many_forks), S(threads), S(fork_in_handler), S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping),
     S(atforks), S(limits), S(core_filter), S(no_standard_error), S(sandboxed), S(child_tables), S(signalled),
     S(discard_meanwhile), S(vfork_forks),

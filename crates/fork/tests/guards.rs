@@ -1,0 +1,390 @@
+//! Guards answer as the kernel does for anonymous memory: also at limits, without `/proc`, with other threads, and for memory that was given advice.
+
+mod common;
+
+use std::os::fd::AsRawFd;
+use std::sync::mpsc;
+
+use common::{Memory, freeze, in_child, page, play, skip};
+use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::{Measure, Options};
+use palimpsest_sys::vmas::{Detail, VmaFlags, Vmas};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+const MIB: usize = 1 << 20;
+const GUARD_INSTALL: i32 = 102;
+const DONTNEED_LOCKED: i32 = 24;
+
+fn errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).expect("an errno")
+}
+
+/// `madvise` as an interposer does it.
+fn madvise(memory: &Memory, offset: usize, len: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: the scenario's own memory.
+    match unsafe { guard::madvise(memory.at(offset).addr(), len, advice) } {
+        Outcome::Done(result) => result,
+        Outcome::NotOurs => {
+            // SAFETY: as above.
+            let answer = unsafe { libc::madvise(memory.at(offset), len, advice) };
+            if answer == 0 { Ok(()) } else { Err(errno()) }
+        }
+    }
+}
+
+/// `mremap` as an interposer does it.
+fn mremap(remap: Remap) -> Result<usize, Errno> {
+    // SAFETY: the scenario's own memory.
+    match unsafe { guard::mremap(remap) } {
+        Outcome::Done(result) => result,
+        Outcome::NotOurs => {
+            let Remap { address, len, new_len, flags, new_address } = remap;
+            // SAFETY: as above.
+            let at = unsafe { libc::syscall(libc::SYS_mremap, address, len, new_len, flags, new_address) };
+            usize::try_from(at).map_err(|_| errno())
+        }
+    }
+}
+
+fn filled(len: usize) -> Memory {
+    let memory = Memory::apart(len);
+    memory.fill(0..memory.len, 1);
+    memory
+}
+
+fn frozen(len: usize) -> Memory {
+    let memory = filled(len);
+    freeze(&Options::new().measure(Measure::Nothing));
+    assert!(memory.is_frozen());
+    memory
+}
+
+/// The flags of the mapping at `offset`, and its protection key.
+fn flags(memory: &Memory, offset: usize) -> (VmaFlags, u32) {
+    let mut vmas = Vmas::with_capacity(10_000).expect("memory");
+    vmas.read(Detail::Figures).expect("/proc");
+    let at = memory.at(offset).addr();
+    let vma = vmas.iter().find(|vma| vma.range().contains(&at)).expect("mapped");
+    (vma.flags, vma.protection_key)
+}
+
+#[test]
+fn locked_memory_is_not_discarded() {
+    play("locked_memory_is_not_discarded", || {
+        let plain = filled(4 * MIB);
+        // SAFETY: the scenario's own memory.
+        let locked = unsafe { libc::mlock(plain.at(0), 4 * page()) } == 0;
+        let memory = frozen(4 * MIB);
+        // Locked past the guard, as the C library might.
+        // SAFETY: the scenario's own memory.
+        if !locked || unsafe { libc::mlock(memory.at(0), 4 * page()) } != 0 {
+            skip("memory cannot be locked (RLIMIT_MEMLOCK)");
+        }
+        for advice in [libc::MADV_DONTNEED, libc::MADV_FREE, GUARD_INSTALL] {
+            let expected = madvise(&plain, 0, page(), advice);
+            assert_eq!(madvise(&memory, 0, page(), advice), expected, "{advice}");
+            // The kernel does what lies before, and ends there.
+            assert_eq!(madvise(&memory, 0, 8 * page(), advice), expected, "{advice}");
+        }
+        assert!(memory.holds(0..memory.len, 1));
+        assert!(flags(&memory, 0).0.intersects(VmaFlags::LOCKED));
+        let expected = madvise(&plain, 0, 2 * page(), DONTNEED_LOCKED);
+        assert_eq!(madvise(&memory, 0, 2 * page(), DONTNEED_LOCKED), expected);
+        if expected.is_ok() {
+            assert!(memory.is_zero(0..2 * page()) && memory.holds(2 * page()..memory.len, 1));
+            assert!(flags(&memory, 0).0.intersects(VmaFlags::LOCKED), "what comes back is locked");
+        }
+        // SAFETY: the scenario's own memory.
+        assert_eq!(unsafe { libc::munlock(memory.at(0), 4 * page()) }, 0);
+        assert_eq!(madvise(&memory, 0, memory.len, libc::MADV_DONTNEED), Ok(()));
+        assert!(memory.is_zero(0..memory.len));
+    });
+}
+
+/// Opens files until none can be opened.
+fn use_up_descriptors(limit: u64) -> Vec<std::fs::File> {
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(limit), ..before }).expect("a soft limit can be lowered");
+    let files: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    assert!(std::fs::File::open("/proc/self/maps").is_err());
+    files
+}
+
+/// Discards the pages from `from` to `to`, and checks all of the memory.
+fn assert_discards(memory: &Memory, from: usize, to: usize) {
+    assert_eq!(madvise(memory, from, to - from, libc::MADV_DONTNEED), Ok(()));
+    assert!(memory.is_zero(from..to) && memory.holds(to..memory.len, 1));
+}
+
+#[test]
+fn guards_need_no_free_descriptor() {
+    play("guards_need_no_free_descriptor", || {
+        let memory = frozen(16 * MIB);
+        let _files = use_up_descriptors(300);
+        assert_discards(&memory, 0, MIB);
+        // A child has another file to ask, and its child again.
+        let child = in_child(|| {
+            assert_discards(&memory, 0, 2 * MIB);
+            in_child(|| {
+                assert_discards(&memory, 0, 3 * MIB);
+                0
+            })
+        });
+        assert_eq!(child, 0);
+        assert_discards(&memory, 0, 4 * MIB);
+        let to = mremap(Remap {
+            address: memory.at(0).addr(),
+            len: memory.len,
+            new_len: 2 * memory.len,
+            flags: libc::MREMAP_MAYMOVE,
+            new_address: 0,
+        });
+        let grown = Memory { start: std::ptr::with_exposed_provenance_mut(to.expect("moved")), len: 2 * memory.len };
+        assert!(grown.holds(4 * MIB..memory.len, 1) && grown.is_zero(memory.len..grown.len));
+    });
+}
+
+fn leave_proc() {
+    let folder = std::env::temp_dir().join(format!("palimpsest-{}", std::process::id()));
+    std::fs::create_dir(&folder).expect("a folder");
+    let gone = rustix::process::chroot(&folder).and_then(|()| rustix::process::chdir("/"));
+    if gone.is_err() {
+        let _ = std::fs::remove_dir(&folder);
+        skip("only root can change its root");
+    }
+    assert!(std::fs::File::open("/proc/self/maps").is_err());
+}
+
+/// Removes the folder from outside, once the scenario is over.
+fn with_folder_removed(scenario: impl FnOnce()) {
+    // SAFETY: one thread.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        scenario();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) };
+    }
+    let status = common::wait(child);
+    let _ = std::fs::remove_dir(std::env::temp_dir().join(format!("palimpsest-{child}")));
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn guards_need_no_proc() {
+    play("guards_need_no_proc", || {
+        with_folder_removed(|| {
+            let memory = frozen(16 * MIB);
+            leave_proc();
+            assert_discards(&memory, 0, MIB);
+            let child = in_child(|| {
+                assert_discards(&memory, 0, 2 * MIB);
+                0
+            });
+            assert_eq!(child, 0);
+            // The program closes what it does not know. Then nobody can tell, and nothing is changed.
+            for number in 3..1 << 10 {
+                // SAFETY: nothing in this scenario uses a descriptor any more.
+                unsafe { libc::close(number) };
+            }
+            assert_eq!(madvise(&memory, 0, 4 * MIB, libc::MADV_DONTNEED), Err(Errno::NOMEM));
+            assert!(memory.is_zero(0..MIB) && memory.holds(MIB..memory.len, 1));
+        });
+    });
+}
+
+#[test]
+fn a_program_that_closes_all_descriptors_is_served() {
+    play("a_program_that_closes_all_descriptors_is_served", || {
+        // Where the limit is 1024, none would be left to open the list with.
+        let most = getrlimit(Resource::Nofile).maximum;
+        setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).expect("a soft limit can be raised");
+        let memory = frozen(16 * MIB);
+        let null = std::fs::File::open("/dev/null").expect("there is one");
+        for number in 3..1 << 10 {
+            if number != null.as_raw_fd() {
+                // What it opens next has the same numbers.
+                // SAFETY: nothing in this scenario uses a descriptor any more.
+                unsafe { libc::dup2(null.as_raw_fd(), number) };
+            }
+        }
+        assert_discards(&memory, 0, MIB);
+        assert_discards(&memory, 0, 2 * MIB);
+    });
+}
+
+#[test]
+fn guards_of_a_freeze_that_refuses_threads_stop_none() {
+    play("guards_of_a_freeze_that_refuses_threads_stop_none", || {
+        let memory = frozen(8 * MIB);
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let (told, ready) = mpsc::channel();
+        let sleeper = std::thread::spawn(move || {
+            let mut wanted = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            told.send(()).expect("heard");
+            // A handler would interrupt this call, and so would a tracer's stop that of epoll.
+            // SAFETY: one record, which lives.
+            unsafe { libc::poll(&raw mut wanted, 1, -1) }
+        });
+        ready.recv().expect("told");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        for advice in [libc::MADV_DONTFORK, libc::MADV_DOFORK, libc::MADV_DONTDUMP, libc::MADV_DONTNEED] {
+            assert_eq!(madvise(&memory, 0, MIB, advice), Ok(()), "{advice}");
+        }
+        // What only anonymous memory can be needs the others to stand still.
+        assert_eq!(madvise(&memory, 2 * MIB, MIB, libc::MADV_WIPEONFORK), Err(Errno::INVAL));
+        let remap = Remap {
+            address: memory.at(2 * MIB).addr(),
+            len: MIB,
+            new_len: MIB,
+            flags: libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP,
+            new_address: 0,
+        };
+        assert_eq!(mremap(remap), Err(Errno::INVAL));
+        assert_eq!(guard::thaw(memory.range()), Err(Errno::BUSY));
+        guard::before_mlock(memory.range()).expect("always allowed");
+        rustix::io::write(&writer, b"x").expect("heard");
+        assert_eq!(sleeper.join().expect("alive"), 1, "poll was interrupted");
+        assert!(memory.is_zero(0..MIB) && memory.holds(MIB..memory.len, 1) && !memory.is_anonymous());
+        // Alone again, it works.
+        while palimpsest_sys::world::count().expect("/proc") > 1 {
+            std::thread::yield_now();
+        }
+        assert_eq!(madvise(&memory, 2 * MIB, MIB, libc::MADV_WIPEONFORK), Ok(()));
+        assert_eq!(in_child(|| i32::from(!memory.is_zero(2 * MIB..3 * MIB))), 0);
+    });
+}
+
+#[test]
+fn advice_stays_with_what_replaces_frozen_memory() {
+    play("advice_stays_with_what_replaces_frozen_memory", || {
+        let kinds = [
+            (libc::MADV_DONTDUMP, VmaFlags::DONT_DUMP),
+            (libc::MADV_SEQUENTIAL, VmaFlags::SEQUENTIAL),
+            (libc::MADV_HUGEPAGE, VmaFlags::HUGE_PAGE),
+        ];
+        // One that has its advice before the freeze, and one after it.
+        let memory: Vec<_> = (0..2 * kinds.len()).map(|_| filled(8 * MIB)).collect();
+        let give = |index: usize| {
+            let (advice, _) = kinds[index / 2];
+            assert_eq!(madvise(&memory[index], 0, 8 * MIB, advice), Ok(()));
+        };
+        (0..memory.len()).step_by(2).for_each(give);
+        freeze(&Options::new().measure(Measure::Nothing));
+        (1..memory.len()).step_by(2).for_each(give);
+        for (index, memory) in memory.iter().enumerate() {
+            let (_, flag) = kinds[index / 2];
+            let has = |memory: &Memory, offset| flags(memory, offset).0.intersects(flag);
+            assert!(memory.is_frozen() && has(memory, 0));
+            madvise(memory, MIB, MIB, libc::MADV_DONTNEED).expect("allowed");
+            assert!(has(memory, MIB) && has(memory, 2 * MIB), "{index}: lost by a discard");
+            let remap = Remap {
+                address: memory.at(0).addr(),
+                len: 8 * MIB,
+                new_len: 16 * MIB,
+                flags: libc::MREMAP_MAYMOVE,
+                new_address: 0,
+            };
+            let at = mremap(remap).expect("moved");
+            let moved = Memory { start: std::ptr::with_exposed_provenance_mut(at), len: 16 * MIB };
+            for offset in [0, MIB, 2 * MIB, 15 * MIB] {
+                assert!(has(&moved, offset), "{index}: lost at {offset:#x} by a move");
+            }
+            madvise(&moved, 4 * MIB, MIB, libc::MADV_DONTNEED).expect("allowed");
+            assert!(has(&moved, 4 * MIB), "{index}: lost by a discard after a move");
+            guard::thaw(moved.range()).expect("thawed");
+            assert!(moved.is_anonymous() && has(&moved, 0), "{index}: lost by thawing");
+            assert!(moved.holds(0..MIB, 1) && moved.is_zero(MIB..2 * MIB) && moved.holds(5 * MIB..8 * MIB, 1));
+        }
+    });
+}
+
+#[test]
+fn protection_keys_stay_with_what_replaces_frozen_memory() {
+    play("protection_keys_stay_with_what_replaces_frozen_memory", || {
+        let memory = frozen(8 * MIB);
+        // SAFETY: asks for a key without restrictions.
+        let key = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, 0) };
+        let Ok(key) = u32::try_from(key) else { skip("the CPU or the kernel has no protection keys") };
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        guard::changed(memory.range());
+        // SAFETY: the scenario's own memory.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_pkey_mprotect, memory.at(0), memory.len, rights, key) }, 0);
+        madvise(&memory, MIB, MIB, libc::MADV_DONTNEED).expect("allowed");
+        assert_eq!((flags(&memory, MIB).1, flags(&memory, 2 * MIB).1), (key, key));
+        guard::thaw(memory.range()).expect("thawed");
+        assert_eq!(flags(&memory, 4 * MIB).1, key);
+        assert!(memory.is_zero(MIB..2 * MIB) && memory.holds(2 * MIB..memory.len, 1));
+    });
+}
+
+/// Whether something can be mapped there.
+fn is_possible(address: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let at = std::ptr::with_exposed_provenance_mut(address);
+    // SAFETY: replaces nothing, and is never used.
+    (unsafe { libc::mmap(at, page(), libc::PROT_NONE, flags, -1, 0) }) != libc::MAP_FAILED
+}
+
+#[test]
+fn moves_to_impossible_addresses_are_refused_as_by_the_kernel() {
+    play("moves_to_impossible_addresses_are_refused_as_by_the_kernel", || {
+        let memory = frozen(4 * MIB);
+        let plain = filled(4 * MIB);
+        // Whether there can be mappings depends on the machine for the first two.
+        let tagged = plain.at(0).addr() | 1 << 58;
+        for new_address in [1 << 48, 1 << 55, 1 << 56, 1 << 62, 1 << 63, usize::MAX & !(page() - 1), 4097, tagged] {
+            if is_possible(new_address) {
+                continue;
+            }
+            for new_len in [page(), 4 * MIB, 8 * MIB, 1 << 47, 1 << 60] {
+                let moved = |memory: &Memory| {
+                    mremap(Remap {
+                        address: memory.at(0).addr(),
+                        len: memory.len,
+                        new_len,
+                        flags: libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                        new_address,
+                    })
+                };
+                let expected = moved(&plain);
+                assert!(expected.is_err(), "the kernel moves to {new_address:#x} with {new_len:#x} bytes");
+                assert_eq!(moved(&memory), expected, "to {new_address:#x} with {new_len:#x} bytes");
+            }
+        }
+        let overlapping = |memory: &Memory| {
+            mremap(Remap {
+                address: memory.at(0).addr(),
+                len: 2 * MIB,
+                new_len: 2 * MIB,
+                flags: libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                new_address: memory.at(MIB).addr(),
+            })
+        };
+        assert_eq!(overlapping(&memory), overlapping(&plain));
+        assert!(memory.holds(0..memory.len, 1) && memory.is_frozen());
+    });
+}
+
+#[test]
+fn memory_that_is_moved_again_and_again_leaves_the_test_of_others_quick() {
+    play("memory_that_is_moved_again_and_again_leaves_the_test_of_others_quick", || {
+        let mut memory = frozen(2 * MIB);
+        let bystander = Memory::apart(2 * MIB);
+        let places = [Memory::apart(2 * MIB), Memory::apart(2 * MIB)];
+        for round in 0..10_000 {
+            let to = places[round % 2];
+            let at = mremap(Remap {
+                address: memory.at(0).addr(),
+                len: memory.len,
+                new_len: memory.len,
+                flags: libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                new_address: to.at(0).addr(),
+            });
+            assert_eq!(at, Ok(to.at(0).addr()));
+            memory = to;
+        }
+        assert!(guard::touches(memory.range()) && memory.holds(0..memory.len, 1));
+        assert!(!guard::touches(bystander.range()), "every slot is used up");
+    });
+}
