@@ -3,6 +3,9 @@
 use std::error::Error;
 use std::io;
 
+use palimpsest_paging::{
+    ChangeError, CursorMapError, FaultError, ForkError, MapError, NoTables, RangeError, SeekError,
+};
 use palimpsest_sys::{CoreSyncSetupError, SyncError};
 use palimpsest_text::key::SwitchError;
 use palimpsest_text::poke::{AddError, PokeError};
@@ -54,6 +57,17 @@ pub enum BenchError {
         /// Why.
         #[source]
         source: PlaceError,
+    },
+    /// Page tables did not do what they were asked.
+    #[error("{contestant} failed while measuring {id}")]
+    Tables {
+        /// Group of figures.
+        id: String,
+        /// Whose tables.
+        contestant: String,
+        /// Why.
+        #[source]
+        source: Box<TableError>,
     },
     /// The kernel's accounting of this process could not be read.
     #[error("cannot read {path}")]
@@ -158,6 +172,65 @@ pub enum PlaceError {
     NotBuilt {
         /// Which peer.
         peer: &'static str,
+    },
+}
+
+/// Why page tables could not be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// No memory for the tables' machine.
+    #[error("there is no memory for {tables} tables and the counts of {pages} pages")]
+    Machine {
+        /// Tables that there should be room for.
+        tables: usize,
+        /// Pages.
+        pages: usize,
+        /// Why.
+        #[source]
+        source: PlaceError,
+    },
+    /// No table is left.
+    #[error(transparent)]
+    NoTables(#[from] NoTables),
+    /// Not mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// Not mapped by a cursor.
+    #[error(transparent)]
+    CursorMap(#[from] CursorMapError),
+    /// Not changed.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// A wrong range.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// A cursor does not go there.
+    #[error(transparent)]
+    Seek(#[from] SeekError),
+    /// Not forked.
+    #[error(transparent)]
+    Fork(#[from] ForkError),
+    /// A fault was not resolved.
+    #[error(transparent)]
+    Fault(#[from] FaultError),
+    /// A peer refused.
+    #[error("{peer} refused: {reason}")]
+    Peer {
+        /// Which peer.
+        peer: &'static str,
+        /// What it said.
+        reason: String,
+    },
+    /// The figures would be worthless.
+    #[error("{what} is {found:#x} and should be {expected:#x}")]
+    Wrong {
+        /// What was checked.
+        what: &'static str,
+        /// What it should be.
+        expected: u64,
+        /// What it is.
+        found: u64,
     },
 }
 

@@ -22,5 +22,5 @@ pub mod sampler;
 mod suite;
 pub mod suites;
 
-pub use error::{BenchError, PlaceError};
+pub use error::{BenchError, PlaceError, TableError};
 pub use suite::{Context, Effort, Group, Request, Suite, Wanted, run};

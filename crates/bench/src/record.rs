@@ -75,6 +75,9 @@ pub enum Unit {
     /// How often something has happened.
     #[serde(rename = "count")]
     Count,
+    /// A share in hundredths.
+    #[serde(rename = "percent")]
+    Percent,
     /// Operations per second.
     #[serde(rename = "per_second")]
     PerSecond,
@@ -92,6 +95,7 @@ impl Unit {
             Self::Mappings => "mappings",
             Self::ReservedPerUsed => "res/used",
             Self::Count => "times",
+            Self::Percent => "%",
             Self::PerSecond => "/s",
         }
     }

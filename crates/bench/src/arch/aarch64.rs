@@ -27,3 +27,7 @@ pub(super) fn program(sites: usize, site: &[u8]) -> Vec<u8> {
     let each = [site, &COUNTS].concat();
     [&BEGINS[..], &each.repeat(sites), &ENDS].concat()
 }
+
+/// Tables of the peer `page_table_multiarch`, which has this ISA's format alone.
+#[cfg(feature = "peers")]
+pub(crate) type MultiTable<H> = page_table_multiarch::aarch64::A64PageTable<H>;

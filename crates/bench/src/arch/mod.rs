@@ -1,6 +1,6 @@
-//! What is different for each ISA: programs full of sites.
+//! What is different for each ISA: programs full of sites, and the format of a peer's page tables.
 //!
-//! Such a program is a function without arguments that returns how many of its sites fall through. A site that is off is a NOP, and the
+//! A program full of sites is a function without arguments that returns how many of its sites fall through. A site that is off is a NOP, and the
 //! instruction after it counts; one that is on jumps past that instruction.
 
 #[cfg(target_arch = "aarch64")]
@@ -13,6 +13,8 @@ use aarch64 as isa;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as isa;
 
+#[cfg(feature = "peers")]
+pub(crate) use isa::MultiTable;
 pub(crate) use isa::{OFF, ON, site_offset};
 
 /// The program of so many sites, all of them off.

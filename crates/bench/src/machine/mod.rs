@@ -1,5 +1,5 @@
 //! The one unsafe module of this crate: mappings of the baselines, the peers' unsafe interfaces, entering
-//! compiled code, changing it, signals, and forks.
+//! compiled code, changing it, signals, forks, and memory for page tables.
 #![expect(
     unsafe_code,
     reason = "maps memory, writes and calls code; everything outside this module uses its safe interface"
@@ -16,6 +16,9 @@ mod peer_key;
 mod peers;
 mod population;
 mod sites;
+mod table_host;
+#[cfg(feature = "peers")]
+mod table_peers;
 mod trap_action;
 
 pub(crate) use area::CodeArea;
@@ -31,6 +34,9 @@ pub(crate) use peer_key::PeerKey;
 pub(crate) use peers::{Allocated, DualAllocator, OwnedModule};
 pub(crate) use population::Population;
 pub(crate) use sites::{Sites, Switch, Trapping};
+pub(crate) use table_host::TableHost;
+#[cfg(feature = "peers")]
+pub(crate) use table_peers::{CrateTable, MultiArch};
 pub(crate) use trap_action::with_empty_trap_handler;
 
 /// Makes freshly written code visible to instruction fetch, where the CPU does not see to that itself.

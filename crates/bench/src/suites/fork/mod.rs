@@ -224,7 +224,7 @@ fn take_turns<W: std::borrow::BorrowMut<Worker>>(
 }
 
 /// `MemAvailable`, in bytes.
-fn available_memory() -> Result<usize, BenchError> {
+pub(super) fn available_memory() -> Result<usize, BenchError> {
     const MEMINFO: &str = "/proc/meminfo";
     let text = std::fs::read_to_string(MEMINFO).map_err(|source| BenchError::Accounting { path: MEMINFO, source })?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

@@ -1,0 +1,150 @@
+//! `paging.fault`: what a store to a shared page costs. Pages have no bytes here, so that what is measured is the tables' part.
+
+use std::time::Duration;
+
+use palimpsest_paging::format::X86_64;
+use palimpsest_paging::sim::{Computer, Config};
+use palimpsest_paging::{
+    Access, Accounting, AddressSpace, Fault, Node, Options, PageSize, PageSizes, Resolution, ShareTables, SpaceId,
+    VirtAddr,
+};
+
+use super::{HostSpace, READ_WRITE, START, counted, expect, failed, map_from, range_of};
+use crate::clock::Stopwatch;
+use crate::machine::TableHost;
+use crate::record::{Entry, Unit};
+use crate::sampler::{Summary, interleave};
+use crate::suite::Group;
+use crate::{BenchError, Context, TableError};
+
+const BREAK: &str = "paging.fault.break";
+const COPY: &str = "paging.fault.copy";
+const BREAKS: &str = "paging.fault.breaks_per_write";
+
+/// Tables of pages in the space.
+const TABLES: u64 = 512;
+/// Pages of a table.
+const IN_TABLE: u64 = 512;
+
+const OPTIONS: Options = Options { share: ShareTables::Last, accounting: Accounting::Deferred };
+
+fn time_group() -> Group {
+    Group {
+        id: "paging.fault".to_owned(),
+        title: "a first store after a fork: to a shared table, and to one that is copied already".to_owned(),
+        figures: vec![BREAK.to_owned(), COPY.to_owned()],
+    }
+}
+
+fn count_group() -> Group {
+    Group {
+        id: BREAKS.to_owned(),
+        title: "tables copied per page written after a fork".to_owned(),
+        figures: ["sequential", "scattered"].map(|order| format!("{BREAKS}.{order}")).into(),
+    }
+}
+
+pub(super) fn groups() -> Vec<Group> {
+    vec![time_group(), count_group()]
+}
+
+pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
+    if context.wants(&time_group()) {
+        context.begin(&time_group().id);
+        times(context).map_err(failed(BREAK, "ours"))?;
+        context.done();
+    }
+    if context.wants(&count_group()) {
+        context.begin(BREAKS);
+        for (order, step) in [("sequential", 1), ("scattered", IN_TABLE)] {
+            let breaks = breaks_per_write(step).map_err(failed(BREAKS, "ours"))?;
+            context.record(counted(format!("{BREAKS}.{order}"), Unit::Count, breaks));
+        }
+        context.done();
+    }
+    Ok(())
+}
+
+fn times(context: &mut Context<'_>) -> Result<(), TableError> {
+    let host = TableHost::new(4 * TABLES as usize, (TABLES * IN_TABLE) as usize, 2 * TABLES as usize)?;
+    let parent = HostSpace::new(&host, SpaceId(1), &[Node(0)], OPTIONS)?;
+    map_from(&host, &parent, PageSize::Small, 0..TABLES * IN_TABLE)?;
+    let mut breaks = Vec::new();
+    let copies = interleave(&mut [()], context.effort.rounds(12, 60, Duration::from_secs(4)), |()| {
+        let (child, flush) = parent.fork(SpaceId(2))?;
+        flush.finish();
+        breaks.push(first_stores(&child, 0, Resolution { unshared: 1, copied: true, ..Resolution::default() })?);
+        // A second page of each table.
+        first_stores(&child, 1, Resolution { copied: true, ..Resolution::default() })
+    })?;
+    let note = "mean of 512; without the bytes of the page that is copied too";
+    for (id, samples) in [(BREAK, &breaks), (COPY, &copies[0])] {
+        if let Some(summary) = Summary::of(samples) {
+            context.record(Entry::new(id, Unit::Nanoseconds, summary).with_note(note));
+        }
+    }
+    Ok(())
+}
+
+/// Stores once in each table, to the page with this number in it. Nanoseconds of one.
+fn first_stores(child: &HostSpace<'_>, page: u64, expected: Resolution) -> Result<f64, TableError> {
+    let mut as_expected = 0;
+    let started = Stopwatch::start();
+    for table in 0..TABLES {
+        let address = VirtAddr(START + (table * IN_TABLE + page) * PageSize::Small.bytes());
+        let fault = child.fault(address, Access::Write, Node(0))?;
+        as_expected += u64::from(fault == Fault::Resolved(expected));
+    }
+    let elapsed = started.elapsed();
+    expect("the number of faults that do as expected", as_expected, TABLES)?;
+    Ok(elapsed.as_secs_f64() * 1e9 / TABLES as f64)
+}
+
+/// Tables that are copied when every `step`-th page is written, for each write.
+fn breaks_per_write(step: u64) -> Result<f64, TableError> {
+    const PAGES: u64 = 8 * IN_TABLE;
+    let computer = Computer::new::<X86_64>(Config::default());
+    let parent = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], OPTIONS)?;
+    let range = range_of(PageSize::Small, PAGES);
+    parent.map(range, Computer::device(0), READ_WRITE, PageSizes::Only(PageSize::Small))?;
+    let (child, flush) = parent.fork(SpaceId(2))?;
+    flush.finish();
+    let (mut breaks, mut writes) = (0, 0);
+    for page in (0..PAGES).step_by(step as usize) {
+        let address = VirtAddr(START + page * PageSize::Small.bytes());
+        if let Fault::Resolved(resolution) = child.fault(address, Access::Write, Node(0))? {
+            breaks += resolution.unshared;
+        }
+        writes += 1;
+    }
+    Ok(f64::from(breaks) / f64::from(writes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_copied_once_however_many_of_its_pages_are_written() {
+        assert_eq!(breaks_per_write(1).expect("there is memory"), 1.0 / 512.0);
+        assert_eq!(breaks_per_write(IN_TABLE).expect("there is memory"), 1.0);
+    }
+
+    #[test]
+    fn faults_do_what_their_figures_say() {
+        let host =
+            TableHost::new(4 * TABLES as usize, (TABLES * IN_TABLE) as usize, 2 * TABLES as usize).expect("memory");
+        let parent = HostSpace::new(&host, SpaceId(1), &[Node(0)], OPTIONS).expect("a root");
+        map_from(&host, &parent, PageSize::Small, 0..TABLES * IN_TABLE).expect("it is free");
+        let (child, flush) = parent.fork(SpaceId(2)).expect("there is memory");
+        flush.finish();
+        let (before, copied) = (host.asked(), Resolution { copied: true, ..Resolution::default() });
+        first_stores(&child, 0, Resolution { unshared: 1, ..copied }).expect("each copies a table");
+        let between = host.asked();
+        assert_eq!((between.tables - before.tables, between.copies - before.copies), (TABLES, TABLES));
+        first_stores(&child, 1, copied).expect("each copies a page");
+        assert_eq!((host.asked().tables, host.asked().copies), (between.tables, between.copies + TABLES));
+        drop((child, parent));
+        assert_eq!((host.references(), host.live_tables()), (0, 0));
+    }
+}

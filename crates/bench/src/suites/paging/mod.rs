@@ -1,0 +1,129 @@
+//! Suite `paging`: page tables in software: mapping, unmapping and asking page by page against the peers, forks that share tables against forks that
+//! copy them, faults that undo the sharing, and what replicas cost and bring.
+//!
+//! Times are of the operations alone, on a machine that checks nothing (`machine::TableHost`). Counts are those of the software machine of
+//! `palimpsest_paging::sim`, which has CPUs with TLBs; they are the same in each run.
+
+mod fault;
+mod fork;
+mod operations;
+mod pages;
+mod replica;
+
+use palimpsest_paging::format::X86_64;
+use palimpsest_paging::{AddressSpace, Attributes, PAGE, PageSize, PageSizes, Rights, VirtAddr};
+
+use crate::machine::TableHost;
+use crate::record::{Entry, Unit};
+use crate::sampler::Summary;
+use crate::suite::Group;
+use crate::{BenchError, Context, Suite, TableError};
+
+/// See the module.
+pub struct Paging;
+
+impl Suite for Paging {
+    fn id(&self) -> &'static str {
+        "paging"
+    }
+
+    fn description(&self) -> &'static str {
+        "page tables: map, unmap and query against the peers; forks with shared tables; replicas"
+    }
+
+    fn groups(&self) -> Vec<Group> {
+        let mut groups = pages::groups();
+        groups.extend(fork::groups());
+        groups.extend(fault::groups());
+        groups.push(operations::group());
+        groups.push(replica::group());
+        groups
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
+        pages::run(context)?;
+        fork::run(context)?;
+        fault::run(context)?;
+        operations::run(context)?;
+        replica::run(context)
+    }
+}
+
+/// Spaces on the fast machine. Their format is the same on every ISA, since nobody loads them.
+type HostSpace<'h> = AddressSpace<X86_64, &'h TableHost>;
+
+/// Where spaces have their pages: at the start of a table of level 3.
+const START: u64 = 0x40_0000_0000;
+
+const READ_WRITE: Attributes = Attributes::user(Rights::READ.union(Rights::WRITE));
+
+/// So many pages from [`START`] on.
+fn range_of(size: PageSize, pages: u64) -> std::ops::Range<VirtAddr> {
+    VirtAddr(START)..VirtAddr(START + pages * size.bytes())
+}
+
+/// Maps the pages with these numbers of the fast machine from [`START`] on, each with one reference.
+fn map_from(
+    host: &TableHost,
+    space: &HostSpace<'_>,
+    size: PageSize,
+    pages: std::ops::Range<u64>,
+) -> Result<(), TableError> {
+    host.give(size, pages.start as usize..pages.end as usize);
+    let (first, count) = (TableHost::page(size, pages.start), pages.end - pages.start);
+    Ok(space.map(range_of(size, count), first, READ_WRITE, PageSizes::Only(size))?)
+}
+
+/// Makes an error of one contestant that of the run.
+fn failed(id: &str, contestant: &str) -> impl FnOnce(TableError) -> BenchError {
+    let (id, contestant) = (id.to_owned(), contestant.to_owned());
+    move |source| BenchError::Tables { id, contestant, source: Box::new(source) }
+}
+
+/// An error unless a value is what it must be.
+fn expect(what: &'static str, found: u64, expected: u64) -> Result<(), TableError> {
+    if found == expected { Ok(()) } else { Err(TableError::Wrong { what, expected, found }) }
+}
+
+/// An entry for a number that is the same in each run.
+fn counted(id: impl Into<String>, unit: Unit, value: f64) -> Entry {
+    let summary = Summary { median: value, min: value, max: value, runs: 1 };
+    Entry::new(id, unit, summary)
+}
+
+/// Pages of 4 KiB in so many bytes.
+const fn small_pages(bytes: u64) -> u64 {
+    bytes / PAGE
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn the_agreed_ids_exist_once_each() {
+        let ids: Vec<String> = Paging.groups().into_iter().flat_map(|group| group.figures).collect();
+        let distinct: HashSet<&String> = ids.iter().collect();
+        assert_eq!(distinct.len(), ids.len());
+        let mut agreed = vec!["paging.fault.break".to_owned()];
+        for size in ["1g", "64g"] {
+            for way in ["cow", "full"] {
+                agreed.push(format!("paging.fork.{size}.{way}"));
+                agreed.extend(["entries", "tables", "bytes"].map(|what| format!("paging.fork.{size}.{way}.{what}")));
+            }
+        }
+        for operation in ["map", "unmap", "query"] {
+            for size in ["4k", "2m"] {
+                agreed.push(format!("paging.{operation}.{size}.per_page"));
+                agreed.extend(
+                    ["x86_64", "page_table_multiarch"].map(|who| format!("paging.{operation}.{size}.per_page.{who}")),
+                );
+            }
+        }
+        for id in agreed {
+            assert!(distinct.contains(&id), "{id} is missing");
+        }
+    }
+}
