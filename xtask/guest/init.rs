@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::{
+    ffi::OsStr,
     fs, io,
     os::unix::process::{CommandExt, ExitStatusExt},
     path::{Path, PathBuf},
@@ -22,13 +23,26 @@ use rustix::{
 const MARK: &str = "palimpsest-guest:";
 /// Longest time for one program. Emulation is 10 to 30 times slower than the host.
 const LIMIT: Duration = Duration::from_secs(480);
+/// What tests find in their environment: where they are, and how many cases they play, so that everything stays within minutes.
+const ENVIRONMENT: [(&str, &str); 8] = [
+    ("PATH", "/bin"),
+    ("HOME", "/tmp"),
+    ("TMPDIR", "/tmp"),
+    ("PROPTEST_CASES", "16"),
+    ("PALIMPSEST_ORACLE_PROGRAMS", "60"),
+    ("PALIMPSEST_SNAPSHOT_ROUNDS", "200"),
+    ("PALIMPSEST_DISCARDED_MIB", "16"),
+    ("PALIMPSEST_HOLDS", "25"),
+];
 /// 2 MiB pages put aside for the tests of the hugetlb backing.
 const HUGE_PAGES: &str = "32";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args();
-    if arguments.next().is_some_and(|name| name.ends_with("/sleep") || name == "sleep") {
-        return sleep(arguments.next().as_deref());
+    match arguments.next().as_deref().map(Path::new).and_then(Path::file_name).and_then(OsStr::to_str) {
+        Some("sleep") => return sleep(arguments.next().as_deref()),
+        Some("true") => return ExitCode::SUCCESS,
+        _ => {}
     }
     if std::process::id() != 1 {
         eprintln!("guest-init is /init of a test guest: it powers the machine off, so it runs only as process 1");
@@ -47,7 +61,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The one other program of the guest, for tests that start a program: `sleep SECONDS`.
+/// One of the guest's two other programs, for tests that start a program: `sleep SECONDS`. The other one is `true`.
 fn sleep(seconds: Option<&str>) -> ExitCode {
     match seconds.and_then(|seconds| seconds.parse().ok()) {
         Some(seconds) => {
@@ -107,7 +121,7 @@ fn run(program: &Path) -> io::Result<Option<ExitStatus>> {
         .args(arguments.split_whitespace())
         .current_dir("/tmp")
         .env_clear()
-        .envs([("PATH", "/bin"), ("HOME", "/tmp"), ("TMPDIR", "/tmp"), ("PROPTEST_CASES", "16")])
+        .envs(ENVIRONMENT)
         .process_group(0)
         .spawn()?;
     let start = Instant::now();

@@ -7,6 +7,7 @@ mod aarch64;
 mod bench;
 mod install;
 mod need;
+mod paging_guest;
 mod process;
 mod runner;
 mod step;
@@ -34,12 +35,23 @@ enum Task {
     Test(TestArgs),
     /// Install what the checks need: Debian packages, rustup components, the kernel of the AArch64 guest.
     Install,
+    /// Boot a guest that checks itself and ends.
+    Guest {
+        #[command(subcommand)]
+        guest: Guest,
+    },
     /// Measure a real program (`afl`, `python`, `redis`), or build with optimisation and the peers and run `palimpsest bench` with the arguments given.
     Bench {
         /// A program and its options, for example `afl --quick`, or arguments of `palimpsest bench`, for example `pack --quick`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+}
+
+#[derive(Subcommand)]
+enum Guest {
+    /// The page tables and the code patching of Palimpsest on the page walkers of x86-64 and AArch64: the kernel of `kernel/`, in QEMU.
+    Paging(paging_guest::Arguments),
 }
 
 #[derive(Args)]
@@ -88,6 +100,10 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
             let steps = runner::select(&steps::all(), &Selection::default())?;
             Ok(install::run(&workspace, &steps))
         }
+        Task::Guest { guest: Guest::Paging(arguments) } => {
+            paging_guest::run(&workspace, &arguments)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Task::Bench { args } if bench::is_program(&args) => {
             bench::run(&workspace, &args)?;
             Ok(ExitCode::SUCCESS)
@@ -118,6 +134,13 @@ mod tests {
     fn bench_passes_flags_on() {
         let cli = Cli::try_parse_from(["cargo xtask", "bench", "pack", "--quick"]).expect("valid arguments");
         assert!(matches!(cli.task, Task::Bench { args } if args == ["pack", "--quick"]));
+    }
+
+    #[test]
+    fn the_paging_guest_takes_an_architecture() {
+        let cli = Cli::try_parse_from(["cargo xtask", "guest", "paging", "--arch", "aarch64"]);
+        assert!(matches!(cli, Ok(Cli { task: Task::Guest { guest: Guest::Paging(_) } })));
+        assert!(Cli::try_parse_from(["cargo xtask", "guest"]).is_err());
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use std::{
     ffi::OsStr,
+    io,
     os::unix::process::CommandExt,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -35,16 +36,13 @@ pub(crate) fn program(name: impl AsRef<OsStr>, workspace: &Workspace) -> Command
 /// Runs `command` with its output on ours.
 pub(crate) fn stream(command: &mut Command) -> Result<(), StepError> {
     announce(command);
-    let status = command.status().map_err(|source| StepError::Start { command: summary(command), source })?;
+    let status = command.status().map_err(|source| not_started(command, source))?;
     if status.success() { Ok(()) } else { Err(StepError::Failed { command: summary(command), status }) }
 }
 
 /// Runs `command` with its messages on ours and returns what it printed.
 pub(crate) fn capture(command: &mut Command) -> Result<String, StepError> {
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|source| StepError::Start { command: summary(command), source })?;
+    let output = command.stderr(Stdio::inherit()).output().map_err(|source| not_started(command, source))?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
@@ -55,29 +53,37 @@ pub(crate) fn capture(command: &mut Command) -> Result<String, StepError> {
 /// [`stream`], in a process group of its own that is killed when `limit` is over.
 pub(crate) fn stream_within(command: &mut Command, limit: Duration) -> Result<(), StepError> {
     announce(command);
-    let child =
-        command.process_group(0).spawn().map_err(|source| StepError::Start { command: summary(command), source })?;
+    let child = command.process_group(0).spawn().map_err(|source| not_started(command, source))?;
     wait_within(command, child, limit)
 }
 
 /// Waits for `child`, started from `command` as leader of a process group, and kills the group when `limit` is over.
-pub(crate) fn wait_within(command: &Command, mut child: Child, limit: Duration) -> Result<(), StepError> {
-    let waiting = |source| StepError::Start { command: summary(command), source };
+pub(crate) fn wait_within(command: &Command, child: Child, limit: Duration) -> Result<(), StepError> {
+    let status = end_within(command, child, limit)?;
+    if status.success() { Ok(()) } else { Err(StepError::Failed { command: summary(command), status }) }
+}
+
+/// [`wait_within`], for programs of which not only the status 0 is good.
+pub(crate) fn end_within(command: &Command, mut child: Child, limit: Duration) -> Result<ExitStatus, StepError> {
     let start = Instant::now();
     loop {
-        match child.try_wait().map_err(waiting)? {
-            Some(status) if status.success() => return Ok(()),
-            Some(status) => return Err(StepError::Failed { command: summary(command), status }),
+        match child.try_wait().map_err(|source| not_started(command, source))? {
+            Some(status) => return Ok(status),
             None if start.elapsed() > limit => {
                 if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-                    kill_process_group(group, Signal::KILL).map_err(|errno| waiting(errno.into()))?;
+                    kill_process_group(group, Signal::KILL).map_err(|errno| not_started(command, errno.into()))?;
                 }
-                child.wait().map_err(waiting)?;
+                child.wait().map_err(|source| not_started(command, source))?;
                 return Err(StepError::TimeLimit { command: summary(command), seconds: limit.as_secs() });
             }
             None => thread::sleep(Duration::from_millis(20)),
         }
     }
+}
+
+/// `command` could not be started, or not be waited for.
+pub(crate) fn not_started(command: &Command, source: io::Error) -> StepError {
+    StepError::Start { command: summary(command), source }
 }
 
 /// Prints `command` before it runs.

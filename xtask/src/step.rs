@@ -2,7 +2,7 @@
 
 use std::{error::Error, io, path::PathBuf};
 
-use crate::{bench::BenchError, need::Need, workspace::Workspace};
+use crate::{bench::BenchError, need::Need, paging_guest::GuestError, workspace::Workspace};
 
 /// One check.
 #[derive(Clone, Copy)]
@@ -91,6 +91,8 @@ pub(crate) enum StepError {
     NoKernelImage { folder: PathBuf },
     #[error("a campaign went wrong")]
     Bench(#[source] Box<BenchError>),
+    #[error("the guest did not pass")]
+    Guest(#[source] Box<GuestError>),
     #[error("there is no step {name:?}; the steps are {known}")]
     UnknownStep { name: String, known: String },
     #[error("--only and --quick leave no step to run")]

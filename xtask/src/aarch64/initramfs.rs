@@ -24,8 +24,9 @@ pub(super) fn build(init: &Path, programs: &[TestProgram]) -> Result<Vec<u8>, St
         archive.program(&format!("arguments/{}", program.name), program.arguments.join(" ").as_bytes());
     }
     let init = read(init)?;
-    // The same program by another name; see its source.
+    // The same program by other names; see its source.
     archive.program("bin/sleep", &init);
+    archive.program("bin/true", &init);
     archive.program("init", &init);
     Ok(archive.finish())
 }

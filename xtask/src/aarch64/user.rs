@@ -25,6 +25,7 @@ const UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "seccomp::tests::a_filter", reason: SECCOMP },
     Unsuitable { name: "pagemap::tests", reason: SMAPS },
     Unsuitable { name: "vmas::tests", reason: SMAPS },
+    Unsuitable { name: "vmas::kept::tests::figures", reason: SMAPS },
     Unsuitable { name: "world::tests", reason: SIGNALS },
     Unsuitable { name: "sys.tracer", reason: SIGNALS },
     Unsuitable { name: "text.fork", reason: WIPE },

@@ -28,8 +28,11 @@ struct Program {
 
 const PROGRAMS: &[Program] = &[
     Program { name: "afl", run: afl::run },
-    Program { name: "python", run: |workspace, _| simple::run(workspace, python::measure) },
-    Program { name: "redis", run: |workspace, _| simple::run(workspace, redis::measure) },
+    Program {
+        name: "python",
+        run: |workspace, arguments| simple::run(workspace, arguments, "python", python::measure),
+    },
+    Program { name: "redis", run: |workspace, arguments| simple::run(workspace, arguments, "redis", redis::measure) },
 ];
 
 /// How a real program is measured.
@@ -39,7 +42,7 @@ struct Arguments {
     /// Fewer and shorter runs, wider spread.
     #[arg(long)]
     quick: bool,
-    /// Measure nothing; only check that all contestants do the same work, on less data.
+    /// Measure nothing; only check that all contestants do the same work, on less data. For `afl`.
     #[arg(long)]
     check: bool,
     /// Write the results as JSON, in the format of `palimpsest bench`, to this file.
@@ -73,6 +76,10 @@ pub(crate) enum BenchError {
     Unequal { contestant: String, reference: String, inputs: Vec<String> },
     #[error(transparent)]
     Program(#[from] modes::ProgramError),
+    #[error(
+        "{program} has nothing for --check: `cargo test -p palimpsest-preload` checks that it does the same work frozen"
+    )]
+    NothingToCheck { program: &'static str },
     #[error("{what} wrote no JSON")]
     Json {
         what: &'static str,

@@ -17,8 +17,7 @@ use crate::process::is_runnable;
 /// Debian's, which is linked dynamically.
 const PROGRAM: &str = "/usr/bin/python3";
 
-/// Most rounds, and the time after which no other begins.
-const ROUNDS: usize = 5;
+/// The time after which no other round begins.
 const LIMIT: Duration = Duration::from_secs(80);
 
 /// Forks in a row.
@@ -50,12 +49,12 @@ for line in sys.stdin:
 "#;
 
 /// Measures, and gives each sample to `sink`: `python.fork.{first,idle,collected,settled}.MODE`.
-pub(crate) fn measure(object: &Path, sink: &mut Sink) -> Result<(), ProgramError> {
+pub(crate) fn measure(object: &Path, most: usize, sink: &mut Sink) -> Result<(), ProgramError> {
     if !is_runnable(PROGRAM) {
         return Err(ProgramError::Missing { program: PROGRAM, package: "python3" });
     }
     need_memory(2000)?;
-    rounds(ROUNDS, LIMIT, |round| {
+    rounds(most, LIMIT, |round| {
         for turn in 0..Mode::ALL.len() {
             let mode = Mode::ALL[(round + turn) % Mode::ALL.len()];
             let mut interpreter = Interpreter::start(mode, object)?;

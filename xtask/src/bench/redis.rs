@@ -25,8 +25,7 @@ const PROGRAM: &str = "redis-server";
 const KEYS: u64 = 1_250_000;
 const VALUE: usize = 400;
 
-/// Most rounds, and the time after which no other begins.
-const ROUNDS: usize = 5;
+/// The time after which no other round begins.
 const LIMIT: Duration = Duration::from_secs(80);
 
 /// Forks in a row with nothing written in between.
@@ -40,13 +39,13 @@ const WRITES: [(&str, usize, u64); 4] =
     [("same100k", 100_000, 1), ("set1k", 1000, KEYS), ("hot100k", 100_000, 1000), ("set100k", 100_000, KEYS)];
 
 /// Measures, and gives each sample to `sink`: `redis.fork.{first,idle,same100k,set1k,hot100k,set100k,settled}.MODE`.
-pub(crate) fn measure(object: &Path, sink: &mut Sink) -> Result<(), ProgramError> {
+pub(crate) fn measure(object: &Path, most: usize, sink: &mut Sink) -> Result<(), ProgramError> {
     if !is_runnable(PROGRAM) {
         return Err(ProgramError::Missing { program: PROGRAM, package: PROGRAM });
     }
     need_memory(2500)?;
     let folder = Scratch::new("redis")?;
-    rounds(ROUNDS, LIMIT, |round| {
+    rounds(most, LIMIT, |round| {
         for turn in 0..Mode::ALL.len() {
             let mode = Mode::ALL[(round + turn) % Mode::ALL.len()];
             let mut server = Server::start(mode, object, &folder.0)?;

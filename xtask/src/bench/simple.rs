@@ -3,21 +3,34 @@
 use std::path::Path;
 
 use super::{
-    BenchError, Outcome,
+    Arguments, BenchError, Outcome,
     modes::{Mode, ProgramError, Sink},
     record::{Figure, Unit},
 };
 use crate::{process, workspace::Workspace};
 
+/// Rounds of a measurement, of a quick one as well.
+const ROUNDS: usize = 5;
+const QUICK_ROUNDS: usize = 1;
+
+/// A measurement: the preload object, how many rounds at most, and who gets the samples.
+pub(super) type Measure = fn(&Path, usize, &mut Sink<'_>) -> Result<(), ProgramError>;
+
 /// Builds the preload object, lets `measure` use it, and makes figures of its samples.
 pub(super) fn run(
     workspace: &Workspace,
-    measure: fn(&Path, &mut Sink<'_>) -> Result<(), ProgramError>,
+    arguments: &Arguments,
+    program: &'static str,
+    measure: Measure,
 ) -> Result<Outcome, BenchError> {
+    if arguments.check {
+        return Err(BenchError::NothingToCheck { program });
+    }
     process::stream(process::cargo(workspace).args(["build", "--release", "--package", "palimpsest-preload"]))?;
     let object = workspace.target.join("release/libpalimpsest_preload.so");
     let mut figures = Vec::new();
-    measure(&object, &mut |id, sample| add(&mut figures, id, sample))?;
+    let rounds = if arguments.quick { QUICK_ROUNDS } else { ROUNDS };
+    measure(&object, rounds, &mut |id, sample| add(&mut figures, id, sample))?;
     Ok(Outcome { figures, remarks: Vec::new() })
 }
 

@@ -9,6 +9,7 @@ mod tests;
 use crate::{
     aarch64,
     need::{Need, Toolchain},
+    paging_guest,
     step::{Pace, Step},
 };
 
@@ -46,7 +47,7 @@ pub(crate) fn all() -> Vec<Step> {
     vec![
         Step {
             name: "fmt",
-            about: "the sources are formatted",
+            about: "the sources are formatted, the guest's too",
             pace: Pace::Quick,
             needs: &[RUSTFMT],
             wants: &[],
@@ -54,10 +55,10 @@ pub(crate) fn all() -> Vec<Step> {
         },
         Step {
             name: "clippy",
-            about: "no lint fires, in any target with every feature",
+            about: "no lint fires, in any target with every feature, nor in the guest on either architecture",
             pace: Pace::Quick,
             needs: &[CLIPPY],
-            wants: &[],
+            wants: &paging_guest::TARGETS,
             run: style::clippy,
         },
         Step {
@@ -70,7 +71,7 @@ pub(crate) fn all() -> Vec<Step> {
         },
         Step {
             name: "no-std",
-            about: "the cores of palimpsest-text build for a target without std",
+            about: "palimpsest-paging and the cores of palimpsest-text build for a target without std",
             pace: Pace::Quick,
             needs: &[],
             wants: &[tests::BARE_TARGET],
@@ -147,6 +148,22 @@ pub(crate) fn all() -> Vec<Step> {
             needs: &[supply::CARGO_DENY],
             wants: &[],
             run: supply::deny,
+        },
+        Step {
+            name: "guest-x86_64",
+            about: "page tables and code patching hold on x86-64's page walkers",
+            pace: Pace::Slow,
+            needs: paging_guest::Arch::X86_64.needs(),
+            wants: &[],
+            run: paging_guest::x86_64,
+        },
+        Step {
+            name: "guest-aarch64",
+            about: "page tables and code patching hold on AArch64's page walkers",
+            pace: Pace::Slow,
+            needs: paging_guest::Arch::Aarch64.needs(),
+            wants: &[],
+            run: paging_guest::aarch64,
         },
         Step {
             name: "aarch64-build",

@@ -1,4 +1,4 @@
-//! ThreadSanitizer and AddressSanitizer over the two crates that hold the unsafe code.
+//! ThreadSanitizer and AddressSanitizer over the crates whose unsafe code threads share.
 
 use std::{fs, process::Command};
 
@@ -10,10 +10,30 @@ use crate::{
 
 /// Sanitizer flags must not reach build scripts, so the host is named as a target.
 const HOST: &str = "x86_64-unknown-linux-gnu";
-/// Crates under test, with the folder of their integration tests.
-const CRATES: [(&str, &str); 2] = [("palimpsest-sys", "crates/sys/tests"), ("palimpsest-text", "crates/text/tests")];
-/// Integration tests whose file name holds this word run as well; the others drive child processes into limits in which no sanitizer can start.
-const STRESS: &str = "stress";
+
+/// A crate under test.
+struct Tested {
+    package: &'static str,
+    /// The folder of its integration tests.
+    tests: &'static str,
+    /// Part of the names of those in which threads meet, which run under both sanitizers.
+    threaded: &'static str,
+    /// Others, which run under AddressSanitizer.
+    others: &'static [&'static str],
+}
+
+/// One after the other, since a test is named without its package. The other tests of the first two drive child processes into limits in which no
+/// sanitizer can start. Those of the third run on the software machine; its mutants end by panics, which leak, and its counts are of gigabytes.
+const CRATES: [Tested; 3] = [
+    Tested { package: "palimpsest-sys", tests: "crates/sys/tests", threaded: "stress", others: &[] },
+    Tested { package: "palimpsest-text", tests: "crates/text/tests", threaded: "stress", others: &[] },
+    Tested {
+        package: "palimpsest-paging",
+        tests: "crates/paging/tests",
+        threaded: "threads",
+        others: &["cursor_steps", "cursors", "defects", "objections", "properties", "refusals", "replicas"],
+    },
+];
 
 const THREAD_UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "core_sync::tests::a_thread_that_blocks_the_signal", reason: BLOCKED },
@@ -27,45 +47,71 @@ const BLOCKED: &str = "ThreadSanitizer's own thread blocks every signal";
 const CLONE: &str = "ThreadSanitizer takes a child in the same memory for a fork";
 
 pub(super) fn thread(workspace: &Workspace) -> Result<Done, StepError> {
-    let mut test = sanitized(workspace, "thread");
-    // A std without instrumentation hides the synchronisation of Arc and of channels, and every use of them is reported as a race.
-    test.env("RUSTFLAGS", "-Zsanitizer=thread").arg("-Zbuild-std").env("TSAN_OPTIONS", "halt_on_error=1");
-    finish(test, THREAD_UNSUITABLE)
+    for tested in &CRATES {
+        let mut test = sanitized(workspace, tested, "thread", &[]);
+        // A std without instrumentation hides the synchronisation of Arc and of channels, and every use of them is reported as a race.
+        test.env("RUSTFLAGS", "-Zsanitizer=thread").arg("-Zbuild-std").env("TSAN_OPTIONS", "halt_on_error=1");
+        // One test after the other: it does not see mappings come and go, so that two tests whose memory had the same address would race.
+        run(test, &["--test-threads=1"], THREAD_UNSUITABLE)?;
+    }
+    Ok(Unsuitable::remark(WITHOUT, THREAD_UNSUITABLE))
 }
 
 pub(super) fn address(workspace: &Workspace) -> Result<Done, StepError> {
-    let mut test = sanitized(workspace, "address");
-    // The std that comes with the toolchain has no checks inside; the second flag says that we accept that.
-    test.env("RUSTFLAGS", "-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer");
-    finish(test, ADDRESS_UNSUITABLE)
+    for tested in &CRATES {
+        let mut test = sanitized(workspace, tested, "address", tested.others);
+        // The std that comes with the toolchain has no checks inside; the second flag says that we accept that.
+        test.env("RUSTFLAGS", "-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer");
+        run(test, &[], ADDRESS_UNSUITABLE)?;
+    }
+    Ok(Unsuitable::remark(WITHOUT, ADDRESS_UNSUITABLE))
 }
 
-/// `cargo test` of the library and stress tests, in a target folder of its own.
-fn sanitized(workspace: &Workspace, sanitizer: &str) -> Command {
+/// `cargo test` of a crate's library, of the integration tests in which threads meet, and of `others`, in a target folder of its own.
+fn sanitized(workspace: &Workspace, tested: &Tested, sanitizer: &str, others: &[&str]) -> Command {
     let mut test = process::nightly_cargo(workspace);
-    test.args(["test", "--no-fail-fast", "--all-features", "--target", HOST, "--lib"]);
-    for (package, tests) in CRATES {
-        test.args(["--package", package]);
-        for name in stress_tests(workspace, tests) {
-            test.args(["--test", &name]);
-        }
+    test.args(["test", "--no-fail-fast", "--all-features", "--target", HOST, "--package", tested.package, "--lib"]);
+    let names = integration_tests(workspace, tested);
+    for name in names.iter().filter(|name| name.contains(tested.threaded) || others.contains(&name.as_str())) {
+        test.args(["--test", name]);
     }
     test.env("CARGO_TARGET_DIR", workspace.separate_target(sanitizer)).env("PROPTEST_CASES", "32");
+    // The tests of palimpsest-paging count what they do at random themselves.
+    test.env("PALIMPSEST_PAGING_OPERATIONS", "12000");
     test
 }
 
-fn stress_tests(workspace: &Workspace, folder: &str) -> Vec<String> {
-    let files = fs::read_dir(workspace.root.join(folder)).into_iter().flatten().flatten();
-    let names = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".rs")?.to_owned()));
-    names.filter(|name| name.contains(STRESS)).collect()
+/// The integration tests of a crate.
+fn integration_tests(workspace: &Workspace, tested: &Tested) -> Vec<String> {
+    let files = fs::read_dir(workspace.root.join(tested.tests)).into_iter().flatten().flatten();
+    files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".rs")?.to_owned())).collect()
 }
 
-/// Adds libtest's arguments and runs `test` without `unsuitable`.
-fn finish(mut test: Command, unsuitable: &[Unsuitable]) -> Result<Done, StepError> {
-    test.arg("--");
+/// Runs `test` with these arguments for libtest, without `unsuitable`.
+fn run(mut test: Command, arguments: &[&str], unsuitable: &[Unsuitable]) -> Result<(), StepError> {
+    test.arg("--").args(arguments);
     for Unsuitable { name, .. } in unsuitable {
         test.args(["--skip", name]);
     }
-    process::stream(&mut test)?;
-    Ok(Unsuitable::remark("without what it cannot run", unsuitable))
+    process::stream(&mut test)
+}
+
+/// Begins the remark on what was left out.
+const WITHOUT: &str = "without what it cannot run";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tests_that_are_named_exist() {
+        let workspace = Workspace::find();
+        for tested in &CRATES {
+            let names = integration_tests(&workspace, tested);
+            // One crate has its tests beside the code alone.
+            let threaded = names.is_empty() || names.iter().any(|name| name.contains(tested.threaded));
+            let missing = tested.others.iter().find(|&&other| names.iter().all(|name| name != other));
+            assert!(threaded && missing.is_none(), "{}: {missing:?} of {names:?}", tested.package);
+        }
+    }
 }

@@ -14,7 +14,7 @@ pub(super) const BARE_TARGET: Need = Need::Target { triple: BARE_TRIPLE };
 
 pub(super) fn no_std(workspace: &Workspace) -> Result<Done, StepError> {
     let mut build = process::cargo(workspace);
-    build.args(["build", "--package", "palimpsest-text", "--no-default-features"]);
+    build.args(["build", "--package", "palimpsest-text", "--package", "palimpsest-paging", "--no-default-features"]);
     let bare = BARE_TARGET.is_met(workspace);
     if bare {
         build.args(["--target", BARE_TRIPLE]);
@@ -38,12 +38,19 @@ pub(super) fn atomic_keys(workspace: &Workspace) -> Result<Done, StepError> {
     Ok(Done::Passed)
 }
 
+/// The models of the lock-free parts: beside the code in palimpsest-text, in a test of its own in palimpsest-paging.
+const LOOM: [&[&str]; 2] =
+    [&["--package", "palimpsest-text", "--lib", "loom"], &["--package", "palimpsest-paging", "--test", "loom"]];
+
 pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
-    let mut test = process::cargo(workspace);
-    test.args(["test", "--release", "--package", "palimpsest-text", "--lib", "loom"])
-        .env("RUSTFLAGS", "--cfg loom")
-        .env("CARGO_TARGET_DIR", workspace.separate_target("loom"));
-    process::stream(&mut test)?;
+    for models in LOOM {
+        let mut test = process::cargo(workspace);
+        test.args(["test", "--release"])
+            .args(models)
+            .env("RUSTFLAGS", "--cfg loom")
+            .env("CARGO_TARGET_DIR", workspace.separate_target("loom"));
+        process::stream(&mut test)?;
+    }
     Ok(Done::Passed)
 }
 

@@ -12,7 +12,7 @@ const NAME: &str = "libpalimpsest_preload.so";
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ObjectError {
     #[error(
-        "{NAME} was not found: looked for {}; install it there (`cargo xtask install`) or name it in PALIMPSEST_PRELOAD",
+        "{NAME} was not found: looked for {}; put it there (`cargo build --release --package palimpsest-preload` leaves it in target/release) or name it in PALIMPSEST_PRELOAD",
         list(looked)
     )]
     Missing { looked: Vec<PathBuf> },
