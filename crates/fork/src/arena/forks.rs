@@ -3,6 +3,8 @@
 //! The handlers are registered with the first arena. `fork` calls those that run before it in reverse order and those that run after it in
 //! order of registration, so an arena that is the global allocator is locked last and unlocked first. A handler that was registered before the first arena was used runs
 //! while arenas are locked: it must neither allocate from one nor free, or it waits for ever.
+//! A fork whose handlers are being called when the first arena is made does not see that arena (glibc 2.36 and newer let both go on at once): where other
+//! handlers take long, make an arena before there are threads.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
@@ -11,17 +13,30 @@ use rustix::io::Errno;
 
 use super::core::Core;
 use super::lock::Lock;
+use crate::hazards::wiped::{Wiped, Zeroed};
 
 /// Held while the list of arenas changes or is walked, so also across a fork.
-static REGISTRY: Lock<()> = Lock::new(());
-/// The list, through [`Core::next`]. Relaxed everywhere: [`REGISTRY`] orders it.
+///
+/// It is free in every child, however that came to be: a thread that registers the handlers waits, with the lock, for forks that go on meanwhile, and their children do not have it.
+/// The list that they inherit is whole, since every change to it is one store.
+static REGISTRY: Wiped<Lock<()>> = Wiped::new();
+/// Before Linux 4.14, where the first arena must not be made while another thread forks.
+static INHERITED: Lock<()> = Lock::new(());
+/// The list, through [`Core::next`]. Relaxed everywhere: [`registry`] orders it.
 static FIRST: AtomicPtr<Core> = AtomicPtr::new(ptr::null_mut());
-/// Whether the handlers are registered. Relaxed: written under [`REGISTRY`].
+/// Whether the handlers are registered. Relaxed: written under [`registry`].
 static WATCHED: AtomicU8 = AtomicU8::new(0);
+
+// SAFETY: 1. zero is the state of a free lock, and its value has no bytes. 2. A word.
+unsafe impl Zeroed for Lock<()> {}
+
+fn registry() -> &'static Lock<()> {
+    REGISTRY.get_or(&INHERITED)
+}
 
 /// Has forks announced; an error leaves the process without.
 pub(super) fn watch() -> Result<(), Errno> {
-    let _registry = REGISTRY.lock();
+    let _registry = registry().lock();
     if WATCHED.load(Ordering::Relaxed) == 0 {
         // SAFETY: the handlers are safe to call at any fork, and the object that has them stays: the C library forgets them if it is unloaded.
         let refused = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
@@ -35,7 +50,7 @@ pub(super) fn watch() -> Result<(), Errno> {
 
 /// Adds an arena to those that forks care for.
 pub(super) fn enter(core: NonNull<Core>) {
-    let _registry = REGISTRY.lock();
+    let _registry = registry().lock();
     // SAFETY: the caller has just made it.
     let next = unsafe { &core.as_ref().next };
     next.store(FIRST.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -44,7 +59,7 @@ pub(super) fn enter(core: NonNull<Core>) {
 
 /// Takes an arena from the list.
 pub(super) fn leave(core: NonNull<Core>) {
-    let _registry = REGISTRY.lock();
+    let _registry = registry().lock();
     let mut link: &AtomicPtr<Core> = &FIRST;
     // SAFETY: arenas in the list exist until this function has taken them out, which the lock excludes.
     while let Some(entry) = unsafe { link.load(Ordering::Relaxed).as_ref() } {
@@ -66,11 +81,49 @@ fn each(visit: fn(&Core)) {
 }
 
 extern "C" fn before() {
-    REGISTRY.acquire();
+    registry().acquire();
     each(Core::before_fork);
 }
 
+/// In the child, the lock is free already.
 extern "C" fn after() {
     each(Core::after_fork);
-    REGISTRY.release();
+    registry().release();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// A child of the system call itself is what a child is for which no handler ran.
+    #[test]
+    fn a_child_that_no_handler_saw_has_the_registry() {
+        watch().expect("the handlers are registered");
+        let (held, is_held) = mpsc::channel();
+        let (done, is_done) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let _registry = registry().lock();
+                held.send(()).expect("the test waits");
+                let _ = is_done.recv();
+            });
+            is_held.recv().expect("the thread lives");
+            // SAFETY: a fork without its handlers; the child makes system calls and atomic accesses only.
+            let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+            if child == 0 {
+                // SAFETY: ends the child if it waits.
+                unsafe { libc::alarm(10) };
+                drop(registry().lock());
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(0) };
+            }
+            let mut status = 0;
+            // SAFETY: the child is ours; the status goes to a local.
+            assert_eq!(libc::c_long::from(unsafe { libc::waitpid(child as i32, &raw mut status, 0) }), child);
+            drop(done);
+            assert_eq!(status, 0, "{} is SIGALRM: the child has waited", libc::SIGALRM);
+        });
+    }
 }

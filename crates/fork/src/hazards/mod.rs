@@ -5,6 +5,7 @@ pub(crate) mod borrowed;
 mod io_uring;
 mod limits;
 mod listing;
+pub(crate) mod wiped;
 
 pub(crate) use limits::{FileSize, Headroom, headroom};
 
