@@ -17,8 +17,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// Tests, and whole programs by the name that [`build`] gives them; the system guest runs all of these, and those of [`FREEZING`].
 const UNSUITABLE: &[Unsuitable] = &[
-    Unsuitable { name: "core_sync::tests::a_thread_that_blocks_the_signal", reason: SIGNALS },
-    Unsuitable { name: "core_sync::tests::signals_reach", reason: SIGNALS },
+    Unsuitable { name: "core_sync::tests::broadcasts", reason: SIGNALS },
     Unsuitable { name: "fork::tests::a_child_knows", reason: WIPE },
     Unsuitable { name: "seccomp::tests::a_child_answers", reason: SECCOMP },
     Unsuitable { name: "seccomp::tests::a_child_that_cannot_be_made", reason: SECCOMP },

@@ -36,8 +36,7 @@ const CRATES: [Tested; 3] = [
 ];
 
 const THREAD_UNSUITABLE: &[Unsuitable] = &[
-    Unsuitable { name: "core_sync::tests::a_thread_that_blocks_the_signal", reason: BLOCKED },
-    Unsuitable { name: "core_sync::tests::signals_reach", reason: BLOCKED },
+    Unsuitable { name: "core_sync::tests::broadcasts", reason: BLOCKED },
     Unsuitable { name: "tracer::tests", reason: CLONE },
     Unsuitable { name: "world::tests", reason: CLONE },
 ];

@@ -8,10 +8,12 @@
 //! unblocked — it cannot execute an instruction of user mode before it has taken the signal. (An interruptible sleep is not
 //! enough: `ppoll` and its like sleep with a mask of their own, and may return without taking the signal.)
 //!
-//! Threads that are started meanwhile are found by listing again until a listing has no new thread. A thread that a
-//! seated thread starts after it was settled has run nothing that was fetched earlier. A listing can also miss a thread that lives, when another
-//! one ends (the kernel goes on by number, `first_tid` in `fs/proc/base.c`), so that the last one must name as many as the process has and
-//! nobody that is gone.
+//! Threads that are started meanwhile are found by listing again until a complete listing (see [`roll`](super::roll)) has no new thread. A thread that a
+//! seated thread starts after it was settled has run nothing that was fetched earlier. Where threads come faster than they can be listed, that has no end,
+//! so that after [`ROUNDS`] a sentinel is started, and the listing is the last that has come to it. Threads
+//! that it lacks are younger than the broadcast: their first instruction follows a return from the kernel by IRET (`ret_from_fork_asm` in
+//! `arch/x86/entry/entry_64.S`), a serialising instruction (Intel SDM, volume 3, "Serializing Instructions"), or by ERET (`ret_from_fork` in
+//! `arch/arm64/kernel/entry.S`), a context synchronisation event (Arm ARM, "Context synchronization event").
 //!
 //! Tables are never freed but reused. A handler that runs late, since its seat was settled without it or the broadcast gave up, finds
 //! memory of the right type. It answers by exchanging the seat's word of its own generation, which is there no more. One broadcast at a time ([`Table::broadcasts`]).
@@ -19,7 +21,6 @@
 //! A forked child inherits the handler and gets a table of its own, lock included: a thread that it does not have may hold
 //! its parent's for ever.
 
-use std::fs;
 use std::io;
 use std::mem;
 use std::ptr;
@@ -28,10 +29,15 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::roll::{Roll, Sentinel};
 use super::{SetupError, SyncError};
 use crate::arch::serialize_this_core;
 use crate::fork::ForkDetector;
 use crate::proc::status::Status;
+use crate::world::threads::task_stat;
+
+/// How long an answer takes from a thread that runs, or may run at once.
+const PROMPT: Duration = Duration::from_micros(50);
 
 /// After how long a thread that has not answered is looked at more closely.
 const GRACE: Duration = Duration::from_millis(5);
@@ -42,6 +48,9 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// After how long a broadcast gives up.
 const DEADLINE: Duration = Duration::from_secs(2);
+
+/// Listings that bring new threads, or may lack some, before a sentinel is started: fewer cost less than the thread does.
+const ROUNDS: u32 = 4;
 
 /// Threads that one broadcast can reach.
 const SEATS: usize = 1 << 14;
@@ -72,7 +81,7 @@ static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
 /// Chooses a signal and installs the handler, once for the process and its children.
 pub(super) fn install() -> Result<(), SetupError> {
-    list_threads().map_err(SetupError::NoThreadList)?;
+    Roll::call(SEATS).map_err(SetupError::NoThreadList)?;
     let table = own_table();
     let _one_at_a_time = table.broadcasts.lock().unwrap_or_else(PoisonError::into_inner);
     // Relaxed, here and below: written under the lock, or by a process before it was forked.
@@ -175,8 +184,8 @@ unsafe fn queued_value(info: *const libc::siginfo_t) -> (i32, u64) {
     (info.si_code, value.sival_ptr.addr() as u64)
 }
 
-/// Signals every thread and waits until each has serialised its core.
-pub(super) fn sync() -> Result<(), SyncError> {
+/// Signals every thread and waits until each has serialised its core. Tells how many listings that took.
+pub(super) fn sync() -> Result<u32, SyncError> {
     // A child that was forked after `install` has the handler, and no table yet.
     let table = own_table();
     let _one_at_a_time = table.broadcasts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -188,24 +197,28 @@ pub(super) fn sync() -> Result<(), SyncError> {
     table.generation.store(generation, Ordering::Relaxed);
 
     let mut broadcast = Broadcast { table, generation, signal, seated: 0 };
-    loop {
-        match broadcast.seat_new_threads()? {
-            Listing::New => broadcast.wait(Instant::now())?,
-            Listing::Doubtful => thread::yield_now(),
-            Listing::Known => return Ok(()),
+    let mut sentinel = None;
+    for listings in 1.. {
+        if listings > ROUNDS && sentinel.is_none() {
+            // Where the process must not have another thread now, the next listing is as likely to be complete as this one.
+            sentinel = Sentinel::post().ok();
+        }
+        let listing = broadcast.seat_new_threads(sentinel.as_ref())?;
+        broadcast.wait()?;
+        if listing == Listing::Complete {
+            return Ok(listings);
         }
     }
+    unreachable!("the numbers have no end")
 }
 
-/// What a listing of the threads has brought.
+/// Whether a listing of the threads was the last.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Listing {
-    /// Threads that were signalled now.
-    New,
-    /// Nothing new, but threads came or went meanwhile.
-    Doubtful,
-    /// All threads, each of which has a seat.
-    Known,
+    /// It may lack threads, or had new ones, who may have started others.
+    Open,
+    /// All threads that must have a seat have one.
+    Complete,
 }
 
 struct Broadcast<'a> {
@@ -217,15 +230,16 @@ struct Broadcast<'a> {
 
 impl Broadcast<'_> {
     /// Signals the threads that have no seat yet.
-    fn seat_new_threads(&mut self) -> Result<Listing, SyncError> {
+    fn seat_new_threads(&mut self, sentinel: Option<&Sentinel>) -> Result<Listing, SyncError> {
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         let before = self.seated;
-        let threads = list_threads().map_err(SyncError::ThreadList)?;
-        let mut complete = Status::of_process().is_ok_and(|status| status.threads == Some(threads.len() as u64));
-        for tid in threads {
+        let roll = Roll::call(SEATS).map_err(SyncError::ThreadList)?;
+        let mut names_all = Status::of_process().is_ok_and(|status| status.threads == Some(roll.tids().len() as u64));
+        for &tid in roll.tids() {
             // Relaxed: only the broadcaster reads and writes thread ids.
             let known = self.table.seats[..self.seated].iter().any(|seat| seat.tid.load(Ordering::Relaxed) == tid);
-            if tid == own || known {
+            // The kernel's own workers (io_uring) block every signal, and execute nothing in user mode.
+            if tid == own || known || task_stat(tid).is_some_and(|stat| stat.is_kernel_worker()) {
                 continue;
             }
             let Some(seat) = self.table.seats.get(self.seated) else {
@@ -237,15 +251,13 @@ impl Broadcast<'_> {
             seat.answer.store(u64::from(self.generation) * 2, Ordering::Relaxed);
             match self.signal_thread(tid, self.seated) {
                 Ok(()) => self.seated += 1,
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => complete = false,
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => names_all = false,
                 Err(source) => return Err(SyncError::Signal { tid, source }),
             }
         }
-        Ok(match (self.seated > before, complete) {
-            (true, _) => Listing::New,
-            (false, false) => Listing::Doubtful,
-            (false, true) => Listing::Known,
-        })
+        let nobody_is_new = names_all && self.seated == before;
+        let is_complete = nobody_is_new || sentinel.is_some_and(|sentinel| roll.has_come_to(sentinel));
+        Ok(if is_complete { Listing::Complete } else { Listing::Open })
     }
 
     fn signal_thread(&self, tid: i32, seat: usize) -> io::Result<()> {
@@ -271,20 +283,21 @@ impl Broadcast<'_> {
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    fn wait(&self, started: Instant) -> Result<(), SyncError> {
+    /// Waits until every seat is settled.
+    fn wait(&self) -> Result<(), SyncError> {
+        let started = Instant::now();
         for seat in &self.table.seats[..self.seated] {
-            let mut spins = 0_u32;
             let mut asleep = None;
             while !seat.has_answered(self.generation) {
-                spins += 1;
-                if spins < 200 {
-                    thread::yield_now();
-                    continue;
-                }
-                thread::sleep(Duration::from_micros(50));
                 let waited = started.elapsed();
-                if waited > GRACE && self.is_settled(seat, waited, &mut asleep)? {
-                    break;
+                if waited < PROMPT {
+                    thread::yield_now();
+                } else if is_gone(seat.tid.load(Ordering::Relaxed))
+                    || waited > GRACE && self.is_settled(seat, waited, &mut asleep)?
+                {
+                    seat.settle(self.generation);
+                } else {
+                    thread::sleep(PROMPT);
                 }
             }
         }
@@ -299,7 +312,7 @@ impl Broadcast<'_> {
         let status = match Status::of_thread(tid.unsigned_abs()) {
             Ok(status) => status,
             // The thread is gone, or /proc is, which listing tells.
-            Err(error) if error.is_absent() => return list_threads().map(|_| true).map_err(SyncError::ThreadList),
+            Err(error) if error.is_absent() => return Roll::call(SEATS).map(|_| true).map_err(SyncError::ThreadList),
             Err(_) => Status::default(),
         };
         if matches!(status.state, Some('Z' | 'X')) {
@@ -323,6 +336,12 @@ impl Broadcast<'_> {
 }
 
 impl Seat {
+    /// Needs no answer any more in this generation.
+    fn settle(&self, generation: u32) {
+        // Relaxed: the broadcaster alone reads it from here on.
+        self.answer.store(u64::from(generation) * 2 + 1, Ordering::Relaxed);
+    }
+
     fn has_answered(&self, generation: u32) -> bool {
         // Acquire, partner: the Release exchange in `on_signal`.
         self.answer.load(Ordering::Acquire) == u64::from(generation) * 2 + 1
@@ -337,12 +356,10 @@ struct Queued {
     value: u64,
 }
 
-fn list_threads() -> io::Result<Vec<i32>> {
-    fs::read_dir("/proc/self/task")?
-        .map(|entry| {
-            let name = entry?.file_name();
-            let tid = name.to_str().and_then(|name| name.parse().ok());
-            tid.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("thread id {}", name.display())))
-        })
-        .collect()
+/// Whether the process has no such thread any more.
+fn is_gone(tid: i32) -> bool {
+    let pid = rustix::process::getpid().as_raw_nonzero().get();
+    // SAFETY: signal 0 is sent to nobody; the call only asks.
+    let answer = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
+    answer != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }

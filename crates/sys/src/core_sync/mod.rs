@@ -6,6 +6,7 @@
 //! epoch-based reclaim need; both take one sync for any number of sites or programs.
 
 mod broadcast;
+mod roll;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -149,7 +150,7 @@ impl CoreSync {
     pub fn sync(&self) -> Result<(), SyncError> {
         match self.path {
             SyncPath::Membarrier => membarrier()?,
-            SyncPath::Signals => broadcast::sync()?,
+            SyncPath::Signals => drop(broadcast::sync()?),
         }
         // The kernel leaves the calling core out when it runs the only thread (`kernel/sched/membarrier.c`).
         serialize_this_core();

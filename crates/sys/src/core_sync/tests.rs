@@ -1,5 +1,5 @@
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use super::*;
@@ -15,11 +15,7 @@ fn with_busy_threads(path: SyncPath, syncs: u64) {
                     match number {
                         0 => std::hint::spin_loop(),
                         1 => thread::sleep(std::time::Duration::from_millis(1)),
-                        _ => {
-                            thread::spawn(|| {}).join().unwrap();
-                            // An emulated CPU cannot read the list of threads as fast as they come otherwise.
-                            thread::sleep(std::time::Duration::from_micros(200));
-                        }
+                        _ => thread::spawn(|| {}).join().unwrap(),
                     }
                 }
             })
@@ -40,35 +36,85 @@ fn membarrier_reaches_busy_sleeping_and_new_threads() {
     with_busy_threads(SyncPath::Membarrier, 1000);
 }
 
-/// Held by tests of the broadcast: one of them blocks its signal.
-static BROADCAST: Mutex<()> = Mutex::new(());
+/// One at a time in a process.
+mod broadcasts {
+    use std::os::fd::AsRawFd;
+    use std::sync::{Mutex, PoisonError};
 
-#[test]
-fn signals_reach_busy_sleeping_and_new_threads() {
-    let _one_at_a_time = BROADCAST.lock().unwrap_or_else(PoisonError::into_inner);
-    with_busy_threads(SyncPath::Signals, 200);
-}
+    use super::*;
 
-#[test]
-fn a_thread_that_blocks_the_signal_is_named() {
-    let _one_at_a_time = BROADCAST.lock().unwrap_or_else(PoisonError::into_inner);
-    let sync = CoreSync::with_path(SyncPath::Signals).unwrap();
-    let (ready, wait) = std::sync::mpsc::channel();
-    let (done, finish) = std::sync::mpsc::channel::<()>();
-    let thread = thread::spawn(move || {
-        // SAFETY: all-zero is a valid `sigset_t`.
-        let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: `all` is a valid set.
-        unsafe { libc::sigfillset(&mut all) };
-        // SAFETY: blocks signals of this thread alone.
-        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut()) };
-        ready.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
-        let _ = finish.recv();
-    });
-    let tid = wait.recv().unwrap();
-    let error = sync.sync().unwrap_err();
-    assert!(error.to_string().contains(&format!("thread {tid} blocks signal")), "{error}");
-    drop(done);
-    thread.join().unwrap();
-    sync.sync().unwrap();
+    /// Held by tests of the broadcast: one of them blocks its signal.
+    static BROADCAST: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn signals_reach_busy_sleeping_and_new_threads() {
+        let _one_at_a_time = BROADCAST.lock().unwrap_or_else(PoisonError::into_inner);
+        with_busy_threads(SyncPath::Signals, 200);
+    }
+
+    #[test]
+    fn a_thread_that_blocks_the_signal_is_named() {
+        let _one_at_a_time = BROADCAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let sync = CoreSync::with_path(SyncPath::Signals).unwrap();
+        let (ready, wait) = std::sync::mpsc::channel();
+        let (done, finish) = std::sync::mpsc::channel::<()>();
+        let thread = thread::spawn(move || {
+            // SAFETY: all-zero is a valid `sigset_t`.
+            let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+            // SAFETY: `all` is a valid set.
+            unsafe { libc::sigfillset(&mut all) };
+            // SAFETY: blocks signals of this thread alone.
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut()) };
+            ready.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            let _ = finish.recv();
+        });
+        let tid = wait.recv().unwrap();
+        let error = sync.sync().unwrap_err();
+        assert!(error.to_string().contains(&format!("thread {tid} blocks signal")), "{error}");
+        drop(done);
+        thread.join().unwrap();
+        sync.sync().unwrap();
+    }
+
+    /// Without a sentinel a broadcast among so many goes on until it is lucky, for thousands of listings.
+    #[test]
+    fn a_broadcast_ends_though_threads_come_without_a_pause() {
+        let _one_at_a_time = BROADCAST.lock().unwrap_or_else(PoisonError::into_inner);
+        broadcast::install().unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                // Relaxed: only a flag.
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        thread::spawn(|| {}).join().unwrap()
+                    }
+                });
+            }
+            let most = (0..50).map(|_| broadcast::sync().unwrap()).max();
+            stop.store(true, Ordering::Relaxed);
+            assert!(most.is_some_and(|most| most < 30), "{most:?} listings");
+        });
+    }
+
+    #[test]
+    fn workers_of_the_kernel_are_not_signalled() {
+        let _one_at_a_time = BROADCAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ring = match io_uring::IoUring::new(2) {
+            Ok(ring) => ring,
+            Err(error) => return eprintln!("skipped: no io_uring here: {error}"),
+        };
+        let (read, _write) = io::pipe().unwrap();
+        let mut byte = [0_u8];
+        let read = io_uring::opcode::Read::new(io_uring::types::Fd(read.as_raw_fd()), byte.as_mut_ptr(), 1).build();
+        // SAFETY: the descriptor is valid until the request is queued, and nobody writes to the pipe, so that nothing is ever stored.
+        unsafe { ring.submission().push(&read.flags(io_uring::squeue::Flags::ASYNC)).unwrap() };
+        ring.submit().unwrap();
+        let is_worker = |tid: &i32| crate::world::threads::task_stat(*tid).is_some_and(|stat| stat.is_kernel_worker());
+        while !roll::Roll::call(100).unwrap().tids().iter().any(is_worker) {
+            thread::yield_now();
+        }
+        broadcast::install().unwrap();
+        broadcast::sync().unwrap();
+    }
 }

@@ -33,7 +33,7 @@
 
 mod error;
 mod handler;
-mod threads;
+pub(crate) mod threads;
 mod traced;
 
 use std::ops::{ControlFlow, Range};

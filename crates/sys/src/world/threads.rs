@@ -103,7 +103,7 @@ fn is_anyone_staying(own: i32) -> Result<bool, Errno> {
 }
 
 /// What a `stat` file says.
-pub(super) struct TaskStat {
+pub(crate) struct TaskStat {
     pub(super) state: u8,
     flags: u64,
     /// Threads of the process.
@@ -117,7 +117,7 @@ const EXITING: u64 = 0x4;
 
 impl TaskStat {
     /// Whether the thread is the kernel's own, such as a worker of io_uring.
-    pub(super) fn is_kernel_worker(&self) -> bool {
+    pub(crate) fn is_kernel_worker(&self) -> bool {
         self.flags & WORKER != 0
     }
 
@@ -133,7 +133,7 @@ impl TaskStat {
 }
 
 /// Reads `/proc/self/task/TID/stat`; `None` if the thread is gone.
-pub(super) fn task_stat(tid: i32) -> Option<TaskStat> {
+pub(crate) fn task_stat(tid: i32) -> Option<TaskStat> {
     parse_stat(read_of_thread(tid, "stat", &mut [0_u8; 512])?)
 }
 
