@@ -19,7 +19,11 @@ use std::{error::Error, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{runner::Selection, step::Pace, workspace::Workspace};
+use crate::{
+    runner::{Leftovers, Selection},
+    step::Pace,
+    workspace::Workspace,
+};
 
 /// Tasks for working on Palimpsest.
 #[derive(Parser)]
@@ -59,6 +63,9 @@ struct TestArgs {
     /// Install what is missing first.
     #[arg(long)]
     install: bool,
+    /// What becomes of what a step has built for itself when it has passed.
+    #[arg(long, value_enum, default_value_t)]
+    leftovers: Leftovers,
     /// Run these steps alone.
     #[arg(long, value_delimiter = ',', value_name = "STEP")]
     only: Vec<String>,
@@ -94,7 +101,7 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
                 table::list(&workspace, &steps);
                 return Ok(ExitCode::SUCCESS);
             }
-            Ok(runner::run(&workspace, &steps))
+            Ok(runner::run(&workspace, &steps, args.leftovers))
         }
         Task::Install => {
             let steps = runner::select(&steps::all(), &Selection::default())?;

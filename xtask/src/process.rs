@@ -19,6 +19,11 @@ pub(crate) fn cargo(workspace: &Workspace) -> Command {
     program("cargo", workspace)
 }
 
+/// Has `cargo` build in a target folder of its own, where nobody changes and builds again.
+pub(crate) fn apart<'a>(cargo: &'a mut Command, workspace: &Workspace, name: &str) -> &'a mut Command {
+    cargo.env("CARGO_TARGET_DIR", workspace.separate_target(name)).env("CARGO_INCREMENTAL", "0")
+}
+
 /// `cargo` of the nightly toolchain, started in the workspace.
 pub(crate) fn nightly_cargo(workspace: &Workspace) -> Command {
     let mut command = cargo(workspace);

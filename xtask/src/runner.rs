@@ -1,6 +1,8 @@
 //! Chooses the steps, runs them in order and ends with the table.
 
-use std::{process::ExitCode, time::Instant};
+use std::{fs, io, process::ExitCode, time::Instant};
+
+use clap::ValueEnum;
 
 use crate::{
     need::Need,
@@ -18,6 +20,16 @@ pub(crate) struct Selection {
     pub(crate) pace: Pace,
 }
 
+/// What becomes of the target folders that only one step builds in.
+#[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Leftovers {
+    /// They stay, and the next run is quicker.
+    #[default]
+    Keep,
+    /// They are removed, so that the disk holds one of them at a time.
+    Remove,
+}
+
 /// The steps of `all` that `selection` names, in the order of `all`.
 pub(crate) fn select(all: &[Step], selection: &Selection) -> Result<Vec<Step>, StepError> {
     if let Some(name) = selection.only.iter().find(|name| !all.iter().any(|step| step.name == name.as_str())) {
@@ -30,19 +42,39 @@ pub(crate) fn select(all: &[Step], selection: &Selection) -> Result<Vec<Step>, S
 }
 
 /// Runs `steps` and prints the table; fails when a step failed.
-pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> ExitCode {
+pub(crate) fn run(workspace: &Workspace, steps: &[Step], leftovers: Leftovers) -> ExitCode {
     let mut rows = Vec::new();
     for step in steps {
-        println!("\n=== {}: {}", step.name, step.about);
+        println!("\n=== {}: {}{}", step.name, step.about, free_space(workspace));
         let start = Instant::now();
         let (outcome, remark) = outcome(workspace, step);
         if outcome == Outcome::Failed {
             println!("=== {} failed: {remark}", step.name);
         }
+        if outcome == Outcome::Passed && leftovers == Leftovers::Remove {
+            remove_scratch(workspace, step);
+        }
         rows.push(Row { name: step.name, outcome, seconds: start.elapsed().as_secs_f64(), remark });
     }
     println!("\n{}", table::render(&rows));
     if rows.iter().any(|row| row.outcome == Outcome::Failed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// What the disk of the target folder has left: a full one fails a step with whatever message.
+fn free_space(workspace: &Workspace) -> String {
+    match rustix::fs::statvfs(&workspace.target).or_else(|_| rustix::fs::statvfs(&workspace.root)) {
+        Ok(disk) => format!(" ({} MB of the disk are free)", disk.f_bavail.saturating_mul(disk.f_frsize) / 1_000_000),
+        Err(_) => String::new(),
+    }
+}
+
+fn remove_scratch(workspace: &Workspace, step: &Step) {
+    let Some(folder) = step.scratch.map(|name| workspace.separate_target(name)) else { return };
+    if let Err(error) = fs::remove_dir_all(&folder)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        println!("leftovers: cannot remove {}: {error}", folder.display());
+    }
 }
 
 fn outcome(workspace: &Workspace, step: &Step) -> (Outcome, String) {
@@ -94,6 +126,23 @@ mod tests {
     fn quick_leaves_out_the_slow_steps() {
         let quick = names(&Selection { only: Vec::new(), pace: Pace::Quick });
         assert!(quick.contains(&"test") && !quick.contains(&"aarch64-system"), "{quick:?}");
+    }
+
+    #[test]
+    fn a_step_that_passed_leaves_nothing_where_that_is_asked_for() {
+        let passing = |_: &Workspace| Ok(Done::Passed);
+        let failing = |_: &Workspace| Err(StepError::NothingSelected);
+        let step = |run| Step { scratch: Some("apart"), needs: &[], wants: &[], run, ..steps::all()[0] };
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let workspace = Workspace { root: folder.path().into(), target: folder.path().join("target") };
+        let apart = workspace.separate_target("apart");
+        let stays = |step: Step, leftovers| {
+            fs::create_dir_all(apart.join("debug")).expect("a folder");
+            run(&workspace, &[step], leftovers);
+            apart.exists()
+        };
+        assert!(stays(step(passing), Leftovers::Keep) && stays(step(failing), Leftovers::Remove));
+        assert!(!stays(step(passing), Leftovers::Remove));
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub(super) fn guest_init(workspace: &Workspace) -> Result<PathBuf, StepError> {
     let mut build = cross_cargo(workspace, "build");
     build.args(["--package", "xtask", "--no-default-features", "--bin", "guest-init"]);
     process::stream(&mut build)?;
-    Ok(target_dir(workspace).join(TARGET).join("debug/guest-init"))
+    Ok(workspace.separate_target(FOLDER).join(TARGET).join("debug/guest-init"))
 }
 
 fn cross_cargo(workspace: &Workspace, task: &str) -> Command {
@@ -60,17 +60,15 @@ fn cross_cargo(workspace: &Workspace, task: &str) -> Command {
         ("CARGO_PROFILE_DEV_DEBUG", "0"),
         ("CARGO_PROFILE_DEV_STRIP", "debuginfo"),
     ]);
-    cargo.env("CARGO_TARGET_DIR", target_dir(workspace));
+    process::apart(&mut cargo, workspace, FOLDER);
     if matches!(Compiler::find(workspace), Some(Compiler::Debian)) {
         cargo.env("RUSTC", DEBIAN_RUSTC);
     }
     cargo
 }
 
-/// Apart from the host's, because the compiler may be another one.
-fn target_dir(workspace: &Workspace) -> PathBuf {
-    workspace.separate_target("aarch64")
-}
+/// The target folder, apart from the host's because the compiler may be another one.
+pub(crate) const FOLDER: &str = "aarch64";
 
 /// The test programs among cargo's JSON messages, one message on each line.
 fn programs(messages: &str) -> Result<Vec<TestProgram>, StepError> {

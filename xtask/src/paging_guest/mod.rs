@@ -152,7 +152,7 @@ pub(crate) fn cargo(workspace: &Workspace, arguments: &[&str]) -> Command {
     cargo.current_dir(workspace.root.join(FOLDER)).args(arguments);
     // These would take the place of the flags in `.cargo/config.toml`, without which the image lies where it is not linked.
     cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
-    cargo.env("CARGO_TARGET_DIR", workspace.separate_target(FOLDER));
+    process::apart(&mut cargo, workspace, FOLDER);
     cargo
 }
 

@@ -10,6 +10,8 @@ use crate::{
 
 /// A package in cargo-fuzz's layout: one binary for each target.
 const MANIFEST: &str = "fuzz/Cargo.toml";
+/// The target folder.
+pub(super) const FOLDER: &str = "fuzz";
 /// Sanitizer flags must not reach build scripts, so the host is named as a target.
 const HOST: &str = "x86_64-unknown-linux-gnu";
 /// Coverage and sanitizer flags of cargo-fuzz.
@@ -29,11 +31,11 @@ pub(super) fn fuzz(workspace: &Workspace) -> Result<Done, StepError> {
     let mut metadata = process::nightly_cargo(workspace);
     metadata.args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]).arg(&manifest);
     let targets = binaries(&process::capture(&mut metadata)?, &manifest)?;
-    let folder = workspace.separate_target("fuzz");
+    let folder = workspace.separate_target(FOLDER);
     let mut build = process::nightly_cargo(workspace);
     build.args(["build", "--release", "--target", HOST, "--manifest-path"]).arg(&manifest);
-    build.env("RUSTFLAGS", RUSTFLAGS).env("CARGO_TARGET_DIR", &folder);
-    process::stream(&mut build)?;
+    build.env("RUSTFLAGS", RUSTFLAGS);
+    process::stream(process::apart(&mut build, workspace, FOLDER))?;
     let mut failed = Vec::new();
     for target in &targets {
         let mut run = process::program(folder.join(HOST).join("release").join(target), workspace);

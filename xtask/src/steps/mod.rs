@@ -51,6 +51,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Quick,
             needs: &[RUSTFMT],
             wants: &[],
+            scratch: None,
             run: style::fmt,
         },
         Step {
@@ -59,6 +60,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Quick,
             needs: &[CLIPPY],
             wants: &paging_guest::TARGETS,
+            scratch: None,
             run: style::clippy,
         },
         Step {
@@ -67,6 +69,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Quick,
             needs: &[],
             wants: &[],
+            scratch: None,
             run: style::doc,
         },
         Step {
@@ -75,6 +78,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Quick,
             needs: &[],
             wants: &[tests::BARE_TARGET],
+            scratch: None,
             run: tests::no_std,
         },
         Step {
@@ -83,6 +87,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Quick,
             needs: &[],
             wants: &[GDB, PERF, CC, REDIS, REDIS_CLI, RUBY, PYTHON, GUNICORN, AFL, CLANG, JEMALLOC, MIMALLOC, TCMALLOC],
+            scratch: None,
             run: tests::test,
         },
         Step {
@@ -91,6 +96,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Slow,
             needs: &[],
             wants: &[],
+            scratch: Some(tests::ATOMIC_KEYS),
             run: tests::atomic_keys,
         },
         Step {
@@ -99,6 +105,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Slow,
             needs: &[],
             wants: &[],
+            scratch: Some(tests::LIBAFL),
             run: tests::libafl,
         },
         Step {
@@ -107,6 +114,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Slow,
             needs: &[AFL, CLANG],
             wants: &[],
+            scratch: None,
             run: tests::afl,
         },
         Step {
@@ -115,6 +123,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Slow,
             needs: &[],
             wants: &[],
+            scratch: Some(tests::LOOM),
             run: tests::loom,
         },
         Step {
@@ -123,6 +132,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Slow,
             needs: &[NIGHTLY, STD_SOURCE],
             wants: &[],
+            scratch: Some(sanitizers::THREAD),
             run: sanitizers::thread,
         },
         Step {
@@ -131,6 +141,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Slow,
             needs: &[NIGHTLY],
             wants: &[],
+            scratch: Some(sanitizers::ADDRESS),
             run: sanitizers::address,
         },
         Step {
@@ -139,6 +150,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Slow,
             needs: &[NIGHTLY, CXX],
             wants: &[],
+            scratch: Some(fuzz::FOLDER),
             run: fuzz::fuzz,
         },
         Step {
@@ -147,6 +159,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Slow,
             needs: &[supply::CARGO_DENY],
             wants: &[],
+            scratch: None,
             run: supply::deny,
         },
         Step {
@@ -155,6 +168,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Slow,
             needs: paging_guest::Arch::X86_64.needs(),
             wants: &[],
+            scratch: None,
             run: paging_guest::x86_64,
         },
         Step {
@@ -163,6 +177,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Slow,
             needs: paging_guest::Arch::Aarch64.needs(),
             wants: &[],
+            scratch: None,
             run: paging_guest::aarch64,
         },
         Step {
@@ -171,6 +186,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Slow,
             needs: &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC],
             wants: &[],
+            scratch: None,
             run: aarch64::build::step,
         },
         Step {
@@ -179,6 +195,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Slow,
             needs: &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC, QEMU_USER],
             wants: &[],
+            scratch: None,
             run: aarch64::user::step,
         },
         Step {
@@ -187,6 +204,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Slow,
             needs: &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC, QEMU_SYSTEM, Need::GuestKernel],
             wants: &[],
+            scratch: Some(aarch64::build::FOLDER),
             run: aarch64::system::step,
         },
     ]

@@ -8,6 +8,10 @@ use crate::{
     workspace::Workspace,
 };
 
+/// Names of sanitizers, and of the target folders.
+pub(super) const THREAD: &str = "thread";
+pub(super) const ADDRESS: &str = "address";
+
 /// Sanitizer flags must not reach build scripts, so the host is named as a target.
 const HOST: &str = "x86_64-unknown-linux-gnu";
 
@@ -47,7 +51,7 @@ const CLONE: &str = "ThreadSanitizer takes a child in the same memory for a fork
 
 pub(super) fn thread(workspace: &Workspace) -> Result<Done, StepError> {
     for tested in &CRATES {
-        let mut test = sanitized(workspace, tested, "thread", &[]);
+        let mut test = sanitized(workspace, tested, THREAD, &[]);
         // A std without instrumentation hides the synchronisation of Arc and of channels, and every use of them is reported as a race.
         test.env("RUSTFLAGS", "-Zsanitizer=thread").arg("-Zbuild-std").env("TSAN_OPTIONS", "halt_on_error=1");
         // One test after the other: it does not see mappings come and go, so that two tests whose memory had the same address would race.
@@ -58,7 +62,7 @@ pub(super) fn thread(workspace: &Workspace) -> Result<Done, StepError> {
 
 pub(super) fn address(workspace: &Workspace) -> Result<Done, StepError> {
     for tested in &CRATES {
-        let mut test = sanitized(workspace, tested, "address", tested.others);
+        let mut test = sanitized(workspace, tested, ADDRESS, tested.others);
         // The std that comes with the toolchain has no checks inside; the second flag says that we accept that.
         test.env("RUSTFLAGS", "-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer");
         run(test, &[], ADDRESS_UNSUITABLE)?;
@@ -74,7 +78,7 @@ fn sanitized(workspace: &Workspace, tested: &Tested, sanitizer: &str, others: &[
     for name in names.iter().filter(|name| name.contains(tested.threaded) || others.contains(&name.as_str())) {
         test.args(["--test", name]);
     }
-    test.env("CARGO_TARGET_DIR", workspace.separate_target(sanitizer)).env("PROPTEST_CASES", "32");
+    process::apart(&mut test, workspace, sanitizer).env("PROPTEST_CASES", "32");
     // The tests of palimpsest-paging count what they do at random themselves.
     test.env("PALIMPSEST_PAGING_OPERATIONS", "12000");
     test

@@ -8,6 +8,11 @@ use crate::{
     workspace::Workspace,
 };
 
+/// Names of target folders.
+pub(super) const ATOMIC_KEYS: &str = "atomic-keys";
+pub(super) const LIBAFL: &str = "libafl";
+pub(super) const LOOM: &str = "loom";
+
 const BARE_TRIPLE: &str = "x86_64-unknown-none";
 /// A target that has no std at all: only there does a stray `std::` fail to build.
 pub(super) const BARE_TARGET: Need = Need::Target { triple: BARE_TRIPLE };
@@ -32,24 +37,20 @@ pub(super) fn test(workspace: &Workspace) -> Result<Done, StepError> {
 pub(super) fn atomic_keys(workspace: &Workspace) -> Result<Done, StepError> {
     let mut test = process::cargo(workspace);
     test.args(["test", "--package", "palimpsest-text", "--test", "keys"])
-        .env("RUSTFLAGS", "--cfg palimpsest_atomic_keys")
-        .env("CARGO_TARGET_DIR", workspace.separate_target("atomic-keys"));
-    process::stream(&mut test)?;
+        .env("RUSTFLAGS", "--cfg palimpsest_atomic_keys");
+    process::stream(process::apart(&mut test, workspace, ATOMIC_KEYS))?;
     Ok(Done::Passed)
 }
 
 /// The models of the lock-free parts: beside the code in palimpsest-text, in a test of its own in palimpsest-paging.
-const LOOM: [&[&str]; 2] =
+const MODELS: [&[&str]; 2] =
     [&["--package", "palimpsest-text", "--lib", "loom"], &["--package", "palimpsest-paging", "--test", "loom"]];
 
 pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
-    for models in LOOM {
+    for models in MODELS {
         let mut test = process::cargo(workspace);
-        test.args(["test", "--release"])
-            .args(models)
-            .env("RUSTFLAGS", "--cfg loom")
-            .env("CARGO_TARGET_DIR", workspace.separate_target("loom"));
-        process::stream(&mut test)?;
+        test.args(["test", "--release"]).args(models).env("RUSTFLAGS", "--cfg loom");
+        process::stream(process::apart(&mut test, workspace, LOOM))?;
     }
     Ok(Done::Passed)
 }
@@ -58,8 +59,7 @@ pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
 pub(super) fn libafl(workspace: &Workspace) -> Result<Done, StepError> {
     let mut test = process::cargo(workspace);
     test.args(["test", "--manifest-path"]).arg(workspace.root.join("libafl/Cargo.toml"));
-    test.env("CARGO_TARGET_DIR", workspace.separate_target("libafl"));
-    process::stream(&mut test)?;
+    process::stream(process::apart(&mut test, workspace, LIBAFL))?;
     Ok(Done::Passed)
 }
 
