@@ -12,21 +12,13 @@ use core::sync::atomic::Ordering;
 use arrayvec::ArrayVec;
 
 use crate::address::{Frame, Level, VirtAddr};
+use crate::deferred::Deferred;
 use crate::format::{Entry, Format};
 use crate::machine::{FlushDepth, FlushRanges, FlushRequest, Machine, Page, SpaceId};
 use crate::primitive::AtomicU32;
 
 /// Ranges that are kept apart; with more, all of the space is flushed.
 const RANGES: usize = 16;
-/// Runs of pages, and shared tables, whose release can wait for one flush; with more, an operation flushes in between.
-const DEFERRED: usize = 64;
-
-/// Pages of one size that follow each other in memory.
-struct Run {
-    first: Page,
-    /// The address behind the last.
-    end: u64,
-}
 
 /// How many obligations of a space name translations that are not known to have left the TLBs.
 #[derive(Debug, Default)]
@@ -54,9 +46,8 @@ pub struct Flush<'m, F: Format, M: Machine> {
     owes: bool,
     /// Every flush is of everything, and there is a last one in any case.
     always: bool,
-    pages: ArrayVec<Run, DEFERRED>,
-    /// References to tables that others may share.
-    shares: ArrayVec<(Frame, Level), DEFERRED>,
+    /// Pages, and references to tables that others may share.
+    deferred: Deferred,
     /// Trees that nobody else refers to, by level of their top, linked by [`TableMeta::link`](crate::TableMeta).
     trees: [Option<Frame>; 5],
     /// Flushes that were done meanwhile.
@@ -82,8 +73,7 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
             depth: FlushDepth::Leaves,
             everything: false,
             always: false,
-            pages: ArrayVec::new(),
-            shares: ArrayVec::new(),
+            deferred: Deferred::default(),
             trees: [None; 5],
             done: 0,
             format: PhantomData,
@@ -95,7 +85,8 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
         !self.everything && self.ranges.is_empty()
     }
 
-    /// How many flushes the operation has already done, because more had to be released than one obligation can hold.
+    /// How many flushes the operation has already done, because more had to be released than could be noted: without memory for a table,
+    /// that is eight runs of pages.
     pub fn already_done(&self) -> usize {
         self.done
     }
@@ -164,18 +155,11 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
     }
 
     /// Releases a page after the flush.
+    #[inline]
     pub(crate) fn defer_page(&mut self, page: Page) {
-        let (start, end) = (page.frame.address(), page.frame.address() + page.size.bytes());
-        if let Some(last) = self.pages.last_mut()
-            && (last.end, last.first.size) == (start, page.size)
-        {
-            last.end = end;
-            return;
-        }
-        if self.pages.is_full() {
+        while self.deferred.add_page(self.machine, page).is_err() {
             self.settle();
         }
-        self.pages.push(Run { first: page, end });
     }
 
     /// Drops a reference to a table after the flush, and with the last one all below it.
@@ -189,10 +173,9 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
             *head = Some(table);
             return;
         }
-        if self.shares.is_full() {
+        while self.deferred.add_share(self.machine, table, level).is_err() {
             self.settle();
         }
-        self.shares.push((table, level));
     }
 
     /// Flushes now what was noted, and releases what was deferred.
@@ -218,14 +201,7 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
     }
 
     fn release(&mut self) {
-        for Run { first: Page { frame, size }, end } in self.pages.drain(..) {
-            for address in (frame.address()..end).step_by(size.bytes() as usize) {
-                self.machine.release(Page { frame: Frame::containing(address), size });
-            }
-        }
-        for (table, level) in self.shares.drain(..) {
-            drop_table::<F, M>(self.machine, table, level);
-        }
+        self.deferred.release(self.machine, |table, level| drop_table::<F, M>(self.machine, table, level));
         for (index, head) in self.trees.iter_mut().enumerate() {
             let level = Level::new(index as u8 + 1);
             let mut next = head.take();
@@ -264,13 +240,13 @@ impl<F: Format, M: Machine> Drop for Flushing<'_, F, M> {
 
 impl<F: Format, M: Machine> fmt::Debug for Flush<'_, F, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { space, ranges, depth, everything, pages, done, .. } = self;
+        let Self { space, ranges, depth, everything, deferred, done, .. } = self;
         f.debug_struct("Flush")
             .field("space", space)
             .field("everything", everything)
             .field("ranges", ranges)
             .field("depth", depth)
-            .field("pages", &pages.len())
+            .field("deferred", deferred)
             .field("done", done)
             .finish_non_exhaustive()
     }

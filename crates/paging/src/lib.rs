@@ -135,6 +135,7 @@
 
 mod address;
 mod attributes;
+mod deferred;
 mod error;
 mod flush;
 pub mod format;

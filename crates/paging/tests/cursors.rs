@@ -63,25 +63,31 @@ fn marks_are_told_exactly<F: Hardware>() {
 fn memory_is_kept_until_the_flush<F: Hardware>() {
     let computer = Computer::new::<F>(Config::default());
     let space: AddressSpace<F, &Computer> = scene::space(&computer, ShareTables::Last, 1);
-    // The last: more pieces of memory than an obligation holds.
-    for (pages, flushes_between) in [(3, 0), (200, 0), (200, 200 / 64)] {
-        if flushes_between == 0 {
-            scene::fill(&space, 0..pages, RW, PageSize::Small);
-        } else {
+    // Of the last two, each page is a piece of memory of its own: 8 of 300 are at hand, 256 in a table that is full, and the others in a second; or there is none.
+    for (pages, scattered, tables_between, flushes_between) in
+        [(3, false, 0, 0), (300, false, 0, 0), (300, true, 2, 0), (300, true, 0, 300 / 8)]
+    {
+        if scattered {
             (0..pages).rev().for_each(|n| scene::fill(&space, n..n + 1, RW, PageSize::Small));
+        } else {
+            scene::fill(&space, 0..pages, RW, PageSize::Small);
         }
         run_on(&space, 0);
         for n in 0..pages {
             scene::load(&space, 0, page(n));
         }
         let (tables, flushes) = (computer.live_tables(), computer.counts().flushes);
+        if tables_between == 0 {
+            computer.refuse(0..u64::MAX);
+        }
         let mut cursor = space.cursor_mut(scene::pages(0..pages)).unwrap();
         let mut last = None;
         while let Some(taken) = cursor.take_next().unwrap() {
             last = Some(taken.leaf.frame);
         }
+        computer.refuse(0..0);
         let last = last.unwrap();
-        assert_eq!((computer.references(last), computer.live_tables()), (1, tables));
+        assert_eq!((computer.references(last), computer.live_tables()), (1, tables + tables_between));
         assert_eq!(computer.counts().flushes - flushes, flushes_between);
         // The lock is free from here on.
         let flush = cursor.finish();

@@ -214,6 +214,15 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         Some(Exclusive::new(self.space, frame, level))
     }
 
+    /// The table below the entry for `address`, if this space's own already, so that [`enter`](Self::enter) would change nothing.
+    #[inline]
+    fn own_below(&self, address: VirtAddr) -> Option<Self> {
+        let Entry::Table { frame, stores: Stores::Pass } = self.get(self.level.index(address)) else { return None };
+        let meta = self.space.meta(frame);
+        let is_own = meta.shares() == 1 && meta.owner() == Some(self.space.id) && !meta.is_protected();
+        if is_own { Some(Self::new(self.space, frame, self.level.below()?)) } else { None }
+    }
+
     /// As [`enter`](Self::enter), with a new table where the entry is empty.
     pub(crate) fn enter_or_create(
         &self,
@@ -325,7 +334,17 @@ pub(crate) fn change_leaf<F: Format>(entry: &AtomicU64, level: Level, change: im
     }
 }
 
-impl<F: Format, M: Machine> Locked<'_, F, M> {
+impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
+    /// The table with the entry of `level` for `address`, if nothing has to be made, copied or taken back on the way.
+    #[inline]
+    pub(crate) fn own_table(&self, address: VirtAddr, level: Level) -> Option<Exclusive<'_, 's, F, M>> {
+        let mut table = self.exclusive_root();
+        while table.level > level {
+            table = table.own_below(address)?;
+        }
+        Some(table)
+    }
+
     /// One more entry is to refer to a table that this space refers to.
     pub(crate) fn share_table(&self, frame: Frame, level: Level) {
         let meta = self.meta(frame);

@@ -5,8 +5,8 @@ use core::ops::{ControlFlow, Range};
 use super::exclusive::Exclusive;
 use super::kernel_data::is_kernel_data;
 use super::need::Purpose;
-use super::{AddressSpace, check_range, slots, whole_entries};
-use crate::address::{Frame, PageSize, VirtAddr};
+use super::{AddressSpace, Locked, account, check_range, slots, whole_entries};
+use crate::address::{Frame, Level, PageSize, VirtAddr};
 use crate::attributes::{Attributes, Scope, Sharing, Stores};
 use crate::error::MapError;
 use crate::flush::Flush;
@@ -61,6 +61,13 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         let largest = largest.unwrap_or(PageSize::Small);
 
         let locked = self.lock();
+        let leaf = Leaf { frame: first, attributes, stores: Stores::Pass, accessed: true, dirty: true };
+        if let Some(size) = one_page(&range)
+            && size <= largest
+            && locked.map_one(&range, size.level(), leaf)
+        {
+            return Ok(());
+        }
         let mut mapped = Ok(());
         let _ = locked.walk_in(range.clone(), |mapping| {
             let address = mapping.address.max(range.start);
@@ -73,7 +80,6 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         // Unsharing, if any, is all that there is to flush of ours.
         let mut flush = locked.flush();
         locked.before_make(range.clone(), &mut flush);
-        let leaf = Leaf { frame: first, attributes, stores: Stores::Pass, accessed: true, dirty: true };
         let job = Job { start: range.start, leaf, largest };
         fill(&locked.exclusive_root(), range.clone(), &job, &mut reserve, &mut flush);
         if is_kernel_data(&attributes) {
@@ -83,6 +89,30 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         drop(reserve);
         flush.settle();
         Ok(())
+    }
+}
+
+/// The size of the page that `range` is, if it is one.
+#[inline]
+pub(crate) fn one_page(range: &Range<VirtAddr>) -> Option<PageSize> {
+    let is_it = |size: &PageSize| range.end.0 - range.start.0 == size.bytes() && range.start.is_aligned(*size);
+    PageSize::DESCENDING.into_iter().find(is_it)
+}
+
+impl<F: Format, M: Machine> Locked<'_, F, M> {
+    /// Maps one page, if its entry is empty and in a table that there is and that is this space's own, as most are: nothing has to be reserved.
+    fn map_one(&self, range: &Range<VirtAddr>, level: Level, leaf: Leaf) -> bool {
+        let table = if F::has_leaf(level) { self.own_table(range.start, level) } else { None };
+        let Some(table) = table.filter(|table| table.is_empty_at(range.start)) else { return false };
+        if F::BREAK_BEFORE_MAKE {
+            self.before_make(range.clone(), &mut self.flush());
+        }
+        table.fill(level.index(range.start), F::leaf(level, leaf));
+        self.charge_pages(account::pages_of(level));
+        if is_kernel_data(&leaf.attributes) {
+            self.mark_kernel_data(range.clone());
+        }
+        true
     }
 }
 

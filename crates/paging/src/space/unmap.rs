@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 use arrayvec::ArrayVec;
 
 use super::exclusive::{Exclusive, load, publish};
+use super::map::one_page;
 use super::need::Purpose;
 use super::{AddressSpace, Locked, Mapping, account, check_range, slots};
 use crate::address::{Frame, Level, PageSize, VirtAddr};
@@ -28,11 +29,14 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     pub fn unmap(&self, range: Range<VirtAddr>) -> Result<Flush<'_, F, M>, ChangeError> {
         check_range::<F>(&range)?;
         let locked = self.lock();
+        let mut flush = self.flush();
+        if locked.unmap_one(&range, &mut flush) {
+            return Ok(flush);
+        }
         locked.refuse_pinned(range.clone())?;
         locked.refuse_split_at(range.clone())?;
         let need = locked.need(range.clone(), Purpose::Remove);
         let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
-        let mut flush = self.flush();
         clear(&locked.exclusive_root(), range, &mut reserve, &mut flush);
         Ok(flush)
     }
@@ -136,6 +140,25 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
             flush.note(range);
             flush.defer_table(frame, below);
         }
+    }
+}
+
+impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
+    /// Unmaps one page as [`clear`] does, if that takes nothing but its entry away: most pages have others in their table, which is this space's own.
+    fn unmap_one(&self, range: &Range<VirtAddr>, flush: &mut Flush<'s, F, M>) -> bool {
+        let Some(level) = one_page(range).map(PageSize::level) else { return false };
+        if self.meta(self.root()).pinned() > 0 {
+            return false;
+        }
+        let index = level.index(range.start);
+        let table = self.own_table(range.start, level).filter(|table| table.meta.populated() > 1);
+        let Some(table) = table.filter(|table| matches!(table.get(index), Entry::Leaf(_))) else { return false };
+        if level == Level::LAST && table.meta.replica().is_none() {
+            table.clear_pages(range.clone(), flush);
+        } else {
+            table.clear_leaf(index, range.clone(), flush);
+        }
+        true
     }
 }
 
