@@ -70,6 +70,23 @@ fn flags(memory: &Memory, offset: usize) -> (VmaFlags, u32) {
 }
 
 #[test]
+fn pointers_may_have_tags() {
+    play("pointers_may_have_tags", || {
+        let Some(tag) = palimpsest_sys::arch::pointer_tag() else { skip("pointers have no tags here") };
+        let memory = frozen(4 * MIB);
+        let tagged = |offset: usize| memory.at(offset).addr() | tag;
+        // SAFETY: the scenario's own memory.
+        let discarded = unsafe { guard::madvise(tagged(0), page(), libc::MADV_DONTNEED) };
+        assert_eq!(discarded, Outcome::Done(Ok(())));
+        assert_eq!((memory.get(0), memory.get(page())), (0, 1));
+        let shrunk = Remap { address: tagged(2 * MIB), len: 2 * MIB, new_len: MIB, flags: 0, new_address: 0 };
+        assert_eq!(mremap(shrunk), Ok(memory.at(2 * MIB).addr()));
+        guard::thaw(tagged(MIB)..tagged(2 * MIB)).expect("thawed");
+        assert!(!guard::touches(tagged(64 * MIB)..tagged(65 * MIB)));
+    });
+}
+
+#[test]
 fn locked_memory_is_not_discarded() {
     play("locked_memory_is_not_discarded", || {
         let plain = filled(4 * MIB);

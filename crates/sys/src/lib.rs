@@ -8,7 +8,7 @@
 //! | [`collapse`] | huge pages by request |
 //! | [`pagemap`] | which pages are populated, and which are private copies |
 //! | [`CoreSync`] | makes every core of this process drop what it has fetched ahead |
-//! | [`arch`] | traps, instruction-cache maintenance, serialising instructions |
+//! | [`arch`] | traps, instruction-cache maintenance, serialising instructions, pointer tags |
 //! | [`ProcMem`], [`TextWriter`] | writing without the right to write |
 //! | [`trap`] | SIGTRAP, shared with whoever else handles it |
 //! | [`ForkDetector`], [`ForkWitness`] | who was forked from whom |

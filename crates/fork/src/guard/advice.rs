@@ -4,6 +4,7 @@
 //! replacement by fresh anonymous memory. Every such replacement in the middle of a mapping makes two more; small ones in a mapping that has had many
 //! are done by writing zeros instead, so that the number of mappings stays bounded. So is all that is in a [snapshot](crate::snapshot).
 
+use palimpsest_sys::arch::untagged;
 use palimpsest_sys::extent::map_zeros_over;
 use palimpsest_sys::proc::maps::Permissions;
 use palimpsest_sys::vmas::{Label, VmaFlags};
@@ -35,7 +36,7 @@ const MANY: usize = 1024;
 ///
 /// 1. The caller may give this advice: discarding takes contents away.
 pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
-    let page = rustix::param::page_size();
+    let (address, page) = (untagged(address), rustix::param::page_size());
     let Some(span) = whole_pages(address, len, page).filter(|span| touches(span.range())) else {
         // What is malformed is the kernel's to refuse.
         return Outcome::NotOurs;

@@ -1,7 +1,7 @@
 //! What has to happen when a program manages memory that is frozen, so that it sees what it would see of anonymous memory.
 //!
 //! For whoever stands between a program and the kernel: an interposed `madvise` asks here first. Nothing here uses the heap, and `errno` is left alone.
-//! A process that never froze pays one load.
+//! A process that never froze pays one load. Pointers may have tags (AArch64, and x86-64 with LAM), wherever the kernel takes them.
 //!
 //! Whether an address shows frozen memory is told by the kernel each time, from the mapping's file: the library's own list may be out of date, as
 //! the C library's inner calls pass by everyone. For that a descriptor is kept from the first freeze on, so that neither a `chroot` nor the limit of descriptors is in
@@ -18,6 +18,7 @@ mod thaw;
 
 use std::ops::Range;
 
+use palimpsest_sys::arch::untagged;
 use rustix::io::Errno;
 
 pub use advice::madvise;
@@ -25,6 +26,7 @@ pub use moving::{Remap, mremap};
 pub use thaw::{before_mlock, before_mlockall, thaw};
 
 use crate::engine::registry;
+use crate::engine::span::Span;
 
 /// What became of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +39,7 @@ pub enum Outcome<T = ()> {
 
 /// Whether a range may hold frozen memory. Takes no lock; says yes too often rather than too seldom.
 pub fn touches(range: Range<usize>) -> bool {
-    registry::shared().is_some_and(|shared| shared.touched.holds(range.into()))
+    registry::shared().is_some_and(|shared| shared.touched.holds(plain(range)))
 }
 
 /// Whether this process runs in the memory of another, as children of `vfork` do: then it must leave frozen memory to its owner. The first call in a process
@@ -55,7 +57,7 @@ pub fn prepare() {
 /// Tells that whatever was at `range` is gone (`munmap`, `mmap` with `MAP_FIXED`). Not needed for correctness: it keeps [`touches`] quick.
 pub fn forget(range: Range<usize>) {
     if let Some(shared) = registry::shared() {
-        shared.touched.forget(range.into());
+        shared.touched.forget(plain(range));
     }
 }
 
@@ -63,6 +65,12 @@ pub fn forget(range: Range<usize>) {
 /// advice that did not come through [`madvise`]: what is replaced from then on has what the kernel tells. Call it again afterwards if other threads may freeze.
 pub fn changed(range: Range<usize>) {
     if let Some(shared) = registry::shared() {
-        shared.touched.change(range.into());
+        shared.touched.change(plain(range));
     }
+}
+
+/// The addresses of a range whose start may be a pointer with a tag.
+fn plain(range: Range<usize>) -> Span {
+    let start = untagged(range.start);
+    Span::new(start, start.saturating_add(range.len()))
 }

@@ -5,6 +5,7 @@
 
 use std::ptr;
 
+use palimpsest_sys::arch::untagged;
 use palimpsest_sys::extent::{Commit, ExtentError, map_zeros_over};
 use palimpsest_sys::proc::maps::Permissions;
 use palimpsest_sys::vmas::VmaFlags;
@@ -43,6 +44,7 @@ pub struct Remap {
 pub unsafe fn mremap(remap: Remap) -> Outcome<usize> {
     let page = rustix::param::page_size();
     let Remap { address, len, new_len, flags, new_address } = remap;
+    let address = untagged(address);
     let Some(old) = whole_pages(address, len, page).filter(|old| touches(old.range())) else {
         return Outcome::NotOurs;
     };

@@ -15,6 +15,7 @@ compile_error!("palimpsest-sys knows x86-64 and AArch64; add crates/sys/src/arch
 
 pub use isa::icache::{COHERENCE, MERGED_WRITES, flush as flush_instruction_cache};
 pub use isa::instructions::{DIRECT_BRANCH_REACH, INSTRUCTION_ALIGN, TRAP, fill_traps, serialize_this_core};
+pub use isa::pointer_tag::{pointer_tag, untagged};
 pub(crate) use isa::system_call::system_call;
 pub use isa::trap_frame::{TRAP_CODE, TrapFrame};
 
@@ -44,6 +45,21 @@ mod tests {
         fill_traps(&mut bytes);
         assert_eq!(&bytes[..TRAP.len()], TRAP);
         assert!(bytes.chunks(TRAP.len()).all(|chunk| TRAP.starts_with(chunk)));
+    }
+
+    #[test]
+    fn tags_are_taken_off_and_nothing_else() {
+        let word = 0_usize;
+        let address = (&raw const word).addr();
+        assert_eq!(untagged(address), address);
+        // Of no user.
+        assert_eq!(untagged(usize::MAX), usize::MAX);
+        // A bit more than the kernel's addresses begin at, and too much for a tag.
+        let Some(tag) = pointer_tag() else {
+            assert_eq!(untagged(address | 1 << 57), address | 1 << 57);
+            return eprintln!("skipped: pointers have no tags here");
+        };
+        assert_eq!(untagged(address | tag), address);
     }
 
     #[test]

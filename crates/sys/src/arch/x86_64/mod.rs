@@ -2,5 +2,6 @@
 
 pub(super) mod icache;
 pub(super) mod instructions;
+pub(super) mod pointer_tag;
 pub(super) mod system_call;
 pub(super) mod trap_frame;
