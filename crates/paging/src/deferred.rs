@@ -153,7 +153,7 @@ impl fmt::Debug for Deferred {
 }
 
 const _: () = assert!(
-    ENTRIES.is_multiple_of(AT_HAND * WORDS) && SHARE | LEVEL < PAGE,
+    ENTRIES.is_multiple_of(AT_HAND * WORDS) && 2 * SHARE <= PAGE,
     "a table is filled without a rest, and the low bits of a frame's address are free"
 );
 
