@@ -44,14 +44,15 @@ pub(crate) fn select(all: &[Step], selection: &Selection) -> Result<Vec<Step>, S
 /// Runs `steps` and prints the table; fails when a step failed.
 pub(crate) fn run(workspace: &Workspace, steps: &[Step], leftovers: Leftovers) -> ExitCode {
     let mut rows = Vec::new();
-    for step in steps {
+    for (index, step) in steps.iter().enumerate() {
         println!("\n=== {}: {}{}", step.name, step.about, free_space(workspace));
         let start = Instant::now();
         let (outcome, remark) = outcome(workspace, step);
         if outcome == Outcome::Failed {
             println!("=== {} failed: {remark}", step.name);
         }
-        if outcome == Outcome::Passed && leftovers == Leftovers::Remove {
+        let is_last = steps[index + 1..].iter().all(|later| later.scratch != step.scratch);
+        if outcome != Outcome::Failed && is_last && leftovers == Leftovers::Remove {
             remove_scratch(workspace, step);
         }
         rows.push(Row { name: step.name, outcome, seconds: start.elapsed().as_secs_f64(), remark });

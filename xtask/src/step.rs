@@ -17,7 +17,7 @@ pub(crate) struct Step {
     pub(crate) needs: &'static [Need],
     /// The step covers less when one of these is missing, and the table says so.
     pub(crate) wants: &'static [Need],
-    /// The target folder that nobody needs after it.
+    /// The target folder that it builds in, which nobody needs after the last step with the same.
     pub(crate) scratch: Option<&'static str>,
     /// The check itself; called only when every need is met.
     pub(crate) run: fn(&Workspace) -> Result<Done, StepError>,

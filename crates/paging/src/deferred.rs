@@ -11,6 +11,8 @@ use crate::machine::{Machine, Node, Page};
 
 /// Items at hand. Obligations are handed from function to function, so that they had better be small.
 const AT_HAND: usize = 8;
+/// Tables for the others. What waits is memory that nobody can use meanwhile, and there may be little.
+const TABLES: usize = 8;
 /// Words of a table that one item takes.
 const WORDS: usize = 2;
 
@@ -56,14 +58,16 @@ pub(crate) struct Deferred {
     at_hand: ArrayVec<Item, AT_HAND>,
     /// Tables of items, linked by their meta data.
     spilled: Option<Frame>,
+    /// How many they are.
+    tables: usize,
     /// Words of the first that hold items; those of the others are full.
     used: usize,
 }
 
 impl Deferred {
-    /// A page whose entry is gone.
+    /// A page whose entry is gone. Memory for the list comes from `node`.
     #[inline]
-    pub(crate) fn add_page<M: Machine>(&mut self, machine: &M, page: Page) -> Result<(), Full> {
+    pub(crate) fn add_page<M: Machine>(&mut self, machine: &M, node: Node, page: Page) -> Result<(), Full> {
         let (start, end) = (page.frame.address(), page.frame.address() + page.size.bytes());
         if let Some(Item::Pages { first, end: last }) = self.at_hand.last_mut()
             && (*last, first.size) == (start, page.size)
@@ -71,17 +75,23 @@ impl Deferred {
             *last = end;
             return Ok(());
         }
-        self.add(machine, Item::Pages { first: page, end })
+        self.add(machine, node, Item::Pages { first: page, end })
     }
 
     /// A reference to a table.
-    pub(crate) fn add_share<M: Machine>(&mut self, machine: &M, table: Frame, level: Level) -> Result<(), Full> {
-        self.add(machine, Item::Share(table, level))
+    pub(crate) fn add_share<M: Machine>(
+        &mut self,
+        machine: &M,
+        node: Node,
+        table: Frame,
+        level: Level,
+    ) -> Result<(), Full> {
+        self.add(machine, node, Item::Share(table, level))
     }
 
-    fn add<M: Machine>(&mut self, machine: &M, item: Item) -> Result<(), Full> {
+    fn add<M: Machine>(&mut self, machine: &M, node: Node, item: Item) -> Result<(), Full> {
         if self.at_hand.is_full() {
-            self.spill(machine)?;
+            self.spill(machine, node)?;
         }
         self.at_hand.push(item);
         Ok(())
@@ -89,15 +99,15 @@ impl Deferred {
 
     /// Makes room by moving all that is at hand to a table.
     #[cold]
-    fn spill<M: Machine>(&mut self, machine: &M) -> Result<(), Full> {
+    fn spill<M: Machine>(&mut self, machine: &M, node: Node) -> Result<(), Full> {
         let table = match self.spilled {
             Some(table) if self.used < ENTRIES => table,
             full => {
-                // Of any node: it is read once.
-                let table = machine.allocate_table(Node::default()).ok_or(Full)?;
+                let table = if self.tables < TABLES { machine.allocate_table(node) } else { None }.ok_or(Full)?;
                 // SAFETY: 1. allocated just now, and freed in `release`.
                 unsafe { machine.meta(table) }.set_link(full);
                 (self.spilled, self.used) = (Some(table), 0);
+                self.tables += 1;
                 table
             }
         };
@@ -110,6 +120,11 @@ impl Deferred {
         self.used += AT_HAND * WORDS;
         self.at_hand.clear();
         Ok(())
+    }
+
+    /// Whether there is something.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.at_hand.is_empty()
     }
 
     /// Releases the pages, and has `drop_table` drop the references. No CPU reaches any of it.
@@ -125,6 +140,7 @@ impl Deferred {
         self.at_hand.drain(..).for_each(end);
         let mut used = core::mem::take(&mut self.used);
         let mut next = self.spilled.take();
+        self.tables = 0;
         while let Some(table) = next {
             // SAFETY: 1. allocated in `spill`, and freed below.
             let words = &unsafe { machine.table(table) }.0[..used];
@@ -143,12 +159,8 @@ impl Deferred {
 
 impl fmt::Debug for Deferred {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { at_hand, spilled, used } = self;
-        f.debug_struct("Deferred")
-            .field("at_hand", &at_hand.len())
-            .field("spilled", spilled)
-            .field("used", used)
-            .finish()
+        let Self { at_hand, tables, used, spilled: _ } = self;
+        f.debug_struct("Deferred").field("at_hand", &at_hand.len()).field("tables", tables).field("used", used).finish()
     }
 }
 

@@ -14,7 +14,7 @@ use arrayvec::ArrayVec;
 use crate::address::{Frame, Level, VirtAddr};
 use crate::deferred::Deferred;
 use crate::format::{Entry, Format};
-use crate::machine::{FlushDepth, FlushRanges, FlushRequest, Machine, Page, SpaceId};
+use crate::machine::{FlushDepth, FlushRanges, FlushRequest, Machine, Node, Page, SpaceId};
 use crate::primitive::AtomicU32;
 
 /// Ranges that are kept apart; with more, all of the space is flushed.
@@ -38,6 +38,8 @@ impl Owed {
 pub struct Flush<'m, F: Format, M: Machine> {
     machine: &'m M,
     space: SpaceId,
+    /// For the list of what is deferred.
+    node: Node,
     ranges: ArrayVec<Range<VirtAddr>, RANGES>,
     depth: FlushDepth,
     everything: bool,
@@ -63,10 +65,11 @@ pub struct Flushing<'m, F: Format, M: Machine> {
 }
 
 impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
-    pub(crate) fn new(machine: &'m M, space: SpaceId, owed: &'m Owed) -> Self {
+    pub(crate) fn new(machine: &'m M, space: SpaceId, node: Node, owed: &'m Owed) -> Self {
         Self {
             machine,
             space,
+            node,
             owed,
             owes: false,
             ranges: ArrayVec::new(),
@@ -85,8 +88,8 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
         !self.everything && self.ranges.is_empty()
     }
 
-    /// How many flushes the operation has already done, because more had to be released than could be noted: without memory for a table,
-    /// that is eight runs of pages.
+    /// How many flushes the operation has already done, because more had to be released than could be noted: eight runs of pages, and 256 more
+    /// in each of eight tables, as far as there are any.
     pub fn already_done(&self) -> usize {
         self.done
     }
@@ -157,7 +160,7 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
     /// Releases a page after the flush.
     #[inline]
     pub(crate) fn defer_page(&mut self, page: Page) {
-        while self.deferred.add_page(self.machine, page).is_err() {
+        while self.deferred.add_page(self.machine, self.node, page).is_err() {
             self.settle();
         }
     }
@@ -173,9 +176,14 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
             *head = Some(table);
             return;
         }
-        while self.deferred.add_share(self.machine, table, level).is_err() {
+        while self.deferred.add_share(self.machine, self.node, table, level).is_err() {
             self.settle();
         }
+    }
+
+    /// Whether memory waits for it.
+    pub(crate) fn keeps_memory(&self) -> bool {
+        !self.deferred.is_empty() || self.trees.iter().any(Option::is_some)
     }
 
     /// Flushes now what was noted, and releases what was deferred.

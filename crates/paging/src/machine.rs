@@ -109,6 +109,8 @@ pub unsafe trait Machine {
     type Pending;
 
     /// Memory for a table, on `node` if it can be had there. The meta data are as [`TableMeta::new`].
+    ///
+    /// Any operation may ask, with the space's lock held: also those that take pages away, for the list of what waits for the flush. There none is no error.
     fn allocate_table(&self, node: Node) -> Option<Frame>;
 
     /// Takes the memory back.

@@ -336,3 +336,48 @@ fn pages_are_given_back_in_the_sizes_that_they_were_mapped_in() {
     computer.give_back(memory, PageSize::Large.bytes() - PAGE);
     finish(&computer, vec![space]);
 }
+
+/// Scattered pages are listed in tables, of which there are eight at most: 8 runs at hand and 2048 in tables wait for one flush.
+#[test]
+fn the_list_of_what_waits_is_bounded() {
+    const PAGES: u64 = 8 + 8 * 256 + 1;
+    let computer = Computer::new::<X86_64>(Config::default());
+    let space: AddressSpace<X86_64, &Computer> = scene::space(&computer, ShareTables::Last, 1);
+    (0..PAGES).rev().for_each(|n| scene::fill(&space, n..n + 1, RW, PageSize::Small));
+    for (last, flushes) in [(PAGES - 1, 0), (PAGES, 1)] {
+        let before = computer.counts().flushes;
+        let mut cursor = space.cursor_mut(scene::pages(0..last)).unwrap();
+        while cursor.take_next().unwrap().is_some() {}
+        assert_eq!(computer.counts().flushes - before, flushes);
+        cursor.finish().finish();
+        (0..last).rev().for_each(|n| scene::fill(&space, n..n + 1, RW, PageSize::Small));
+    }
+    assert_eq!(computer.take_failures(), []);
+    finish(&computer, vec![space]);
+}
+
+/// A table that was taken away may be the memory that the next step needs.
+#[test]
+fn a_step_without_memory_waits_for_what_the_cursor_has_taken() {
+    let computer = Computer::new::<X86_64>(Config::default());
+    let space: AddressSpace<X86_64, &Computer> = scene::space(&computer, ShareTables::Last, 1);
+    for n in [0, 512] {
+        scene::fill(&space, n..n + 1, RW, PageSize::Small);
+    }
+    let frame = computer.allocate(Node(0), PAGE, PageSize::Small).unwrap();
+    let tables = computer.live_tables();
+    let mut cursor = space.cursor_mut(scene::pages(0..2048)).unwrap();
+    for (taken, mapped) in [(true, true), (false, false)] {
+        cursor.seek(page(if taken { 0 } else { 1536 })).unwrap();
+        if taken {
+            cursor.take_next().unwrap();
+            cursor.seek(page(1024)).unwrap();
+        }
+        computer.refuse(0..1);
+        let answer = cursor.map(frame, PageSize::Small, Attributes::user(RW));
+        assert_eq!(answer.is_ok(), mapped, "{answer:?}");
+        assert!(computer.live_tables() <= tables);
+    }
+    cursor.finish().finish();
+    finish(&computer, vec![space]);
+}

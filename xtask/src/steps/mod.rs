@@ -186,7 +186,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Slow,
             needs: &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC],
             wants: &[],
-            scratch: None,
+            scratch: Some(aarch64::build::FOLDER),
             run: aarch64::build::step,
         },
         Step {
@@ -195,7 +195,7 @@ pub(crate) fn all() -> Vec<Step> {
             pace: Pace::Slow,
             needs: &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC, QEMU_USER],
             wants: &[],
-            scratch: None,
+            scratch: Some(aarch64::build::FOLDER),
             run: aarch64::user::step,
         },
         Step {

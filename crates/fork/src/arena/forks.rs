@@ -7,31 +7,46 @@
 //! handlers take long, make an arena before there are threads.
 
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering};
 
 use rustix::io::Errno;
 
 use super::core::Core;
 use super::lock::Lock;
-use crate::hazards::wiped::{Wiped, Zeroed};
+use crate::hazards::wiped::Wiped;
 
-/// Held while the list of arenas changes or is walked, so also across a fork.
-///
-/// It is free in every child, however that came to be: a thread that registers the handlers waits, with the lock, for forks that go on meanwhile, and their children do not have it.
-/// The list that they inherit is whole, since every change to it is one store.
-static REGISTRY: Wiped<Lock<()>> = Wiped::new();
+/// Held while the list of arenas changes or is walked, so also across a fork; taken by [`registry`].
+static REGISTRY: Lock<()> = Lock::new(());
+/// What is known of [`REGISTRY`] in this process. In a child it is [`INHERITED`], however that came to be: a thread that registers the handlers waits, with the lock, for forks
+/// that go on meanwhile, and their children do not have it. The lock itself is not wiped, lest a [snapshot](crate::snapshot) leaves it out.
+static KNOWN: Wiped<AtomicI32> = Wiped::new();
+/// Perhaps held by a thread that this process does not have.
+const INHERITED: i32 = 0;
+const BEING_FREED: i32 = 1;
+const KNOWN_TO_BE_OURS: i32 = 2;
 /// Before Linux 4.14, where the first arena must not be made while another thread forks.
-static INHERITED: Lock<()> = Lock::new(());
+static ALWAYS_OURS: AtomicI32 = AtomicI32::new(KNOWN_TO_BE_OURS);
 /// The list, through [`Core::next`]. Relaxed everywhere: [`registry`] orders it.
 static FIRST: AtomicPtr<Core> = AtomicPtr::new(ptr::null_mut());
 /// Whether the handlers are registered. Relaxed: written under [`registry`].
 static WATCHED: AtomicU8 = AtomicU8::new(0);
 
-// SAFETY: 1. zero is the state of a free lock, and its value has no bytes. 2. A word.
-unsafe impl Zeroed for Lock<()> {}
-
+/// The lock. The list that a child inherits is whole, whoever held it: every change is one store.
 fn registry() -> &'static Lock<()> {
-    REGISTRY.get_or(&INHERITED)
+    let known = KNOWN.get_or(&ALWAYS_OURS);
+    // Acquire, partner: the Release below. Forbids to take the lock before it is freed.
+    while known.load(Ordering::Acquire) != KNOWN_TO_BE_OURS {
+        // Relaxed: the lock is taken with orderings of its own.
+        if known.compare_exchange(INHERITED, BEING_FREED, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            // Whoever is in this process comes through here first, so that nobody in it has the lock.
+            REGISTRY.release();
+            // Release, partner: the Acquire above.
+            known.store(KNOWN_TO_BE_OURS, Ordering::Release);
+        } else {
+            std::thread::yield_now();
+        }
+    }
+    &REGISTRY
 }
 
 /// Has forks announced; an error leaves the process without.
@@ -85,7 +100,7 @@ extern "C" fn before() {
     each(Core::before_fork);
 }
 
-/// In the child, the lock is free already.
+/// In the child, the lock is freed once more.
 extern "C" fn after() {
     each(Core::after_fork);
     registry().release();

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use palimpsest_sys::arch::untagged;
+
 /// Addresses from `start` to below `end`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) struct Span {
@@ -12,6 +14,12 @@ pub(crate) struct Span {
 impl Span {
     pub(crate) const fn new(start: usize, end: usize) -> Self {
         Self { start, end }
+    }
+
+    /// The addresses of a range whose start may be a pointer with a tag.
+    pub(crate) fn of_pointers(range: Range<usize>) -> Self {
+        let start = untagged(range.start);
+        Self::new(start, start.saturating_add(range.len()))
     }
 
     pub(crate) const fn len(self) -> usize {

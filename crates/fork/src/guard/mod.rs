@@ -18,7 +18,6 @@ mod thaw;
 
 use std::ops::Range;
 
-use palimpsest_sys::arch::untagged;
 use rustix::io::Errno;
 
 pub use advice::madvise;
@@ -39,7 +38,7 @@ pub enum Outcome<T = ()> {
 
 /// Whether a range may hold frozen memory. Takes no lock; says yes too often rather than too seldom.
 pub fn touches(range: Range<usize>) -> bool {
-    registry::shared().is_some_and(|shared| shared.touched.holds(plain(range)))
+    registry::shared().is_some_and(|shared| shared.touched.holds(Span::of_pointers(range)))
 }
 
 /// Whether this process runs in the memory of another, as children of `vfork` do: then it must leave frozen memory to its owner. The first call in a process
@@ -57,7 +56,7 @@ pub fn prepare() {
 /// Tells that whatever was at `range` is gone (`munmap`, `mmap` with `MAP_FIXED`). Not needed for correctness: it keeps [`touches`] quick.
 pub fn forget(range: Range<usize>) {
     if let Some(shared) = registry::shared() {
-        shared.touched.forget(plain(range));
+        shared.touched.forget(Span::of_pointers(range));
     }
 }
 
@@ -65,12 +64,6 @@ pub fn forget(range: Range<usize>) {
 /// advice that did not come through [`madvise`]: what is replaced from then on has what the kernel tells. Call it again afterwards if other threads may freeze.
 pub fn changed(range: Range<usize>) {
     if let Some(shared) = registry::shared() {
-        shared.touched.change(plain(range));
+        shared.touched.change(Span::of_pointers(range));
     }
-}
-
-/// The addresses of a range whose start may be a pointer with a tag.
-fn plain(range: Range<usize>) -> Span {
-    let start = untagged(range.start);
-    Span::new(start, start.saturating_add(range.len()))
 }

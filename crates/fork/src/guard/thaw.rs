@@ -10,11 +10,12 @@ use rustix::io::Errno;
 
 use super::errno::Kept;
 use super::frozen::{Kind, any, each_part};
-use super::{changed, plain, touches};
+use super::{changed, touches};
 use crate::engine::piece::{PIECE, Target};
 use crate::engine::registry;
 use crate::engine::runs::{PieceRuns, add_contents};
 use crate::engine::signals::Blocked;
+use crate::engine::span::Span;
 use crate::engine::thawing::make_anonymous;
 
 /// Makes anonymous memory with the same bytes of the frozen parts of `range`, of which pages are taken whole. Other threads are held still meanwhile, if the last
@@ -30,7 +31,7 @@ pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
     }
     let _errno = Kept::now();
     let _blocked = Blocked::all();
-    let span = plain(range).rounded_out(rustix::param::page_size());
+    let span = Span::of_pointers(range).rounded_out(rustix::param::page_size());
     if !any(span)? {
         return Ok(());
     }

@@ -14,9 +14,10 @@ use palimpsest_sys::{Mapping, OnFork, Protection, Source};
 ///
 /// 1. Memory of zeroes is a valid value.
 /// 2. It is at most 4096 bytes, aligned to at most that, and needs no destructor.
+/// 3. All of it may become zero at any time, as it does in a child, also under a reference: it is made of atomics.
 pub(crate) unsafe trait Zeroed: Sync {}
 
-// SAFETY: 1. zero is a number. 2. A word.
+// SAFETY: 1. zero is a number. 2. and 3. An atomic word.
 unsafe impl Zeroed for AtomicI32 {}
 
 /// A `T` of zeroes in every process that looks for it, made when it is first looked for.

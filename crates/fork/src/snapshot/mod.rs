@@ -38,6 +38,7 @@ pub use state::NotTaken;
 
 pub(crate) use thread::rseq_area;
 
+use crate::engine::span::Span;
 use signals::Blocked;
 use state::{Known, Own, Part, Reach, State};
 use take::Stack;
@@ -179,6 +180,7 @@ impl Snapshot {
     /// [`RestoreError::Full`].
     pub fn declare(&mut self, range: Range<usize>) -> Result<(), RestoreError> {
         let State { parts, declared, page, .. } = &mut *self.state;
+        let range = Span::of_pointers(range);
         let overlapping =
             |part: &&Part| !range.is_empty() && part.start < range.end && range.start < part.end && part.is_writable();
         for part in parts.iter().filter(overlapping) {

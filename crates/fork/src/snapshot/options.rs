@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::engine::span::Span;
+
 /// What a snapshot holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Scope {
@@ -127,7 +129,7 @@ impl Options {
     /// Leaves alone the pages that hold any of `range`; they keep what is written to them.
     #[must_use]
     pub fn except(mut self, range: Range<usize>) -> Self {
-        self.except.push(range);
+        self.except.push(Span::of_pointers(range).range());
         self
     }
 }

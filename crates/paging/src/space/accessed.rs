@@ -73,7 +73,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         let locked = self.lock();
         let need = locked.need(range.clone(), Purpose::Change);
         let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
-        let mut flush = self.flush();
+        let mut flush = locked.flush();
         take(&locked.exclusive_root(), range, mark, &mut marked, &mut reserve, &mut flush);
         Ok(flush)
     }

@@ -89,7 +89,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         check_range::<F>(&range)?;
         let space = self.lock();
         let position = Position::new(&space, range);
-        Ok(CursorMut { space, position, kept: None, flush: self.flush(), taken: None })
+        let flush = space.flush();
+        Ok(CursorMut { space, position, kept: None, flush, taken: None })
     }
 }
 
@@ -309,7 +310,15 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
     #[inline(never)]
     fn descend(&mut self, size: PageSize, part: Range<VirtAddr>, purpose: Purpose) -> Result<Kept<'s>, NoTables> {
         let need = self.space.need(part.clone(), purpose);
-        let mut reserve = Reserve::new(self.space.machine, need, self.space.home())?;
+        let reserve = || Reserve::new(self.space.machine, need, self.space.home());
+        let mut reserve = match reserve() {
+            // What this cursor has taken away may suffice.
+            Err(_) if self.flush.keeps_memory() => {
+                self.flush.settle();
+                reserve()?
+            }
+            answer => answer?,
+        };
         let mut table = self.space.exclusive_root();
         while table.level > size.level() {
             let index = table.level.index(part.start);

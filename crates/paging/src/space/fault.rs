@@ -72,7 +72,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         if !mapping.leaf.attributes.rights.contains(access.right()) {
             return Ok(Fault::Denied);
         }
-        let mut flush = self.flush();
+        let mut flush = locked.flush();
         let replicated = locked.fetch_replica(&mapping, node);
         let resolution = if access == Access::Write {
             Resolution { replicated, ..locked.make_own(address, node, &mut flush)? }

@@ -59,7 +59,7 @@ impl<F: Format, M: Machine + Clone> AddressSpace<F, M> {
         let locked = self.lock();
         let own: ArrayVec<_, MAX_NODES> = locked.inner.roots.iter().map(|(node, _)| *node).collect();
         let child = Self::new(self.machine.clone(), child, options.nodes.unwrap_or(&own), self.options)?;
-        let mut flush = self.flush();
+        let mut flush = locked.flush();
         {
             let locked_child = child.lock();
             let sources = match options.replicas {
@@ -78,7 +78,7 @@ impl<F: Format, M: Machine + Clone> AddressSpace<F, M> {
             flush.note_everything_always();
             let (from, to) = (locked.exclusive_root(), locked_child.exclusive_root());
             // Nothing in the child is in a TLB.
-            let mut unused = child.flush();
+            let mut unused = locked_child.flush();
             let mut job =
                 Job { sources, reserve: &mut reserve, rings: &mut rings, flush: &mut flush, child_flush: &mut unused };
             copy(&from, &to, VirtAddr(0), &mut job)?;

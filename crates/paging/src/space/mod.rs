@@ -224,11 +224,6 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
             format: PhantomData,
         }
     }
-
-    /// An obligation to which operations add.
-    pub(crate) fn flush(&self) -> Flush<'_, F, M> {
-        Flush::new(&self.machine, self.id, &self.owed)
-    }
 }
 
 impl<F: Format, M: Machine> fmt::Debug for AddressSpace<F, M> {
@@ -245,9 +240,9 @@ impl<F: Format, M: Machine> fmt::Debug for AddressSpace<F, M> {
 impl<F: Format, M: Machine> Drop for AddressSpace<F, M> {
     fn drop(&mut self) {
         // No CPU runs the space, so that nothing is left to flush but what may linger under its tag.
-        let mut flush = Flush::<F, M>::new(&self.machine, self.id, &self.owed);
-        flush.note_everything_always();
         let mut locked = self.lock();
+        let mut flush = locked.flush();
+        flush.note_everything_always();
         locked.drop_all_replicas(&mut flush);
         locked.disown_tree(locked.root(), F::TOP);
         flush.defer_table(locked.root(), F::TOP);
@@ -259,7 +254,7 @@ impl<F: Format, M: Machine> Drop for AddressSpace<F, M> {
 impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
     /// An obligation to which operations add.
     pub(crate) fn flush(&self) -> Flush<'s, F, M> {
-        Flush::new(self.machine, self.id, self.owed)
+        Flush::new(self.machine, self.id, self.home(), self.owed)
     }
 
     /// To be called before entries of `range`, which are empty, are made. Where the architecture wants an entry broken, and the old one forgotten by all CPUs, before

@@ -21,7 +21,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         let locked = self.lock();
         let found = if F::is_valid(address) { locked.find(address) } else { None };
         found.ok_or(PinError::NotMapped { address })?;
-        let mut flush = self.flush();
+        let mut flush = locked.flush();
         let table = locked.unshare_above(address, &mut flush)?;
         // The device writes to one page alone, and every node must see it.
         let index = table.level.index(address);

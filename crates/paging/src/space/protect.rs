@@ -34,7 +34,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         }
         let need = locked.need(range.clone(), Purpose::Change);
         let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
-        let mut flush = self.flush();
+        let mut flush = locked.flush();
         change(&locked.exclusive_root(), range.clone(), rights, &mut reserve, &mut flush);
         if rights.contains(Rights::WRITE) {
             locked.mark_kernel_data(range);

@@ -39,7 +39,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         locked.refuse_misaligned(from.clone(), to)?;
         let need = locked.need(from.clone(), Purpose::Change) + Placement::need(&locked, from.clone(), to);
         let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
-        let mut flush = self.flush();
+        let mut flush = locked.flush();
         locked.before_make(to..end, &mut flush);
         let root = locked.exclusive_root();
         let mut job = Job { root: &root, from: from.start, to, reserve: &mut reserve, flush: &mut flush };

@@ -67,7 +67,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         check_range::<F>(&range)?;
         let locked = self.lock();
         let mut done = Replicated::default();
-        let mut flush = self.flush();
+        let mut flush = locked.flush();
         let need = locked.need(range.clone(), Purpose::Change);
         let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
         let single = locked.tables_to_ring(locked.root(), F::TOP, range.clone());
@@ -89,7 +89,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     pub fn drop_replicas(&self, range: Range<VirtAddr>) -> Result<Flush<'_, F, M>, ChangeError> {
         check_range::<F>(&range)?;
         let locked = self.lock();
-        let mut flush = self.flush();
+        let mut flush = locked.flush();
         unring(&locked.exclusive_root(), range, &mut flush);
         Ok(flush)
     }

@@ -26,7 +26,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         locked.refuse_split_within(range.clone())?;
         let need = locked.need(range.clone(), Purpose::Small);
         let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
-        let mut flush = self.flush();
+        let mut flush = locked.flush();
         split_all(&locked.exclusive_root(), range, &mut reserve, &mut flush);
         Ok(flush)
     }
@@ -47,7 +47,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         let locked = self.lock();
         let need = locked.need(range.clone(), Purpose::Change);
         let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
-        let mut flush = self.flush();
+        let mut flush = locked.flush();
         let mut table = locked.exclusive_root();
         while table.level > level {
             let index = table.level.index(address);

@@ -29,7 +29,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     pub fn unmap(&self, range: Range<VirtAddr>) -> Result<Flush<'_, F, M>, ChangeError> {
         check_range::<F>(&range)?;
         let locked = self.lock();
-        let mut flush = self.flush();
+        let mut flush = locked.flush();
         if locked.unmap_one(&range, &mut flush) {
             return Ok(flush);
         }

@@ -13,7 +13,8 @@
 //! so that after [`ROUNDS`] a sentinel is started, and the listing is the last that has come to it. Threads
 //! that it lacks are younger than the broadcast: their first instruction follows a return from the kernel by IRET (`ret_from_fork_asm` in
 //! `arch/x86/entry/entry_64.S`), a serialising instruction (Intel SDM, volume 3, "Serializing Instructions"), or by ERET (`ret_from_fork` in
-//! `arch/arm64/kernel/entry.S`), a context synchronisation event (Arm ARM, "Context synchronization event").
+//! `arch/arm64/kernel/entry.S`), a context synchronisation event (Arm ARM, "Context synchronization event"). Of ERETU, by which x86-64 with FRED returns, we know no
+//! such statement.
 //!
 //! Tables are never freed but reused. A handler that runs late, since its seat was settled without it or the broadcast gave up, finds
 //! memory of the right type. It answers by exchanging the seat's word of its own generation, which is there no more. One broadcast at a time ([`Table::broadcasts`]).
@@ -34,6 +35,7 @@ use super::{SetupError, SyncError};
 use crate::arch::serialize_this_core;
 use crate::fork::ForkDetector;
 use crate::proc::status::Status;
+use crate::world::own_process;
 use crate::world::threads::task_stat;
 
 /// How long an answer takes from a thread that runs, or may run at once.
@@ -235,12 +237,26 @@ impl Broadcast<'_> {
         let before = self.seated;
         let roll = Roll::call(SEATS).map_err(SyncError::ThreadList)?;
         let mut names_all = Status::of_process().is_ok_and(|status| status.threads == Some(roll.tids().len() as u64));
-        for &tid in roll.tids() {
+        for &tid in
+            roll.tids().iter().filter(|&&tid| tid != own && sentinel.is_none_or(|sentinel| sentinel.tid() != tid))
+        {
             // Relaxed: only the broadcaster reads and writes thread ids.
-            let known = self.table.seats[..self.seated].iter().any(|seat| seat.tid.load(Ordering::Relaxed) == tid);
-            // The kernel's own workers (io_uring) block every signal, and execute nothing in user mode.
-            if tid == own || known || task_stat(tid).is_some_and(|stat| stat.is_kernel_worker()) {
+            if self.table.seats[..self.seated].iter().any(|seat| seat.tid.load(Ordering::Relaxed) == tid) {
+                // One that has ended since it was listed would make up for one that the list lacks.
+                names_all &= !is_gone(tid);
                 continue;
+            }
+            match task_stat(tid) {
+                // The first thread is listed as long as the process, and takes no signal after its end.
+                Some(stat) if stat.has_ended() => {
+                    names_all &= tid == own_process();
+                    continue;
+                }
+                Some(stat) if stat.is_kernel_worker(tid) => {
+                    names_all &= !is_gone(tid);
+                    continue;
+                }
+                _ => {}
             }
             let Some(seat) = self.table.seats.get(self.seated) else {
                 let source = io::Error::other(format!("more than {SEATS} threads"));
@@ -262,7 +278,7 @@ impl Broadcast<'_> {
 
     fn signal_thread(&self, tid: i32, seat: usize) -> io::Result<()> {
         let value = u64::from(self.generation) << 32 | seat as u64;
-        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        let pid = own_process();
         // SAFETY: all-zero is a valid `siginfo_t`.
         let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
         info.si_signo = self.signal;
@@ -338,7 +354,7 @@ impl Broadcast<'_> {
 impl Seat {
     /// Needs no answer any more in this generation.
     fn settle(&self, generation: u32) {
-        // Relaxed: the broadcaster alone reads it from here on.
+        // Relaxed: a handler that comes late finds that there is nothing to answer.
         self.answer.store(u64::from(generation) * 2 + 1, Ordering::Relaxed);
     }
 
@@ -358,7 +374,7 @@ struct Queued {
 
 /// Whether the process has no such thread any more.
 fn is_gone(tid: i32) -> bool {
-    let pid = rustix::process::getpid().as_raw_nonzero().get();
+    let pid = own_process();
     // SAFETY: signal 0 is sent to nobody; the call only asks.
     let answer = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
     answer != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)

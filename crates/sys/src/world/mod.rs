@@ -283,7 +283,7 @@ impl Stopped<'_> {
                 None => has_ended = true,
                 // The first thread stays as long as the process.
                 Some(stat) if stat.has_ended() => has_ended |= tid != own_process(),
-                Some(stat) if stat.is_kernel_worker() => {}
+                Some(stat) if stat.is_kernel_worker(tid) => {}
                 Some(_) => {
                     let Some(seat) = seats.get(seated) else { return ControlFlow::Break(()) };
                     seat.tid.store(tid, Ordering::Relaxed);
@@ -368,7 +368,7 @@ impl Stopped<'_> {
     }
 }
 
-fn own_process() -> i32 {
+pub(crate) fn own_process() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 

@@ -110,15 +110,17 @@ pub(crate) struct TaskStat {
     pub(super) threads: usize,
 }
 
-/// `PF_IO_WORKER` and `PF_USER_WORKER` of `include/linux/sched.h`.
+/// `PF_IO_WORKER` and `PF_USER_WORKER` of `include/linux/sched.h`. Before Linux 5.12 the first was that of a thread that runs a virtual CPU (`PF_VCPU`).
 const WORKER: u64 = 0x10 | 0x4000;
+/// The signals that the kernel has its workers block: all but SIGKILL and SIGSTOP (`copy_process` in `kernel/fork.c`).
+const BLOCKED_BY_WORKERS: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
 /// `PF_EXITING`, set before a thread that ends tells so to whoever joins it (`do_exit` in `kernel/exit.c`).
 const EXITING: u64 = 0x4;
 
 impl TaskStat {
-    /// Whether the thread is the kernel's own, such as a worker of io_uring.
-    pub(crate) fn is_kernel_worker(&self) -> bool {
-        self.flags & WORKER != 0
+    /// Whether `tid`, whose stat this is, is the kernel's own, such as a worker of io_uring: it executes nothing in user mode, and takes no signal.
+    pub(crate) fn is_kernel_worker(&self, tid: i32) -> bool {
+        self.flags & WORKER != 0 && status_field(tid, b"SigBlk", 16) == Some(BLOCKED_BY_WORKERS)
     }
 
     /// Whether the thread executes no more instructions of the program, and is ending or has ended.
@@ -127,7 +129,7 @@ impl TaskStat {
     }
 
     /// Whether the thread has ended, and only waits to be forgotten.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
 }
@@ -158,7 +160,7 @@ pub(super) fn blocks(tid: i32, signal: i32) -> bool {
 }
 
 /// Whether a signal that was sent to a thread has not been taken yet; not, if that cannot be told.
-pub(super) fn is_pending(tid: i32, signal: i32) -> bool {
+pub(crate) fn is_pending(tid: i32, signal: i32) -> bool {
     status_field(tid, b"SigPnd", 16).is_some_and(|pending| SignalSet(pending).contains(signal))
 }
 
@@ -252,7 +254,9 @@ mod tests {
         assert_eq!((stat.state, stat.flags, stat.threads), (b'R', 4_194_368, 17));
         assert!(parse_stat(b"12 (cut").is_none() && parse_stat(b"").is_none());
         let own = task_stat(rustix::thread::gettid().as_raw_nonzero().get()).expect("alive");
-        assert!(own.threads >= 2 && !own.is_kernel_worker() && !own.has_ended());
+        assert!(own.threads >= 2 && !own.has_ended());
+        // Whatever its flags say, since it does not block all signals.
+        assert!(!TaskStat { flags: WORKER, ..own }.is_kernel_worker(rustix::thread::gettid().as_raw_nonzero().get()));
     }
 
     #[test]
