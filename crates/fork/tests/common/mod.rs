@@ -17,7 +17,7 @@ use std::ptr;
 use palimpsest_sys::proc::smaps;
 
 const SCENARIO: &str = "PALIMPSEST_FORK_SCENARIO";
-const PATIENCE_SECONDS: u32 = 100;
+const PATIENCE_SECONDS: u32 = 300;
 const DONE: &str = "the scenario was played to its end";
 
 /// Plays `scenario` in a child process; `name` is the path of the calling test.
