@@ -49,6 +49,13 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
     }
     match advice {
         libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL => {
+            match frozen::only_part(span) {
+                // SAFETY: 1. is this function's own.
+                Ok(Some(part)) if part.kind == Kind::Frozen => return Outcome::Done(unsafe { discard(part, advice) }),
+                Ok(Some(_)) => return Outcome::NotOurs,
+                Ok(None) => {}
+                Err(errno) => return Outcome::Done(Err(errno)),
+            }
             match frozen::any(span) {
                 Ok(true) => {}
                 Ok(false) => return Outcome::NotOurs,

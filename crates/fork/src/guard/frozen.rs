@@ -75,6 +75,19 @@ fn kind(vma: &Vma) -> Kind {
     }
 }
 
+/// All of `span` as a part, if it is of one mapping: one look, where [`any`] and [`each_part`] are two.
+///
+/// # Errors
+///
+/// As [`each_part`], of its own.
+pub(super) fn only_part(span: Span) -> Result<Option<Part>, Errno> {
+    let shared = registry::shared().ok_or(Errno::NOMEM)?;
+    let process = borrowed::owner().unwrap_or_else(|| rustix::process::getpid().as_raw_nonzero().get());
+    let vma = shared.maps.first_above(process, span.start).map_err(|_| Errno::NOMEM)?;
+    let whole = vma.filter(|vma| span.intersection(Span::from(vma.range())) == span);
+    Ok(whole.map(|vma| Part { span, vma, kind: kind(&vma) }))
+}
+
 /// Whether any part of `span` is frozen.
 pub(super) fn any(span: Span) -> Result<bool, Errno> {
     let mut found = false;
