@@ -53,19 +53,24 @@ impl Part {
 ///
 /// Those of `each`, or ENOMEM where the kernel does not tell its mappings. Not EAGAIN, which allocators answer by asking again for ever (tcmalloc, mimalloc).
 pub(super) fn each_part(span: Span, mut each: impl FnMut(Part) -> Result<(), Errno>) -> Result<(), Errno> {
-    let shared = registry::shared().ok_or(Errno::NOMEM)?;
-    let process = borrowed::owner().unwrap_or_else(|| rustix::process::getpid().as_raw_nonzero().get());
-    let mut at = span.start;
-    while at < span.end {
-        let Some(vma) = shared.maps.first_above(process, at).map_err(|_| Errno::NOMEM)? else { return Ok(()) };
-        let part = span.intersection(Span::from(vma.range())).intersection(Span::new(at, span.end));
-        if part.is_empty() {
-            return Ok(());
-        }
-        each(Part { span: part, vma, kind: kind(&vma) })?;
-        at = part.end;
+    let mut rest = span;
+    while let Some(part) = first_part(rest)? {
+        rest.start = part.span.end;
+        each(part)?;
     }
     Ok(())
+}
+
+/// The first mapped part of `span`.
+fn first_part(span: Span) -> Result<Option<Part>, Errno> {
+    if span.is_empty() {
+        return Ok(None);
+    }
+    let shared = registry::shared().ok_or(Errno::NOMEM)?;
+    let process = borrowed::owner().unwrap_or_else(|| rustix::process::getpid().as_raw_nonzero().get());
+    let vma = shared.maps.first_above(process, span.start).map_err(|_| Errno::NOMEM)?;
+    let part = |vma: Vma| Part { span: span.intersection(Span::from(vma.range())), vma, kind: kind(&vma) };
+    Ok(vma.map(part).filter(|part| !part.span.is_empty()))
 }
 
 fn kind(vma: &Vma) -> Kind {
@@ -81,11 +86,7 @@ fn kind(vma: &Vma) -> Kind {
 ///
 /// As [`each_part`], of its own.
 pub(super) fn only_part(span: Span) -> Result<Option<Part>, Errno> {
-    let shared = registry::shared().ok_or(Errno::NOMEM)?;
-    let process = borrowed::owner().unwrap_or_else(|| rustix::process::getpid().as_raw_nonzero().get());
-    let vma = shared.maps.first_above(process, span.start).map_err(|_| Errno::NOMEM)?;
-    let whole = vma.filter(|vma| span.intersection(Span::from(vma.range())) == span);
-    Ok(whole.map(|vma| Part { span, vma, kind: kind(&vma) }))
+    Ok(first_part(span)?.filter(|part| part.span == span))
 }
 
 /// Whether any part of `span` is frozen.

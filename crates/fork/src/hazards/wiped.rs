@@ -1,6 +1,6 @@
 //! A page that no child inherits: the kernel gives each child with memory of its own zeroes in its place (`MADV_WIPEONFORK`, Linux 4.14, madvise(2)).
 //!
-//! What must not be taken over from a parent lies there: who owns the memory, and locks that a thread may hold at a fork which nobody announces.
+//! What must not be taken over from a parent lies there: who owns the memory, and whether a lock is known to be held by nobody of another process.
 //! A child of `vfork` has the parent's memory, and so this page too.
 
 use std::ptr;

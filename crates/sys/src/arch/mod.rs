@@ -54,7 +54,6 @@ mod tests {
         assert_eq!(untagged(address), address);
         // Of no user.
         assert_eq!(untagged(usize::MAX), usize::MAX);
-        // A bit more than the kernel's addresses begin at, and too much for a tag.
         let Some(tag) = pointer_tag() else {
             assert_eq!(untagged(address | 1 << 57), address | 1 << 57);
             return eprintln!("skipped: pointers have no tags here");
