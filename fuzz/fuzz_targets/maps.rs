@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use palimpsest_sys::proc::maps;
+use palimpsest_sys::pages::maps;
 
 fuzz_target!(|text: &[u8]| {
     let Ok(entries) = maps::parse(text) else { return };

@@ -1,5 +1,5 @@
-//! A family of address spaces on the computer in software: whatever is done to them in whatever order, they translate as the model says, no CPU remembers
-//! what is not so, and nothing leaks.
+//! A family of address spaces on the computer in software: whatever is done to them in whatever order, they translate
+//! as the model says, no CPU remembers what is not so, and nothing leaks.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

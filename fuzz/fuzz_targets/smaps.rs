@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use palimpsest_sys::proc::smaps::Entries;
+use palimpsest_sys::pages::smaps::Entries;
 
 fuzz_target!(|text: &[u8]| {
     for entry in Entries::new(text).map_while(Result::ok) {

@@ -1,5 +1,5 @@
-//! Mappings read without the heap, from text like that of `/proc/self/maps` and `smaps`: no input panics, places and figures are plausible, and where each line is a
-//! mapping the other parser finds the same ones.
+//! Mappings read without the heap, from text like that of `/proc/self/maps` and `smaps`: no input panics, places and
+//! figures are plausible, and where each line is a mapping the other parser finds the same ones.
 #![no_main]
 
 use std::fs::File;
@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::{LazyLock, Mutex};
 
 use libfuzzer_sys::fuzz_target;
-use palimpsest_sys::proc::maps;
-use palimpsest_sys::vmas::{Detail, Vmas};
+use palimpsest_sys::pages::maps;
+use palimpsest_sys::pages::vmas::{Detail, Vmas};
 
 /// Text goes through a file, since where reads end is half of the matter.
 static PARTS: LazyLock<Mutex<(File, Vmas)>> = LazyLock::new(|| {

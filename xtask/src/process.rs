@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use crate::{step::StepError, workspace::Workspace};
 
@@ -84,6 +84,65 @@ pub(crate) fn end_within(command: &Command, mut child: Child, limit: Duration) -
             None => thread::sleep(Duration::from_millis(20)),
         }
     }
+}
+
+/// A test program, with what cargo gives it: its package's folder, and libraries that lie beside it.
+pub(crate) fn test_program(workspace: &Workspace, path: &Path, folder: &Path) -> Command {
+    let mut command = program(path, workspace);
+    command.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
+    if let Some(beside) = path.parent() {
+        command.env("LD_LIBRARY_PATH", beside);
+    }
+    command
+}
+
+/// Starts `command` as leader of a process group, waits for it, and kills the group when `limit` is over.
+pub(crate) fn spawn_measured(command: &mut Command, limit: Duration) -> Result<Ended, StepError> {
+    let child = command.process_group(0).spawn().map_err(|source| not_started(command, source))?;
+    end_measured(command, child, limit)
+}
+
+/// `command` ended with a `status` that is no success.
+pub(crate) fn ended_badly(command: &Command, status: ExitStatus) -> StepError {
+    StepError::Failed { command: summary(command), status }
+}
+
+/// How a process ended, and the processor time of it and of all the children that it waited for.
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) processor: Duration,
+}
+
+/// Waits for `child`, and kills it, with the process group that it leads, when `limit` is over.
+pub(crate) fn end_measured(command: &Command, mut child: Child, limit: Duration) -> Result<Ended, StepError> {
+    let failed = |errno: rustix::io::Errno| not_started(command, errno.into());
+    let start = Instant::now();
+    let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else {
+        return Err(not_started(command, io::Error::other("a process has no number")));
+    };
+    // Its entry in /proc stays until it is reaped.
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    while waitid(WaitId::Pid(pid), look).map_err(failed)?.is_none() {
+        if start.elapsed() > limit {
+            // One that leads no group is killed alone.
+            let _no_group = kill_process_group(pid, Signal::KILL);
+            let killed = child.kill().and_then(|()| child.wait());
+            killed.map_err(|source| not_started(command, source))?;
+            return Err(StepError::TimeLimit { command: summary(command), seconds: limit.as_secs() });
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+    let status = child.wait().map_err(|source| not_started(command, source))?;
+    Ok(Ended { status, processor: processor_time(&stat) })
+}
+
+/// The sum of the four times in a line of `/proc/PID/stat` (`proc_pid_stat(5)`, fields 14 to 17).
+fn processor_time(stat: &str) -> Duration {
+    // The second field is a name in parentheses, which may hold anything; the third follows the last parenthesis.
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default();
+    let ticks: u64 = fields.split_whitespace().skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1))
 }
 
 /// `command` could not be started, or not be waited for.
@@ -161,6 +220,13 @@ mod tests {
         let ended = stream_within(&mut command, Duration::from_millis(50));
         assert!(matches!(ended, Err(StepError::TimeLimit { .. })), "{ended:?}");
         assert!(start.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn processor_time_is_that_of_a_process_and_its_children() {
+        let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 100 20 3 1000 20 0";
+        assert_eq!(processor_time(stat), Duration::from_millis(11_230));
+        assert_eq!(processor_time(""), Duration::ZERO);
     }
 
     #[test]

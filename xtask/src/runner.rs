@@ -1,12 +1,21 @@
-//! Chooses the steps, runs them in order and ends with the table.
+//! Chooses the steps, runs each in a process of its own and ends with the table.
 
-use std::{fs, io, process::ExitCode, time::Instant};
+use std::{
+    error::Error,
+    fs, io,
+    path::Path,
+    process::{Command, ExitCode},
+    time::{Duration, Instant},
+};
 
 use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 
 use crate::{
+    lanes,
     need::Need,
-    step::{Done, Pace, Step, StepError, chain},
+    process,
+    step::{Depth, Done, Pace, Step, StepError, chain},
     table::{self, Outcome, Row},
     workspace::Workspace,
 };
@@ -41,25 +50,112 @@ pub(crate) fn select(all: &[Step], selection: &Selection) -> Result<Vec<Step>, S
     if chosen.is_empty() { Err(StepError::NothingSelected) } else { Ok(chosen) }
 }
 
-/// Runs `steps` and prints the table; fails when a step failed.
-pub(crate) fn run(workspace: &Workspace, steps: &[Step], leftovers: Leftovers) -> ExitCode {
-    let mut rows = Vec::new();
-    for (index, step) in steps.iter().enumerate() {
-        println!("\n=== {}: {}{}", step.name, step.about, free_space(workspace));
-        let start = Instant::now();
-        let (outcome, remark) = outcome(workspace, step);
-        if outcome == Outcome::Failed {
-            println!("=== {} failed: {remark}", step.name);
-        }
-        let is_last = steps[index + 1..].iter().all(|later| later.scratch != step.scratch);
-        if outcome != Outcome::Failed && is_last && leftovers == Leftovers::Remove {
+/// How the selected steps are run.
+#[derive(Clone, Copy)]
+pub(crate) struct Manner {
+    pub(crate) depth: Depth,
+    pub(crate) leftovers: Leftovers,
+    /// How many steps run at a time.
+    pub(crate) lanes: usize,
+}
+
+/// Runs `steps`, each in a process of its own, and prints the table; fails when a step failed.
+pub(crate) fn run(workspace: &Workspace, steps: &[Step], manner: Manner) -> ExitCode {
+    // What a single step says is shown as it comes.
+    let shown = if steps.len() == 1 || manner.lanes == 1 { Shown::AsItComes } else { Shown::AtItsEnd };
+    let rows = lanes::run(steps, manner.lanes, |step, is_last| {
+        println!("=== {}: {}{}", step.name, step.about, free_space(workspace));
+        let row = isolated(workspace, step, manner.depth, shown);
+        if row.outcome != Outcome::Failed && is_last && manner.leftovers == Leftovers::Remove {
             remove_scratch(workspace, step);
         }
-        rows.push(Row { name: step.name, outcome, seconds: start.elapsed().as_secs_f64(), remark });
-    }
+        row
+    });
     println!("\n{}", table::render(&rows));
+    if manner.depth == Depth::Short {
+        print!("{}", table::left_out(steps));
+    }
+    match table::record(workspace, manner.lanes, &rows) {
+        Ok(path) => println!("record: {}", path.display()),
+        Err(error) => println!("no record: {}", chain(&error)),
+    }
     if rows.iter().any(|row| row.outcome == Outcome::Failed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
+
+/// Where what a step says goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    AsItComes,
+    /// To a file first, so that two steps do not speak at once.
+    AtItsEnd,
+}
+
+/// Runs `step` by this program in another process, which leaves its [`Verdict`] in a file.
+fn isolated(workspace: &Workspace, step: &Step, depth: Depth, shown: Shown) -> Row {
+    let start = Instant::now();
+    let (verdict, processor) = match isolated_verdict(workspace, step, depth, shown) {
+        Ok((verdict, processor)) => (verdict, processor),
+        Err(error) => (Verdict { outcome: Outcome::Failed, remark: chain(&error) }, Duration::ZERO),
+    };
+    let seconds = start.elapsed().as_secs_f64();
+    println!("=== {}: {} after {seconds:.0} s {}", step.name, verdict.outcome.word(), verdict.remark);
+    let Verdict { outcome, remark } = verdict;
+    Row { name: step.name, outcome, seconds, processor_seconds: processor.as_secs_f64(), remark }
+}
+
+fn isolated_verdict(
+    workspace: &Workspace,
+    step: &Step,
+    depth: Depth,
+    shown: Shown,
+) -> Result<(Verdict, Duration), StepError> {
+    let folder = workspace.separate_target(FOLDER);
+    let (log, verdict) = (folder.join(format!("{}.log", step.name)), folder.join(format!("{}.json", step.name)));
+    let file = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| StepError::File { action, path, source }
+    };
+    fs::create_dir_all(&folder).map_err(file("make", &folder))?;
+    let _absent = fs::remove_file(&verdict);
+    // By this name it is the running program, even where a step has replaced its file.
+    let mut itself = Command::new("/proc/self/exe");
+    itself.arg("test").args(["--only", step.name, "--verdict"]).arg(&verdict);
+    if depth == Depth::Exhaustive {
+        itself.arg("--exhaustive");
+    }
+    if shown == Shown::AtItsEnd {
+        let output = fs::File::create(&log).map_err(file("write", &log))?;
+        itself.stderr(output.try_clone().map_err(file("write", &log))?).stdout(output);
+    }
+    let child = itself.spawn().map_err(|source| StepError::Itself { step: step.name, source })?;
+    let ended = process::end_measured(&itself, child, LIMIT);
+    if shown == Shown::AtItsEnd {
+        let text = fs::read(&log).map_err(file("read", &log))?;
+        // In one piece: print! keeps the lock of the standard output.
+        print!("--- {}\n{}", step.name, String::from_utf8_lossy(&text));
+    }
+    let ended = ended?;
+    let left = fs::read(&verdict).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    Ok((left.ok_or(StepError::NoVerdict { status: ended.status })?, ended.processor))
+}
+
+/// Runs the only one of `steps` in this process, and writes its verdict to `path`.
+pub(crate) fn leave_verdict(
+    workspace: &Workspace,
+    steps: &[Step],
+    depth: Depth,
+    path: &Path,
+) -> Result<ExitCode, Box<dyn Error>> {
+    for step in steps {
+        fs::write(path, serde_json::to_vec(&verdict(workspace, step, depth))?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Below the target folder: what steps say, their verdicts, and the record.
+pub(crate) const FOLDER: &str = "steps";
+/// For one step; those that can hang have limits of their own.
+const LIMIT: Duration = Duration::from_secs(4 * 3600);
 
 /// What the disk of the target folder has left: a full one fails a step with whatever message.
 fn free_space(workspace: &Workspace) -> String {
@@ -78,20 +174,28 @@ fn remove_scratch(workspace: &Workspace, step: &Step) {
     }
 }
 
-fn outcome(workspace: &Workspace, step: &Step) -> (Outcome, String) {
+/// How a step ended, and what there is to say about it.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Verdict {
+    outcome: Outcome,
+    remark: String,
+}
+
+fn verdict(workspace: &Workspace, step: &Step, depth: Depth) -> Verdict {
     let missing = remedies(workspace, step.needs);
     if !missing.is_empty() {
-        return (Outcome::Skipped, missing);
+        return Verdict { outcome: Outcome::Skipped, remark: missing };
     }
     let lacking = remedies(workspace, step.wants);
-    match (step.run)(workspace) {
+    let (outcome, remark) = match step.run.call(workspace, depth) {
         Ok(Done::Passed) if lacking.is_empty() => (Outcome::Passed, String::new()),
         Ok(Done::Passed) => (Outcome::Passed, format!("in part; {lacking}")),
         Ok(Done::PassedWith(remark)) if lacking.is_empty() => (Outcome::Passed, remark),
         Ok(Done::PassedWith(remark)) => (Outcome::Passed, format!("in part; {lacking}; {remark}")),
         Ok(Done::Skipped(reason)) => (Outcome::Skipped, reason),
         Err(error) => (Outcome::Failed, chain(&error)),
-    }
+    };
+    Verdict { outcome, remark }
 }
 
 /// What would bring those of `needs` that are missing.
@@ -103,7 +207,7 @@ pub(crate) fn remedies(workspace: &Workspace, needs: &[Need]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::steps;
+    use crate::{step::Check, steps};
 
     fn names(selection: &Selection) -> Vec<&'static str> {
         select(&steps::all(), selection).expect("a valid selection").iter().map(|step| step.name).collect()
@@ -130,20 +234,30 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_passed_leaves_nothing_where_that_is_asked_for() {
-        let passing = |_: &Workspace| Ok(Done::Passed);
-        let failing = |_: &Workspace| Err(StepError::NothingSelected);
-        let step = |run| Step { scratch: Some("apart"), needs: &[], wants: &[], run, ..steps::all()[0] };
+    fn what_a_step_built_for_itself_can_be_removed() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let workspace = Workspace { root: folder.path().into(), target: folder.path().join("target") };
         let apart = workspace.separate_target("apart");
-        let stays = |step: Step, leftovers| {
+        let remains = |scratch| {
             fs::create_dir_all(apart.join("debug")).expect("a folder");
-            run(&workspace, &[step], leftovers);
+            remove_scratch(&workspace, &Step { scratch, ..steps::all()[0] });
             apart.exists()
         };
-        assert!(stays(step(passing), Leftovers::Keep) && stays(step(failing), Leftovers::Remove));
-        assert!(!stays(step(passing), Leftovers::Remove));
+        assert!(remains(None) && !remains(Some("apart")));
+    }
+
+    #[test]
+    fn a_verdict_says_how_the_check_ended() {
+        let workspace = Workspace::find();
+        let step = |run| Step { needs: &[], wants: &[], run, ..steps::all()[0] };
+        let verdict = |run| verdict(&workspace, &step(Check::ByDepth(run)), Depth::Exhaustive);
+        let by_depth = |_: &Workspace, depth| match depth {
+            Depth::Exhaustive => Ok(Done::PassedWith("all of it".to_owned())),
+            Depth::Short => Err(StepError::NothingSelected),
+        };
+        assert_eq!(verdict(by_depth), Verdict { outcome: Outcome::Passed, remark: "all of it".to_owned() });
+        assert_eq!(verdict(|_, _| Err(StepError::NothingSelected)).outcome, Outcome::Failed);
+        assert_eq!(verdict(|_, _| Ok(Done::Skipped(String::new()))).outcome, Outcome::Skipped);
     }
 
     #[test]

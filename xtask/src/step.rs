@@ -2,7 +2,7 @@
 
 use std::{error::Error, io, path::PathBuf};
 
-use crate::{bench::BenchError, need::Need, paging_guest::GuestError, workspace::Workspace};
+use crate::{bench::BenchError, guest::GuestError, need::Need, workspace::Workspace};
 
 /// One check.
 #[derive(Clone, Copy)]
@@ -17,10 +17,50 @@ pub(crate) struct Step {
     pub(crate) needs: &'static [Need],
     /// The step covers less when one of these is missing, and the table says so.
     pub(crate) wants: &'static [Need],
-    /// The target folder that it builds in, which nobody needs after the last step with the same.
+    /// The target folder that it builds in, which nobody needs after the last step with the same; `None` is the
+    /// ordinary one. Steps with the same folder never overlap.
     pub(crate) scratch: Option<&'static str>,
+    /// What only an exhaustive run does.
+    pub(crate) left_out: &'static [LeftOut],
     /// The check itself; called only when every need is met.
-    pub(crate) run: fn(&Workspace) -> Result<Done, StepError>,
+    pub(crate) run: Check,
+}
+
+/// The function behind a step.
+#[derive(Clone, Copy)]
+pub(crate) enum Check {
+    /// The same in every run.
+    Always(fn(&Workspace) -> Result<Done, StepError>),
+    /// Does more in an exhaustive run.
+    ByDepth(fn(&Workspace, Depth) -> Result<Done, StepError>),
+}
+
+impl Check {
+    pub(crate) fn call(self, workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
+        match self {
+            Self::Always(run) => run(workspace),
+            Self::ByDepth(run) => run(workspace, depth),
+        }
+    }
+}
+
+/// How much a run checks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Depth {
+    /// What a change can break, within half an hour.
+    #[default]
+    Short,
+    /// All there is.
+    Exhaustive,
+}
+
+/// Part of a step that a short run leaves out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeftOut {
+    /// The test program, the test, or what is reduced.
+    pub(crate) what: &'static str,
+    /// Why a short run does without.
+    pub(crate) reason: &'static str,
 }
 
 /// How long a step takes.
@@ -81,16 +121,26 @@ pub(crate) enum StepError {
         #[source]
         source: io::Error,
     },
+    #[error("cannot run itself as the step {step}")]
+    Itself {
+        step: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the step ended with {status} and left no verdict")]
+    NoVerdict { status: std::process::ExitStatus },
     #[error("{} of {total} programs failed: {}", failed.len(), failed.join("; "))]
     Programs { failed: Vec<String>, total: usize },
-    #[error("cargo named no test program for {target}; see its output above")]
-    NoPrograms { target: &'static str },
+    #[error("cargo named no test program; see its output above")]
+    NoPrograms,
     #[error("cargo's output is not what this program expects: {found}")]
     CargoOutput { found: String },
     #[error("no Debian package of a cloud kernel in the dependencies of {package}: {found:?}")]
     NoKernelPackage { package: &'static str, found: String },
     #[error("no kernel image in {}", folder.display())]
     NoKernelImage { folder: PathBuf },
+    #[error("{breaches} places break a rule of the architecture; they are listed above")]
+    Architecture { breaches: usize },
     #[error("a campaign went wrong")]
     Bench(#[source] Box<BenchError>),
     #[error("the guest did not pass")]

@@ -18,7 +18,8 @@ impl Workspace {
     pub(crate) fn find() -> Workspace {
         let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = package.parent().unwrap_or(package).to_owned();
-        // A relative CARGO_TARGET_DIR is meant from the folder that cargo was called in, which is still the current one.
+        // A relative CARGO_TARGET_DIR is meant from the folder that cargo was called in, which is still the current
+        // one.
         let target = env::var_os("CARGO_TARGET_DIR")
             .map_or_else(|| root.join("target"), |given| root.join(env::current_dir().unwrap_or_default().join(given)));
         Workspace { root, target }

@@ -1,7 +1,7 @@
 //! The clock of figures that one thread measures alone: the time that the thread was running.
 //!
-//! On an idle machine it goes as fast as a wall clock, since nothing measured sleeps. On a busy one it leaves out the turns of other
-//! programs, which would otherwise fall on whichever contestant happens to be running.
+//! On an idle machine it goes as fast as a wall clock, since nothing measured sleeps. On a busy one it leaves out the
+//! turns of other programs, which would otherwise fall on whichever contestant happens to be running.
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! Errors that end a run, and errors of one placement.
 
-use std::error::Error;
 use std::io;
 
 use palimpsest_paging::{
@@ -232,15 +231,4 @@ pub enum TableError {
         /// What it is.
         found: u64,
     },
-}
-
-/// An error and its causes in one line.
-pub(crate) fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

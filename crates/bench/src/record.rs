@@ -100,7 +100,8 @@ impl Unit {
         }
     }
 
-    /// How many times better `ours` is than `baseline`: above 1 means that ours is better. `None` where a division by zero would decide.
+    /// How many times better `ours` is than `baseline`: above 1 means that ours is better. `None` where a division by
+    /// zero would decide.
     #[must_use]
     pub fn ratio(self, ours: f64, baseline: f64) -> Option<f64> {
         let (above, below) = match self {
@@ -185,7 +186,8 @@ impl Entry {
         self
     }
 
-    /// Compares this entry, which is ours, with `rivals`: the first one present becomes the baseline, the others go to `versus`.
+    /// Compares this entry, which is ours, with `rivals`: the first one present becomes the baseline, the others go to
+    /// `versus`.
     pub fn compare(&mut self, rivals: &[&Self]) {
         for rival in rivals {
             let Some(ratio) = self.unit.ratio(self.median, rival.median) else {

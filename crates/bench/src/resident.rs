@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader};
 
-use palimpsest_sys::proc::maps::{Device, Permissions};
-use palimpsest_sys::proc::smaps::{Entries, SmapsEntry};
+use palimpsest_sys::pages::maps::{Device, Permissions};
+use palimpsest_sys::pages::smaps::{Entries, SmapsEntry};
 
 use crate::BenchError;
 
@@ -39,7 +39,8 @@ impl Resident {
 
 /// Present memory of the mappings seen so far.
 ///
-/// Views of one object that differ in executability show the same pages. The view that shows more of them counts, the other does not.
+/// Views of one object that differ in executability show the same pages. The view that shows more of them counts, the
+/// other does not.
 #[derive(Default)]
 struct Present {
     mappings: usize,

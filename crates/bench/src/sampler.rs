@@ -1,7 +1,7 @@
 //! Interleaved sampling: in each round every contestant runs once, and the order rotates from round to round.
 //!
-//! Times of virtual machines drift within seconds. Measured one after the other, two equal contestants can differ by a third; measured
-//! in rounds, the drift reaches both.
+//! Times of virtual machines drift within seconds. Measured one after the other, two equal contestants can differ by a
+//! third; measured in rounds, the drift reaches both.
 
 use std::time::{Duration, Instant};
 

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::error::with_causes;
 use crate::placers::{Contestant, Packed};
 use crate::progress::Progress;
 use crate::record::{Entry, FORMAT_VERSION, Report, Skipped, Unit};
 use crate::sampler::{Rounds, Summary};
-use crate::{BenchError, PlaceError, host, suites};
+use crate::{BenchError, PlaceError, host};
+use palimpsest_sys::Causes;
 
 /// How much time a run may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -65,7 +65,8 @@ pub trait Suite {
     ///
     /// # Errors
     ///
-    /// A figure that cannot be trusted ends the run. One that this machine or build cannot measure is [`Context::skip`]ped.
+    /// A figure that cannot be trusted ends the run. One that this machine or build cannot measure is
+    /// [`Context::skip`]ped.
     fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError>;
 }
 
@@ -78,11 +79,13 @@ pub struct Request {
     pub filter: Option<String>,
     /// How long to measure.
     pub effort: Effort,
-    /// Program and first arguments that start a process which calls [`suites::pack::probe_memory`] with the arguments that follow, and
-    /// prints the result. Without it, figures of memory are skipped: they need a process without a past.
+    /// Program and first arguments that start a process which calls [`crate::suites::pack::probe_memory`] with the
+    /// arguments that follow, and prints the result. Without it, figures of memory are skipped: they need a process
+    /// without a past.
     pub memory_probe: Option<Vec<PathBuf>>,
-    /// Program and first arguments that start a process which calls [`suites::fork::work`] with the arguments that follow. Without it, the
-    /// suites `fork` and `reset` are skipped: each contestant needs a process with a heap of its own.
+    /// Program and first arguments that start a process which calls [`crate::suites::fork::work`] with the arguments
+    /// that follow. Without it, the suites `fork` and `reset` are skipped: each contestant needs a process with a heap
+    /// of its own.
     pub fork_worker: Option<Vec<PathBuf>>,
 }
 
@@ -153,10 +156,11 @@ impl Context<'_> {
 
     /// Skips `id` because its contestant failed, with all the causes.
     pub(crate) fn skip_failed(&mut self, id: impl Into<String>, error: &PlaceError) {
-        self.skip(id, with_causes(error));
+        self.skip(id, Causes(error).to_string());
     }
 
-    /// Records one group from the samples of its contestants: `ours` are compared with `rivals`, the most important rival first.
+    /// Records one group from the samples of its contestants: `ours` are compared with `rivals`, the most important
+    /// rival first.
     pub(crate) fn record_group(&mut self, unit: Unit, measured: Vec<Measured>) {
         let mut entries: Vec<(Option<Contestant>, Entry)> = Vec::with_capacity(measured.len());
         for figure in measured {
@@ -187,6 +191,19 @@ impl Context<'_> {
     }
 }
 
+/// Those of `known` with these names, all if there are no names.
+///
+/// # Errors
+///
+/// [`BenchError::UnknownSuite`] names the one that does not exist and those that do.
+pub fn named(known: Vec<Box<dyn Suite>>, names: &[String]) -> Result<Vec<Box<dyn Suite>>, BenchError> {
+    if let Some(name) = names.iter().find(|name| !known.iter().any(|suite| suite.id() == name.as_str())) {
+        let known = known.iter().map(|suite| suite.id()).collect::<Vec<_>>().join(", ");
+        return Err(BenchError::UnknownSuite { name: name.clone(), known });
+    }
+    Ok(known.into_iter().filter(|suite| names.is_empty() || names.iter().any(|name| suite.id() == name)).collect())
+}
+
 /// The samples behind one entry.
 pub(crate) struct Measured {
     /// Id of the entry.
@@ -199,14 +216,14 @@ pub(crate) struct Measured {
     pub(crate) note: Option<String>,
 }
 
-/// Runs what `request` asks for.
+/// Runs those of `suites` that `request` asks for.
 ///
 /// # Errors
 ///
 /// [`BenchError::UnknownSuite`] and [`BenchError::NothingMatches`] before anything has run; the others end the run.
-pub fn run(request: &Request, progress: &dyn Progress) -> Result<Report, BenchError> {
+pub fn run(suites: Vec<Box<dyn Suite>>, request: &Request, progress: &dyn Progress) -> Result<Report, BenchError> {
     let started = Instant::now();
-    let chosen = suites::named(&request.suites)?;
+    let chosen = named(suites, &request.suites)?;
     let wanted = Wanted::matching(request.filter.clone());
     let groups = chosen.iter().flat_map(|suite| suite.groups()).filter(|group| wanted.group(group)).count();
     if groups == 0 {
@@ -248,6 +265,40 @@ pub fn run(request: &Request, progress: &dyn Progress) -> Result<Report, BenchEr
 mod tests {
     use super::*;
 
+    /// A suite with one group that is never measured.
+    struct Named(&'static str);
+
+    impl Suite for Named {
+        fn id(&self) -> &'static str {
+            self.0
+        }
+
+        fn description(&self) -> &'static str {
+            ""
+        }
+
+        fn groups(&self) -> Vec<Group> {
+            vec![Group { id: self.0.into(), title: String::new(), figures: vec![format!("{}.figure", self.0)] }]
+        }
+
+        fn run(&self, _: &mut Context<'_>) -> Result<(), BenchError> {
+            Ok(())
+        }
+    }
+
+    fn suites() -> Vec<Box<dyn Suite>> {
+        vec![Box::new(Named("a")), Box::new(Named("b"))]
+    }
+
+    #[test]
+    fn suites_are_chosen_by_name_and_keep_their_order() {
+        let ids = |names: &[&str]| -> String {
+            let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            named(suites(), &names).expect("they exist").iter().map(|suite| suite.id()).collect()
+        };
+        assert_eq!((ids(&[]), ids(&["b"]), ids(&["b", "a"])), ("ab".into(), "b".into(), "ab".into()));
+    }
+
     #[test]
     fn a_filter_takes_whole_groups() {
         let group = Group {
@@ -263,10 +314,10 @@ mod tests {
     #[test]
     fn unknown_suites_and_empty_selections_are_errors() {
         let unknown = Request { suites: vec!["nosuch".into()], ..Request::default() };
-        let error = run(&unknown, &crate::progress::Silent).expect_err("there is no such suite");
+        let error = run(suites(), &unknown, &crate::progress::Silent).expect_err("there is no such suite");
         assert!(error.to_string().contains("`nosuch`"));
         let empty = Request { filter: Some("nosuch".into()), ..Request::default() };
-        let error = run(&empty, &crate::progress::Silent).expect_err("nothing matches");
+        let error = run(suites(), &empty, &crate::progress::Silent).expect_err("nothing matches");
         assert!(matches!(error, BenchError::NothingMatches { .. }));
     }
 }

@@ -109,7 +109,7 @@ enum Failure {
 fn list(arguments: &Arguments) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let wanted = Wanted::matching(arguments.filter.clone());
-    for suite in suites::named(&arguments.suites)? {
+    for suite in palimpsest_bench::named(suites::all(), &arguments.suites)? {
         writeln!(out, "{}: {}", suite.id(), suite.description())?;
         for group in suite.groups().iter().filter(|group| wanted.group(group)) {
             writeln!(out, "  {}", group.title)?;
@@ -133,7 +133,7 @@ fn measure(arguments: &Arguments) -> Result<(), Failure> {
     for path in [&arguments.json, &arguments.html].into_iter().flatten().filter(|path| !is_stdout(path)) {
         ensure_writable(path)?;
     }
-    let report = palimpsest_bench::run(&request, &progress::Bar::new())?;
+    let report = palimpsest_bench::run(suites::all(), &request, &progress::Bar::new())?;
     let groups: Vec<_> = suites::all().iter().flat_map(|suite| suite.groups()).collect();
     if !arguments.json.as_deref().is_some_and(is_stdout) {
         write!(io::stdout().lock(), "{}", table::render(&report, &groups))?;

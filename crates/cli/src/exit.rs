@@ -21,10 +21,11 @@ Exit codes of run:
 pub(crate) const FAILED: u8 = 1;
 
 /// The command line is not understood, or selects nothing. Also what clap exits with.
+#[cfg(feature = "bench")]
 pub(crate) const USAGE: u8 = 2;
 
-/// A program was not started because it could not be served. With the next two, the numbers of `env(1)`: programs seldom end
-/// with them.
+/// A program was not started because it could not be served. With the next two, the numbers of `env(1)`: programs
+/// seldom end with them.
 pub(crate) const REFUSED: u8 = 125;
 
 /// A program is there but cannot be executed.

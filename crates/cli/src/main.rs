@@ -3,6 +3,10 @@
 //! Exit codes are part of the interface; see [`exit`].
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "bench")]
+mod bench;
+#[cfg(not(feature = "bench"))]
+#[path = "no_bench.rs"]
 mod bench;
 mod doctor;
 mod exit;
@@ -12,6 +16,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use palimpsest_sys::Causes;
 
 /// Rewrite memory while it is in use: what this machine allows, and what it is worth.
 #[derive(Debug, Parser)]
@@ -30,12 +35,14 @@ enum Command {
     /// Run a program with memory that forks in constant time.
     Run(run::Arguments),
     /// Count the memory that one contestant needs, in this process; `bench` starts it.
+    #[cfg(feature = "bench")]
     #[command(name = bench::PROBE, hide = true)]
     MemoryProbe {
         /// Last part of the figure's id.
         contestant: String,
     },
     /// Fork with a heap of some size as standard input asks, in this process; `bench` starts it.
+    #[cfg(feature = "bench")]
     #[command(name = bench::FORK_WORKER, hide = true)]
     ForkWorker {
         /// Last part of the figure's id.
@@ -50,20 +57,16 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        #[cfg(feature = "bench")]
         Command::MemoryProbe { contestant } => bench::probe(&contestant),
+        #[cfg(feature = "bench")]
         Command::ForkWorker { contestant, bytes } => bench::fork_worker(&contestant, bytes),
     }
 }
 
 /// Prints an error and its causes in one line to standard error.
 fn complain(error: &dyn Error) {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    eprintln!("palimpsest: {text}");
+    eprintln!("palimpsest: {}", Causes(error));
 }
 
 #[cfg(test)]
@@ -77,6 +80,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    #[cfg(feature = "bench")]
     #[test]
     fn bench_takes_suites_and_flags_in_any_order() {
         let parsed =
@@ -94,7 +98,10 @@ mod tests {
     #[test]
     fn unknown_flags_and_missing_commands_are_refused() {
         assert!(Cli::try_parse_from(["palimpsest"]).is_err());
-        assert!(Cli::try_parse_from(["palimpsest", "bench", "--nosuch"]).is_err());
-        assert!(Cli::try_parse_from(["palimpsest", "bench", "--json"]).is_err());
+        assert!(Cli::try_parse_from(["palimpsest", "run", "--nosuch"]).is_err());
+        #[cfg(feature = "bench")]
+        for line in [["palimpsest", "bench", "--nosuch"], ["palimpsest", "bench", "--json"]] {
+            assert!(Cli::try_parse_from(line).is_err());
+        }
     }
 }

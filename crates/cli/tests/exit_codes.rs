@@ -1,4 +1,5 @@
 //! The exit codes and streams of `palimpsest bench`, as other programs see them.
+#![cfg(feature = "bench")]
 #![forbid(unsafe_code)]
 
 use std::process::{Command, Output};

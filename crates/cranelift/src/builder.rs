@@ -1,4 +1,4 @@
-//! [`PackBuilder`]: what a module is made from.
+//! [`PackModuleBuilder`]: what a module is made from.
 
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
@@ -13,14 +13,14 @@ use crate::symbols::{Lookup, Symbols};
 ///
 /// `memory_provider` has no counterpart, see the [crate's introduction](crate); [`packs`](Self::packs) is what takes
 /// its place.
-pub struct PackBuilder {
+pub struct PackModuleBuilder {
     pub(crate) isa: OwnedTargetIsa,
     pub(crate) symbols: Symbols,
     pub(crate) libcall_names: LibCallNames,
     pub(crate) packs: Option<Packs>,
 }
 
-impl PackBuilder {
+impl PackModuleBuilder {
     /// A builder for the machine that this runs on, with default flags.
     ///
     /// `libcall_names` gives the symbols of Cranelift's library calls;

@@ -99,7 +99,7 @@ impl Module for PackModule {
         let traps = compiled.buffer.traps().iter().map(|trap| Trap { offset: trap.offset, code: trap.code });
         let pending = PendingFunction {
             align: self.function_align(&name, u64::from(compiled.buffer.alignment))?,
-            fixups: Fixup::all(self.machine, &name, code, &relocs)?,
+            fixups: Fixup::all(self.encoder, &name, code, &relocs)?,
             traps: traps.collect(),
             unwind: Unwind::of(&*self.isa, compiled)?,
             code: code.to_vec(),
@@ -122,7 +122,7 @@ impl Module for PackModule {
         }
         let pending = PendingFunction {
             align: self.function_align(&name, alignment)?,
-            fixups: Fixup::all(self.machine, &name, bytes, relocs)?,
+            fixups: Fixup::all(self.encoder, &name, bytes, relocs)?,
             traps: Vec::new(),
             unwind: None,
             code: bytes.to_vec(),
@@ -150,7 +150,7 @@ impl Module for PackModule {
         let pending = PendingData {
             access,
             align: checked_align(&name, align)?,
-            fixups: Fixup::all(self.machine, &name, &[], &relocs)?,
+            fixups: Fixup::all(self.encoder, &name, &[], &relocs)?,
             contents,
         };
         let targets = pending.fixups.iter().filter_map(|f| f.target.definition());

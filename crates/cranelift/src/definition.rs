@@ -5,8 +5,10 @@ use cranelift_codegen::ir::{LibCall, TrapCode};
 use cranelift_module::{DataId, FuncId, FuncOrDataId, ModuleReloc, ModuleRelocTarget};
 use palimpsest_text::{Data, DataAccess, Program};
 
-use crate::arch::{self, Machine, Role};
+use palimpsest_text::link::{Encoder, Reference, Role};
+
 use crate::error::DefineError;
+use crate::fields;
 use crate::unwind::Unwind;
 
 /// A place in a function's code that may trap, and why.
@@ -61,9 +63,14 @@ pub(crate) struct Fixup {
 }
 
 impl Fixup {
+    /// What its field refers to.
+    pub(crate) fn reference(&self) -> Reference<Target> {
+        Reference { role: self.role, target: self.target, addend: self.addend }
+    }
+
     /// Translates `relocs` of the definition called `name`, whose bytes are `code`.
     pub(crate) fn all(
-        machine: &dyn Machine,
+        encoder: &dyn Encoder,
         name: &str,
         code: &[u8],
         relocs: &[ModuleReloc],
@@ -74,7 +81,7 @@ impl Fixup {
                 let target = Target::of(&reloc.name)
                     .ok_or_else(|| DefineError::Target { name: name.to_owned(), target: reloc.name.to_string() })?;
                 let before = code.get(..reloc.offset as usize).unwrap_or_default();
-                let role = arch::role(machine, reloc.kind, before);
+                let role = fields::role(encoder, reloc.kind, before);
                 if role == Role::Unsupported {
                     return Err(DefineError::Relocation {
                         name: name.to_owned(),

@@ -32,13 +32,13 @@ pub enum BuildError {
     #[error(transparent)]
     Target(#[from] UnsupportedTarget),
     /// Cranelift cannot generate code for the machine that this runs on.
-    #[error("cranelift has no backend for this machine: {reason}; give an isa by PackBuilder::with_isa")]
+    #[error("cranelift has no backend for this machine: {reason}; give an isa by PackModuleBuilder::with_isa")]
     Host {
         /// Cranelift's own words.
         reason: &'static str,
     },
     /// No packs could be opened.
-    #[error("cannot open packs for the module; give opened ones by PackBuilder::packs")]
+    #[error("cannot open packs for the module; give opened ones by PackModuleBuilder::packs")]
     Open(#[from] OpenError),
 }
 
@@ -76,7 +76,8 @@ pub enum DefineError {
     },
     /// A relocation cannot be applied outside an object file.
     #[error(
-        "`{name}` has a relocation {kind:?} at offset {offset}, which code in packs cannot have (thread-local, PE section and foreign kinds)"
+        "`{name}` has a relocation {kind:?} at offset {offset}, which code in packs cannot have (thread-local, PE \
+         section and foreign kinds)"
     )]
     Relocation {
         /// Name of the symbol that contains the relocation.
@@ -102,7 +103,8 @@ pub enum DefineError {
 pub enum LinkError {
     /// A symbol is neither defined in the module nor known to the host.
     #[error(
-        "`{referrer}` refers to `{symbol}`, which is not defined; define it in the module or name its address by PackBuilder::symbol"
+        "`{referrer}` refers to `{symbol}`, which is not defined; define it in the module or name its address by \
+         PackModuleBuilder::symbol"
     )]
     Undefined {
         /// The missing symbol.
@@ -112,7 +114,8 @@ pub enum LinkError {
     },
     /// The target is too far for the field that refers to it.
     #[error(
-        "`{referrer}` at {from:#x} refers to `{symbol}` at {to:#x}, {distance} bytes away, but {kind:?} reaches {reach}; \
+        "`{referrer}` at {from:#x} refers to `{symbol}` at {to:#x}, {distance} bytes away, but {kind:?} reaches \
+         {reach}; \
          declare `{symbol}` with Linkage::Import so that its whole address is loaded, or open the packs near it (PacksBuilder::near)"
     )]
     OutOfRange {
@@ -157,7 +160,8 @@ pub enum LinkError {
     },
     /// A relocation lies outside the bytes it belongs to.
     #[error(
-        "`{referrer}` has {len} bytes, but its relocation {kind:?} at offset {offset} needs {needed} there; check the offsets given to define_function_bytes or DataDescription"
+        "`{referrer}` has {len} bytes, but its relocation {kind:?} at offset {offset} needs {needed} there; check the \
+         offsets given to define_function_bytes or DataDescription"
     )]
     OutsideDefinition {
         /// The definition with the relocation.
@@ -183,7 +187,8 @@ pub enum LinkError {
     },
     /// The low half of an address has no high half before it.
     #[error(
-        "`{referrer}` has a relocation at offset {offset} for the low half of an address, but none for the high half where it points"
+        "`{referrer}` has a relocation at offset {offset} for the low half of an address, but none for the high half \
+         where it points"
     )]
     Unpaired {
         /// The definition with the relocation.
@@ -235,7 +240,8 @@ pub enum FreeError {
     },
     /// Other definitions of the module contain its address.
     #[error(
-        "`{name}` is still referred to by `{referrer}` and {others} others; free those with it (free_together), or take it (take_program, take_data)"
+        "`{name}` is still referred to by `{referrer}` and {others} others; free those with it (free_together), or \
+         take it (take_program, take_data)"
     )]
     Referenced {
         /// The symbol.

@@ -9,7 +9,7 @@
 //! # }
 //! // becomes
 //! # #[allow(unused_imports, reason = "shown for comparison")]
-//! use palimpsest_cranelift::{PackBuilder as JITBuilder, PackModule as JITModule};
+//! use palimpsest_cranelift::{PackModuleBuilder as JITBuilder, PackModule as JITModule};
 //! ```
 //!
 //! and the rest compiles as it is. What then differs:
@@ -25,7 +25,7 @@
 //!   accepted.
 //! * Host symbols are read from the files of loaded libraries instead of asked for by `dlsym`. Symbols that pick an
 //!   implementation when they are bound (`STT_GNU_IFUNC`) are known for the common `mem*` and `str*` functions; any
-//!   other must be named by [`PackBuilder::symbol`].
+//!   other must be named by [`PackModuleBuilder::symbol`].
 //!
 //! # Why this is not a `JITMemoryProvider`
 //!
@@ -44,10 +44,10 @@
 //! use cranelift_codegen::ir::{AbiParam, InstBuilder, types::I64};
 //! use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 //! use cranelift_module::{Linkage, Module, default_libcall_names};
-//! use palimpsest_cranelift::{PackBuilder, PackModule};
+//! use palimpsest_cranelift::{PackModuleBuilder, PackModule};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut module = PackModule::try_new(PackBuilder::new(default_libcall_names())?)?;
+//! let mut module = PackModule::try_new(PackModuleBuilder::new(default_libcall_names())?)?;
 //!
 //! let mut context = module.make_context();
 //! let i64_ = AbiParam::new(I64);
@@ -92,11 +92,11 @@
     reason = "the large error is Cranelift's ModuleError, which its Module trait prescribes"
 )]
 
-mod arch;
 mod builder;
 mod define;
 mod definition;
 mod error;
+mod fields;
 mod link;
 mod module;
 mod references;
@@ -106,7 +106,7 @@ mod symbols;
 #[cfg_attr(not(feature = "unwind"), path = "unwind_disabled.rs")]
 mod unwind;
 
-pub use crate::builder::PackBuilder;
+pub use crate::builder::PackModuleBuilder;
 pub use crate::definition::Trap;
 pub use crate::error::{BuildError, DefineError, FreeError, LinkError, UnsupportedTarget};
 pub use crate::module::PackModule;
@@ -114,5 +114,5 @@ pub use crate::module::PackModule;
 const _: () = {
     const fn is_send<T: Send>() {}
     is_send::<PackModule>();
-    is_send::<PackBuilder>();
+    is_send::<PackModuleBuilder>();
 };

@@ -4,12 +4,13 @@ use std::ptr;
 
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_module::{DataId, FuncId, ModuleRelocTarget, ModuleResult};
+use palimpsest_text::link::Encoder;
 use palimpsest_text::{Data, Packs, Program};
 
-use crate::arch::{self, Machine};
-use crate::builder::PackBuilder;
+use crate::builder::PackModuleBuilder;
 use crate::definition::{DataObject, Function, LiveFunction, Target, Trap};
 use crate::error::BuildError;
+use crate::fields;
 use crate::link::Batch;
 use crate::references::References;
 use crate::scope::Scope;
@@ -19,7 +20,7 @@ use crate::scope::Scope;
 /// Has the methods of `cranelift_jit::JITModule`; the [crate's introduction](crate) lists where they differ.
 pub struct PackModule {
     pub(crate) isa: OwnedTargetIsa,
-    pub(crate) machine: &'static dyn Machine,
+    pub(crate) encoder: &'static dyn Encoder,
     pub(crate) scope: Scope,
     pub(crate) references: References,
     packs: Packs,
@@ -29,10 +30,10 @@ impl PackModule {
     /// Makes a module.
     ///
     /// # Panics
-    /// Where [`try_new`](Self::try_new) gives an error. With packs given by [`PackBuilder::packs`] and an isa that
-    /// this crate knows there is none.
+    /// Where [`try_new`](Self::try_new) gives an error. With packs given by [`PackModuleBuilder::packs`] and an isa
+    /// that this crate knows there is none.
     #[must_use]
-    pub fn new(builder: PackBuilder) -> Self {
+    pub fn new(builder: PackModuleBuilder) -> Self {
         match Self::try_new(builder) {
             Ok(module) => module,
             Err(error) => panic!("cannot make a PackModule (try_new gives this as an error): {error}"),
@@ -44,15 +45,15 @@ impl PackModule {
     /// # Errors
     /// [`BuildError::Target`] for an instruction set that this crate cannot link, [`BuildError::Open`] when the machine
     /// gives no executable memory.
-    pub fn try_new(builder: PackBuilder) -> Result<Self, BuildError> {
-        let machine = arch::machine(builder.isa.triple())?;
+    pub fn try_new(builder: PackModuleBuilder) -> Result<Self, BuildError> {
+        let encoder = fields::encoder(builder.isa.triple())?;
         let packs = match builder.packs {
             Some(packs) => packs,
             None => Packs::new()?,
         };
         Ok(Self {
             isa: builder.isa,
-            machine,
+            encoder,
             scope: Scope::new(builder.symbols, builder.libcall_names),
             references: References::default(),
             packs,
@@ -74,7 +75,7 @@ impl PackModule {
     /// [`ModuleError::Allocation`](cranelift_module::ModuleError::Allocation) when the packs are full. Nothing is
     /// finalized then; everything stays defined, so define what was missing, or free what was wrong, and call again.
     pub fn finalize_definitions(&mut self) -> ModuleResult<()> {
-        let mut batch = Batch::new(self.machine, &self.packs, &self.scope);
+        let mut batch = Batch::new(self.encoder, &self.packs, &self.scope);
         batch.place()?;
         batch.write()?;
         batch.go_live()?.enter(&mut self.scope);
@@ -120,7 +121,9 @@ impl PackModule {
         let address = Target::of(name).and_then(|target| self.scope.address(target));
         match address {
             Some(address) => ptr::with_exposed_provenance(address as usize),
-            None => panic!("symbol {name} has no address: define and finalize it, or name it by PackBuilder::symbol"),
+            None => {
+                panic!("symbol {name} has no address: define and finalize it, or name it by PackModuleBuilder::symbol")
+            }
         }
     }
 

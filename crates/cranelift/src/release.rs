@@ -12,9 +12,10 @@ use crate::module::PackModule;
 impl PackModule {
     /// Frees a function, finalized or not. It can be defined again under the same id.
     ///
-    /// The code is retired: its bytes become traps, and its place free, at a [`reclaim`](palimpsest_text::Packs::reclaim)
-    /// after every thread that was pinned has left. Threads that run the module's code while others free it must
-    /// therefore be pinned (see [`Packs::participant`](palimpsest_text::Packs::participant)).
+    /// The code is retired: its bytes become traps, and its place free, at a
+    /// [`reclaim`](palimpsest_text::Packs::reclaim) after every thread that was pinned has left. Threads that run the
+    /// module's code while others free it must therefore be pinned (see
+    /// [`Packs::participant`](palimpsest_text::Packs::participant)).
     ///
     /// References are those of relocations in this module, counting definitions that are not finalized yet. Addresses
     /// that were handed out, to other modules or as numbers, are not seen.

@@ -1,4 +1,5 @@
-//! A static library for targets in C that AFL++ keeps in one process: one function that puts the process back after each run.
+//! A static library for targets in C that AFL++ keeps in one process: one function that puts the process back after
+//! each run.
 //!
 //! ```c
 //! static void run(unsigned long number, void *unused) {
@@ -19,13 +20,14 @@ use std::ffi::{c_int, c_ulong, c_void};
 use palimpsest_fork::arena::{Arena, Backing};
 use palimpsest_fork::snapshot::{Options, Round, Scope, SignalMask, abandon, take_and_enter};
 
-/// Not the target's heap: what this library leaves there would change where the target's own blocks lie, and with that, what it covers (SQLite compares the
-/// addresses of blocks).
+/// Not the target's heap: what this library leaves there would change where the target's own blocks lie, and with that,
+/// what it covers (SQLite compares the addresses of blocks).
 #[global_allocator]
 static HEAP: Arena = Arena::with_backing(Backing::Anonymous);
 
-/// Takes a snapshot of the process, and calls `round` with the numbers from 0 for ever, each time in the state of the snapshot: memory,
-/// statics, stack and mappings. Returns only when it cannot go on: -1, after a line on standard error.
+/// Takes a snapshot of the process, and calls `round` with the numbers from 0 for ever, each time in the state of the
+/// snapshot: memory, statics, stack and mappings. Returns only when it cannot go on: -1, after a line on standard
+/// error.
 ///
 /// # Safety
 ///

@@ -46,7 +46,7 @@ struct palimpsest_arena_stats {
     size_t frozen;    /* bytes that are frozen */
     size_t anonymous; /* bytes that cannot be frozen without copying */
     size_t free;      /* bytes of free runs */
-    size_t chunks;    /* mappings, about */
+    size_t segments;  /* mappings, about */
     int refused;      /* errno with which the last memory file was refused, or 0 */
 };
 

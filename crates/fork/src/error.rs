@@ -1,12 +1,16 @@
 //! Why a process cannot be frozen, or a child cannot be had.
 
+use std::fmt;
+
 use palimpsest_sys::MapError;
-use palimpsest_sys::mapped_vec::Full;
-use palimpsest_sys::pagemap::PagemapError;
-use palimpsest_sys::seccomp::Verdict;
-use palimpsest_sys::vmas::VmasError;
-use palimpsest_sys::world::StopError;
+use palimpsest_sys::memory::vec::Full;
+use palimpsest_sys::pages::pagemap::PagemapError;
+use palimpsest_sys::pages::vmas::VmasError;
+use palimpsest_sys::seccomp::{FreezeCall, Verdict};
+use palimpsest_sys::threads::hold::StopError;
 use rustix::io::Errno;
+
+use crate::hazards::{RawAllocator, RingHold};
 
 /// Why nothing was frozen. The process is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -38,19 +42,26 @@ pub enum FreezeError {
     )]
     RawAllocator {
         /// What was found.
-        what: String,
+        what: RawAllocator,
     },
-    /// The kernel writes to pages that would be replaced.
+    /// The kernel may write to pages that would be replaced.
     #[error(
-        "io_uring descriptor {descriptor} has {buffers} registered buffers and {pending} requests under way, which hold on to old pages; freeze without them, or answer for it (Answer::IoUring)"
+        "io_uring {} {hold}: the kernel would go on with old pages; freeze without it, or answer for it (Answer::IoUring)",
+        Descriptor(*.descriptor)
     )]
     IoUring {
-        /// The descriptor.
-        descriptor: i32,
-        /// Registered buffers.
-        buffers: u64,
-        /// Requests that have no completion yet.
-        pending: u64,
+        /// The descriptor, if the ring has one.
+        descriptor: Option<i32>,
+        /// What it holds on to, as far as is known.
+        hold: RingHold,
+    },
+    /// The kernel may write to pages that would be replaced, for requests under way.
+    #[error(
+        "there is a context of Linux AIO ({context:#x}), whose requests under way would go to old pages; freeze before io_setup, or answer for it (Answer::LinuxAio)"
+    )]
+    LinuxAio {
+        /// The context.
+        context: usize,
     },
     /// `mlockall(MCL_FUTURE)` is in effect.
     #[error(
@@ -60,6 +71,14 @@ pub enum FreezeError {
     /// Memory files cannot be made.
     #[error("memfd_create is not possible here: {verdict:?}; allow it in the seccomp filter")]
     NoMemfd {
+        /// What became of a trial.
+        verdict: Verdict,
+    },
+    /// A seccomp filter kills a call that freezing makes.
+    #[error("{call} is not possible here: {verdict:?}; freeze before the seccomp filter is installed, or allow it")]
+    Filtered {
+        /// The call.
+        call: FreezeCall,
         /// What became of a trial.
         verdict: Verdict,
     },
@@ -85,11 +104,23 @@ pub enum FreezeError {
     #[error("cannot read {path}; is /proc mounted?")]
     NoProc {
         /// The file.
-        path: String,
+        path: &'static str,
         /// The operating system's reason.
         #[source]
-        source: std::io::Error,
+        source: Errno,
     },
+}
+
+/// A ring's descriptor, for a message.
+struct Descriptor(Option<i32>);
+
+impl fmt::Display for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(number) => write!(f, "descriptor {number}"),
+            None => f.write_str("ring"),
+        }
+    }
 }
 
 /// Why there is no child.

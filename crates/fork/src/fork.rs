@@ -2,29 +2,32 @@
 //!
 //! # The policy
 //!
-//! Memory that the parent writes to makes forks slower, and a repair takes time too. It is the ski-rental problem: what each fork takes above a clean one
-//! is debt, and when the debt exceeds the price of a repair, one is bought. So the time lost is at most about twice of what the best choice in
-//! hindsight would have lost.
+//! Memory that the parent writes to makes forks slower, and a repair takes time too. It is the ski-rental problem: what
+//! each fork takes above a clean one is debt, and when the debt exceeds the price of a repair, one is bought. So the
+//! time lost is at most about twice of what the best choice in hindsight would have lost.
 //!
-//! Forks are measured by the CPU time of the thread, since on a busy machine the clock on the wall tells of the neighbours. A clean fork is what a repair can
-//! reach: the quickest since the last repair, or the first one after it if that is slower, by half. Else what no repair can take away (`pthread_atfork` handlers,
-//! memory that is hot, noise) would be debt for ever.
+//! Forks are measured by the CPU time of the thread, since on a busy machine the clock on the wall tells of the
+//! neighbours. A clean fork is what a repair can reach: the quickest since the last repair, or the first one after it
+//! if that is slower, by half. Else what no repair can take away (`pthread_atfork` handlers, memory that is hot, noise)
+//! would be debt for ever.
 //!
-//! The price depends on how much was written, and finding that out takes time by itself. So when the debt exceeds the time of the last look, there is another one, which
-//! gives a quote; from then on the debt is compared with the quote. Right before the repair there is a look again, so that none is bought that has become dearer.
-//! Quotes are corrected by what the last repairs took indeed. A repair that gains nothing doubles the price of the next one.
+//! The price depends on how much was written, and finding that out takes time by itself. So when the debt exceeds the
+//! time of the last look, there is another one, which gives a quote; from then on the debt is compared with the quote.
+//! Right before the repair there is a look again, so that none is bought that has become dearer. Quotes are corrected
+//! by what the last repairs took indeed. A repair that gains nothing doubles the price of the next one.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use palimpsest_sys::last_errno;
 use rustix::process::Pid;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::engine::measure::last_errno;
-use crate::engine::registry::{self, Counters};
+use crate::engine::registry::{self, Counters, Shared};
 use crate::engine::repair::Repaired;
 use crate::engine::round::{Mode, SCALE};
 use crate::error::{ForkError, FreezeError};
+use crate::guard;
 use crate::hazards;
 use crate::options::{Chunk, Options, OtherThreads, Pages};
 use crate::process::{nanos, played};
@@ -38,24 +41,26 @@ pub enum Forked {
     Child,
 }
 
-/// The longest patience: how many times its price a repair must be worth after many that gained nothing. More would save next to nothing, and put off the
-/// repair that does gain something when a program becomes quiet.
+/// The longest patience: how many times its price a repair must be worth after many that gained nothing. More would
+/// save next to nothing, and put off the repair that does gain something when a program becomes quiet.
 const MOST_PATIENCE: u64 = 1 << 5;
 
-/// `fork(2)` through the C library, with its handlers (`pthread_atfork`). In a process that has frozen, it keeps account of what forks take, and
-/// repairs frozen memory when that pays.
+/// `fork(2)` through the C library, with its handlers (`pthread_atfork`). In a process that has frozen, it keeps
+/// account of what forks take, and repairs frozen memory when that pays.
 ///
 /// # Safety
 ///
-/// 1. As for `fork`: in the child of a process with several threads, nothing may be called that is not async-signal-safe.
+/// 1. As for `fork`: in the child of a process with several threads, nothing may be called that is not
+///    async-signal-safe.
 /// 2. The contract of [`freeze`](crate::freeze) holds, if this process or one that it was forked from has frozen.
 ///
 /// # Errors
 ///
 /// [`ForkError`] with the kernel's answer.
 pub unsafe fn fork() -> Result<Forked, ForkError> {
-    let counters = registry::shared().filter(|shared| shared.has_frozen()).map(|shared| &shared.counters);
-    if counters.is_some_and(is_due) {
+    let shared = registry::shared().filter(|shared| shared.has_frozen());
+    let counters = shared.map(|shared| &shared.counters);
+    if counters.is_some_and(is_due) || shared.is_some_and(Shared::has_erased) {
         // SAFETY: 1. is (2).
         let outcome = unsafe { repair() };
         if let Err(error) = outcome {
@@ -77,6 +82,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
             let _ = hazards::borrowed::owner();
             // The debt was the parent's; Relaxed: one thread.
             counters.inspect(|counters| counters.debt.store(0, Ordering::Relaxed));
+            guard::forget_erased();
             Ok(Forked::Child)
         }
         _ => Err(ForkError(last_errno())),
@@ -119,14 +125,16 @@ fn account(counters: &Counters, taken: u64) {
         let patience = if gained { 1 } else { (patience * 2).min(MOST_PATIENCE) };
         counters.patience.store(patience, Ordering::Relaxed);
     }
-    // Of two, since after one outlier any repair would look like a gain; but the first fork after a repair is not one of them.
+    // Of two, since after one outlier any repair would look like a gain; but the first fork after a repair is not one
+    // of them.
     let previous = counters.last.swap(if before == 0 { taken } else { 0 }, Ordering::Relaxed);
     counters.typical.store(if previous == 0 { taken } else { taken.min(previous) }, Ordering::Relaxed);
     counters.clean.store(clean, Ordering::Relaxed);
     counters.debt.fetch_add(taken - clean, Ordering::Relaxed);
 }
 
-/// Looks at what was written to frozen memory, and makes it cheap again if the debt exceeds what that is expected to take. Called by [`fork`](crate::fork) when it may pay.
+/// Looks at what was written to frozen memory, and makes it cheap again if the debt exceeds what that is expected to
+/// take. Called by [`fork`](crate::fork) when it may pay.
 ///
 /// # Safety
 ///
@@ -149,7 +157,8 @@ pub(crate) unsafe fn repair() -> Result<Repaired, FreezeError> {
         .chunk(Chunk::Bytes(counters.chunk.load(Ordering::Relaxed)))
         .other_threads(if may_stop { OtherThreads::Stop } else { OtherThreads::Refuse })
         .answers(counters.answers.load(Ordering::Relaxed));
-    let most = debt / patience;
+    // What was erased is to go, whatever that takes.
+    let most = if shared.has_erased() { u64::MAX } else { debt / patience };
     let outcome = hazards::check(&options).and_then(|()| {
         played(&options, Mode::FreezeWithin(most), |_, done| {
             (done.repaired, done.quote, nanos(done.looked), nanos(done.taken.saturating_sub(done.looked)))
@@ -259,7 +268,8 @@ mod tests {
         assert_eq!(counters.patience.load(Ordering::Relaxed), 1, "worth it");
     }
 
-    /// Forks of `take(n)` for the n-th since the last repair, repaired whenever that is due: how many repairs there were.
+    /// Forks of `take(n)` for the n-th since the last repair, repaired whenever that is due: how many repairs there
+    /// were.
     fn repairs(forks: usize, price: u64, take: impl Fn(usize) -> u64) -> usize {
         let counters = Counters::default();
         counters.look.store(price, Ordering::Relaxed);
@@ -290,8 +300,9 @@ mod tests {
         assert!((3_000..=3_400).contains(&written), "{written} repairs");
     }
 
-    /// The ski-rental bound, in nanoseconds that are made up: whatever forks take, repairs cost no more than what the forks before them took above a clean one. So forks
-    /// and repairs together lose at most twice of what forks without any repair would.
+    /// The ski-rental bound, in nanoseconds that are made up: whatever forks take, repairs cost no more than what the
+    /// forks before them took above a clean one. So forks and repairs together lose at most twice of what forks without
+    /// any repair would.
     #[test]
     fn repairs_never_cost_more_than_what_dear_forks_have_lost() {
         const CLEAN: u64 = 50;

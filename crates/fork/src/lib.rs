@@ -6,16 +6,35 @@
 //! | [`fork()`], [`status`] | forking with an account of what it costs, and repairs when they pay |
 //! | [`arena`] | an allocator whose memory is made for this |
 //! | [`snapshot`] | taking a process's state, and going back to it |
-//! | [`forkserver`] | targets for AFL++ and for fuzzers of one's own that fork frozen or reset |
 //! | [`guard`] | what a frozen process's memory calls must become |
+//!
+//! ```no_run
+//! use palimpsest_fork::{Forked, Options, fork, freeze};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let table = vec![7_u8; 1 << 30];
+//! // SAFETY: 1. nobody discards or moves what is frozen: the C library's allocator counts on no zeros. 2. There is no
+//! // I/O under way. 3. This program has one thread, and nobody shares its memory. 4. Nor later.
+//! unsafe { freeze(&Options::new()) }?;
+//! // SAFETY: 1. this program has one thread. 2. As above.
+//! match unsafe { fork() }? {
+//!     Forked::Child => std::process::exit(i32::from(table[0] != 7)),
+//!     Forked::Parent(child) => println!("{child:?} has the gibibyte, and the kernel copied no page table for it"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod arena;
 mod engine;
 mod error;
 mod fork;
-pub mod forkserver;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod guard;
 mod hazards;
+mod lock;
 mod options;
 mod process;
 mod report;
@@ -23,6 +42,13 @@ pub mod snapshot;
 
 pub use error::{ForkError, FreezeError};
 pub use fork::{Forked, Status, fork, frozen_bytes, status};
+pub use guard::forget;
+pub use hazards::{RawAllocator, RingHold};
 pub use options::{Answer, Chunk, Measure, Options, OtherThreads, Pages};
 pub use process::{freeze, survey};
 pub use report::{FrozenRange, Report, Skip, SkippedRange, Verdict};
+
+/// The examples of the book.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/src/snapshot.md")]
+struct Book;

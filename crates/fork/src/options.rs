@@ -1,6 +1,7 @@
 //! What a freeze may do.
 
-/// How long the pieces are that fork by themselves: memory that is written to makes its whole chunk cost like unfrozen memory at each fork.
+/// How long the pieces are that fork by themselves: memory that is written to makes its whole chunk cost like unfrozen
+/// memory at each fork.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Chunk {
     /// About a 32nd of what is frozen, as a power of two of at least 2 MiB.
@@ -16,7 +17,8 @@ pub enum Pages {
     /// Pages of the base size.
     #[default]
     Base,
-    /// Huge pages where a piece of 2 MiB is mostly populated (`MADV_COLLAPSE`, Linux 6.1); where the kernel refuses, base pages.
+    /// Huge pages where a piece of 2 MiB is mostly populated (`MADV_COLLAPSE`, Linux 6.1); where the kernel refuses,
+    /// base pages.
     Collapse,
 }
 
@@ -34,19 +36,25 @@ pub enum OtherThreads {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Answer {
-    /// A runtime was found that manages its memory by system calls of its own, which nothing can interpose (Go, musl, static programs). The caller knows
-    /// that it gives none of its memory back by discarding it.
+    /// A runtime was found that manages its memory by system calls of its own, which nothing can interpose (Go, musl,
+    /// static programs). The caller knows that it gives none of its memory back by discarding it.
     RawAllocator,
-    /// An io_uring has registered buffers or requests under way. The caller knows that they are not in memory that will be frozen.
+    /// There is an io_uring that is not known to be harmless. The caller knows that whatever it holds on to (buffers,
+    /// queues, requests under way) is not in memory that will be frozen.
     IoUring,
-    /// All future mappings are to be locked (`mlockall`). The caller accepts that freezing gains nothing and memory is held twice.
+    /// All future mappings are to be locked (`mlockall`). The caller accepts that freezing gains nothing and memory is
+    /// held twice.
     LockedMemory,
+    /// There is a context of Linux AIO. The caller knows that none of its requests is under way, or that their buffers
+    /// are not in memory that will be frozen.
+    LinuxAio,
 }
 
 /// Whether forks are timed before and after.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Measure {
-    /// A few children are forked that end at once. Nobody sees them: they have no exit signal, and `waitpid(-1, …)` does not find them.
+    /// A few children are forked that end at once. Nobody sees them: they have no exit signal, and `waitpid(-1, …)`
+    /// does not find them.
     #[default]
     Forks,
     /// Nothing is measured, and the report has no verdict.

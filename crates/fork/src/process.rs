@@ -3,14 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use palimpsest_sys::world::World;
+use palimpsest_sys::threads::child::shortest_fork;
+use palimpsest_sys::threads::hold::World;
+use palimpsest_sys::threads::own::Blocked;
 
 use crate::engine::guards::open_pages;
-use crate::engine::measure::shortest_fork;
-use crate::engine::own::find_rseq;
+use crate::engine::own::{find_rseq, note_home};
 use crate::engine::registry::{self, Locked};
 use crate::engine::round::{Done, Mode, SCALE};
-use crate::engine::signals::Blocked;
 use crate::error::FreezeError;
 use crate::hazards;
 use crate::options::{Measure, Options, OtherThreads, Pages};
@@ -19,22 +19,24 @@ use crate::report::{FrozenRange, Report, SkippedRange, Verdict};
 /// Forks that are timed, of which the shortest counts.
 const TRIALS: usize = 5;
 
-/// Replaces the private memory of this process by private mappings of sealed files with the same bytes, so that a fork need not copy its page
-/// tables. A second freeze freezes what is new, and makes cheap again what was written to since.
+/// Replaces the private memory of this process by private mappings of sealed files with the same bytes, so that a fork
+/// need not copy its page tables. A second freeze freezes what is new, and makes cheap again what was written to since.
 ///
-/// Takes about a millisecond for each 2 MiB and as much extra memory as one such piece. Children inherit frozen memory and may freeze
-/// for themselves.
+/// Takes about a millisecond for each 2 MiB and as much extra memory as one such piece. Children inherit frozen memory
+/// and may freeze for themselves.
 ///
-/// If it ends early, for lack of descriptors or mappings, [`Report::stopped`] says so: what is frozen until then is right, and the rest as it was.
+/// If it ends early, for lack of descriptors or mappings, [`Report::stopped`] says so: what is frozen until then is
+/// right, and the rest as it was.
 ///
 /// # Safety
 ///
-/// 1. From now on nobody discards frozen memory (`MADV_DONTNEED`, `MADV_FREE`), nor resizes or moves it (`mremap`), nor has it wiped or guarded by `madvise`,
-///    but through [`guard`](crate::guard), or in ways that do not count on zeros afterwards: the bytes of the freeze would come back.
-/// 2. Nothing in the kernel or a device holds on to pages of this process's private memory: no direct or asynchronous I/O is under way, no buffer is
-///    registered (io_uring is looked for; RDMA, AF_XDP and VFIO are not).
-/// 3. No process shares this one's address space (`vfork`, `CLONE_VM` without `CLONE_THREAD`), and nobody writes to its memory from outside (a debugger,
-///    `process_vm_writev`) during the call.
+/// 1. From now on nobody discards frozen memory (`MADV_DONTNEED`, `MADV_FREE`), nor resizes or moves it (`mremap`), nor
+///    has it wiped or guarded by `madvise`, but through [`guard`](crate::guard), or in ways that do not count on zeros
+///    afterwards: the bytes of the freeze would come back.
+/// 2. Nothing in the kernel or a device holds on to pages of this process's private memory: no direct or asynchronous
+///    I/O is under way, no buffer is registered (io_uring is looked for; RDMA, AF_XDP and VFIO are not).
+/// 3. No process shares this one's address space (`vfork`, `CLONE_VM` without `CLONE_THREAD`), and nobody writes to its
+///    memory from outside (a debugger, `process_vm_writev`) during the call.
 /// 4. The first three hold as well for [`fork`](crate::fork) from now on, which repairs frozen memory now and then.
 ///
 /// # Errors
@@ -42,13 +44,14 @@ const TRIALS: usize = 5;
 /// See [`FreezeError`]; the process is as it was.
 pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
     hazards::check(options)?;
-    let before = measure(options);
+    let (before, unmeasured) = measure(options);
     let (mut report, looked) =
         played(options, Mode::Freeze, |tables, done| (told(tables, Mode::Freeze, done), nanos(done.looked)))?;
     report.notes.extend(lost_names(&report));
     report.notes.extend(let_core_dumps_have_files());
     report.fork_before = before;
-    report.fork_after = measure(options);
+    report.fork_after = measure(options).0;
+    report.notes.extend(unmeasured);
     report.judge();
     if let Some(shared) = registry::shared() {
         let clean = report.fork_after.map_or(0, nanos);
@@ -79,9 +82,10 @@ pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
 /// As [`freeze`].
 pub fn survey(options: &Options) -> Result<Report, FreezeError> {
     hazards::check(options)?;
-    let before = measure(options);
+    let (before, unmeasured) = measure(options);
     let mut report = played(options, Mode::Survey, |tables, done| told(tables, Mode::Survey, done))?;
     report.fork_before = before;
+    report.notes.extend(unmeasured);
     Ok(report)
 }
 
@@ -93,11 +97,10 @@ pub(crate) fn played<T>(
 ) -> Result<T, FreezeError> {
     let (pagemap, guards) = open_pages()?;
     let headroom = hazards::headroom();
-    let shared = registry::known()?;
     let mut locked = registry::lock()?.ok_or(FreezeError::Busy)?;
     find_rseq();
     if mode != Mode::Survey {
-        shared.maps.prepare();
+        note_home();
     }
     let world = match (mode, options.other_threads) {
         (Mode::Freeze | Mode::FreezeWithin(_), OtherThreads::Stop) => Some(World::prepare()?),
@@ -107,8 +110,9 @@ pub(crate) fn played<T>(
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         locked.exclude(world.as_ref(), stopped.as_ref())?;
-        // SAFETY: 1. other threads are held, or were found to be absent, and one that was started by another since would be the caller's
-        // breach, who is busy here; the rest is the caller's contract for a freeze. A survey changes nothing.
+        // SAFETY: 1. other threads are held, or were found to be absent, and one that was started by another since
+        // would be the caller's breach, who is busy here; the rest is the caller's contract for a freeze. A survey
+        // changes nothing.
         unsafe { locked.play(mode, options, (&pagemap, &guards), headroom, &blocked) }?
     };
     Ok(tell(&locked, &done))
@@ -143,11 +147,14 @@ fn told(state: &Locked, mode: Mode, done: &Done) -> Report {
     }
 }
 
-fn measure(options: &Options) -> Option<Duration> {
+/// How long a fork takes, or a note why that is not known.
+fn measure(options: &Options) -> (Option<Duration>, Option<String>) {
     match options.measure {
-        // A process that cannot fork has no time to report.
-        Measure::Forks => shortest_fork(TRIALS).ok(),
-        Measure::Nothing => None,
+        Measure::Forks => match shortest_fork(TRIALS) {
+            Ok(shortest) => (Some(shortest), None),
+            Err(reason) => (None, Some(format!("forks were not timed: {reason}"))),
+        },
+        Measure::Nothing => (None, None),
     }
 }
 
@@ -171,8 +178,8 @@ fn lost_names(report: &Report) -> Option<String> {
     (count > 0).then(|| format!("{count} ranges had names (PR_SET_VMA_ANON_NAME), which frozen memory cannot have"))
 }
 
-/// Has private mappings of files dumped (`core(5)`, bit 2): frozen memory is such. Says so if that changed something. Who has no anonymous private memory
-/// dumped (bit 0) wants none of this either.
+/// Has private mappings of files dumped (`core(5)`, bit 2): frozen memory is such. Says so if that changed something.
+/// Who has no anonymous private memory dumped (bit 0) wants none of this either.
 fn let_core_dumps_have_files() -> Option<String> {
     const PATH: &str = "/proc/self/coredump_filter";
     const PRIVATE_ANONYMOUS: u64 = 1;

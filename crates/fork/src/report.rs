@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-use palimpsest_sys::pagemap::ScanWay;
+use palimpsest_sys::pages::pagemap::ScanWay;
 
 /// Why memory is not frozen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -49,7 +49,8 @@ pub enum Skip {
     Executable,
     /// It cannot be read.
     Inaccessible,
-    /// The running thread's own: its stack, its thread-local storage (to which the kernel writes too), and this library's tables.
+    /// The running thread's own: its stack, its thread-local storage (to which the kernel writes too), and this
+    /// library's tables.
     InUse,
     /// It was written to after each of the last freezes, so that freezing it does not pay for now.
     Hot,

@@ -18,7 +18,7 @@ fn the_header_has_the_layout_of_the_structure() {
     let (source, program) = (dir.join("arena_header.c"), dir.join("arena_header"));
     let code = "#include <palimpsest_arena.h>\n#include <stdio.h>\n\
         #define AT(field) printf(\"%zu \", offsetof(struct palimpsest_arena_stats, field))\n\
-        int main(void) { AT(size); AT(blocks); AT(bytes); AT(shared); AT(frozen); AT(anonymous); AT(free); AT(chunks); AT(refused);\n\
+        int main(void) { AT(size); AT(blocks); AT(bytes); AT(shared); AT(frozen); AT(anonymous); AT(free); AT(segments); AT(refused);\n\
         printf(\"%zu\", sizeof(struct palimpsest_arena_stats)); return 0; }\n";
     std::fs::write(&source, code).expect("the temporary directory is writable");
     let flags = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-I", HEADER];
@@ -37,7 +37,7 @@ fn the_header_has_the_layout_of_the_structure() {
         offset_of!(capi::Stats, frozen),
         offset_of!(capi::Stats, anonymous),
         offset_of!(capi::Stats, free),
-        offset_of!(capi::Stats, chunks),
+        offset_of!(capi::Stats, segments),
         offset_of!(capi::Stats, refused),
         size_of::<capi::Stats>(),
     ];
@@ -71,7 +71,7 @@ fn the_functions_follow_the_c_library() {
         frozen: 0,
         anonymous: 0,
         free: 0,
-        chunks: 0,
+        segments: 0,
         refused: -1,
     };
     // SAFETY: as long as it says.

@@ -1,4 +1,5 @@
-//! Random programs of allocations, frees, resizes, freezes and forks: every block keeps its own bytes, in every process.
+//! Random programs of allocations, frees, resizes, freezes and forks: every block keeps its own bytes, in every
+//! process.
 
 mod arena_support;
 
@@ -197,7 +198,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Twice as many threads as a class has bins, so that at a fork some other thread is likely to hold the lock that the child needs.
+/// Twice as many threads as a class has bins, so that at a fork some other thread is likely to hold the lock that the
+/// child needs.
 #[test]
 fn a_child_waits_for_no_lock_of_a_thread_that_it_does_not_have() {
     static ARENA: Arena = Arena::new();

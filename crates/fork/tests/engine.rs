@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{Memory, freeze, in_child, page, play, status_kb};
+use common::{Memory, freeze, in_child, in_files, page, play, status_kb};
 use palimpsest_fork::{Chunk, Options};
-use palimpsest_sys::vmas::{Detail, Vmas};
+use palimpsest_sys::pages::vmas::{Detail, Vmas};
 
 const MIB: usize = 1 << 20;
 
@@ -67,24 +67,14 @@ fn holes_stay_holes() {
     });
 }
 
-/// What the files take that show `memory`, in kB. The rest of the process has others, which hold as much as the C library and the kernel's huge pages
-/// have made of its heap.
+/// What the files take that show `memory`, in kB. The rest of the process has others, which hold as much as the C
+/// library and the kernel's huge pages have made of its heap.
 fn file_kib(memory: &Memory) -> u64 {
-    use std::os::unix::fs::MetadataExt;
     let mut vmas = Vmas::with_capacity(10_000).expect("memory");
     vmas.read(Detail::Places).expect("/proc");
     let addresses = memory.at(0).addr()..memory.at(memory.len - 1).addr();
     let inodes: Vec<u64> = vmas.iter().filter(|vma| addresses.contains(&vma.start)).map(|vma| vma.inode).collect();
-    let files = std::fs::read_dir("/proc/self/fd").expect("/proc").filter_map(Result::ok);
-    files
-        .filter(|entry| {
-            std::fs::read_link(entry.path())
-                .is_ok_and(|target| target.as_os_str() == palimpsest_sys::extent::EXTENT_NAME)
-        })
-        .filter_map(|entry| std::fs::metadata(entry.path()).ok())
-        .filter(|file| inodes.contains(&file.ino()))
-        .map(|file| file.blocks() / 2)
-        .sum()
+    in_files(|inode| inodes.contains(&inode)) as u64 >> 10
 }
 
 #[test]
@@ -107,7 +97,7 @@ fn a_second_freeze_takes_what_is_new() {
 
 /// Bytes of memory that are this process's own pages.
 fn anonymous(memory: &Memory) -> usize {
-    use palimpsest_sys::vmas::{Detail, Vmas};
+    use palimpsest_sys::pages::vmas::{Detail, Vmas};
     let mut vmas = Vmas::with_capacity(10_000).expect("memory");
     vmas.read(Detail::Figures).expect("/proc");
     vmas.iter().filter(|vma| memory.range().contains(&vma.start)).map(|vma| vma.anonymous).sum()

@@ -1,5 +1,6 @@
-//! Prints what forks take, for a look at a machine: `cargo test --release -p palimpsest-fork --test engine_times -- --ignored --nocapture`.
-//! Nothing is asserted of times.
+//! Prints what forks take, for a look at a machine:
+//! `cargo test --release -p palimpsest-fork --test engine_times -- --ignored --nocapture`. Nothing is asserted of
+//! times.
 
 mod common;
 
@@ -10,7 +11,8 @@ use palimpsest_fork::{Options, Pages};
 
 const MIB: usize = 1 << 20;
 
-/// The shortest and the median fork by the library of `count`, each child ending at once, with `before` called before each.
+/// The shortest and the median fork by the library of `count`, each child ending at once, with `before` called before
+/// each.
 fn forks(count: usize, mut before: impl FnMut(usize)) -> (Duration, Duration) {
     let mut times: Vec<_> = (0..count)
         .map(|index| {

@@ -1,4 +1,5 @@
-//! What makes a process unfit to be frozen, and what goes wrong half-way: rows 5, 9, 12-15 and 20 of the list of hazards, limits, and failures.
+//! What makes a process unfit to be frozen, and what goes wrong half-way: rows 9, 12-15 and 20 of the list of hazards,
+//! limits, and failures.
 
 mod common;
 
@@ -14,31 +15,6 @@ const MIB: usize = 1 << 20;
 fn try_freeze(options: &Options) -> Result<palimpsest_fork::Report, FreezeError> {
     // SAFETY: the scenario is alone in its process.
     unsafe { freeze_process(options) }
-}
-
-#[test]
-fn h05_registered_buffers_are_refused() {
-    play("h05_registered_buffers_are_refused", || {
-        let mut parameters = [0_u32; 30];
-        // SAFETY: the kernel fills a structure of 120 bytes.
-        let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) };
-        if ring < 0 {
-            skip("the kernel has no io_uring for this user");
-        }
-        freeze(&Options::new().measure(Measure::Nothing));
-        let memory = Memory::apart(page());
-        memory.set(0, 1);
-        let vector = libc::iovec { iov_base: memory.at(0), iov_len: page() };
-        // IORING_REGISTER_BUFFERS
-        // SAFETY: one valid vector over the scenario's own memory.
-        let registered = unsafe { libc::syscall(libc::SYS_io_uring_register, ring, 0, &raw const vector, 1) };
-        if registered != 0 {
-            skip("buffers cannot be registered (RLIMIT_MEMLOCK)");
-        }
-        let error = try_freeze(&Options::new()).expect_err("a registered buffer");
-        assert!(matches!(error, FreezeError::IoUring { buffers: 1, .. }), "{error}");
-        try_freeze(&Options::new().answer_for(Answer::IoUring)).expect("answered for");
-    });
 }
 
 #[test]
@@ -150,7 +126,7 @@ fn h12_core_dumps_have_frozen_memory() {
 #[test]
 fn h13_frozen_memory_is_not_accounted_twice() {
     play("h13_frozen_memory_is_not_accounted_twice", || {
-        use palimpsest_sys::proc::maps::Maps;
+        use palimpsest_sys::pages::maps::Maps;
         let memory = Memory::apart(64 * MIB);
         memory.fill(0..memory.len, 1);
         freeze(&Options::new());
@@ -299,7 +275,8 @@ fn forbid(number: i64, errno: i32) {
 /// Has a system call fail from now on if its argument has none of these bits.
 fn forbid_if_clear(number: i64, argument: u32, bits: u32, errno: i32) {
     let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    // `struct seccomp_data`: the number, the architecture, the instruction pointer, and then the arguments, little-endian.
+    // `struct seccomp_data`: the number, the architecture, the instruction pointer, and then the arguments,
+    // little-endian.
     let place = 16 + 8 * argument;
     let mut program = [
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
@@ -326,6 +303,47 @@ fn a_filter_that_forbids_memory_files_is_told() {
 }
 
 #[test]
+fn children_in_another_pid_namespace_can_still_be_made() {
+    play("children_in_another_pid_namespace_can_still_be_made", || {
+        // SAFETY: takes a number.
+        if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
+            skip(&format!("no pid namespace can be made: {}", std::io::Error::last_os_error()));
+        }
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        // A child that times forks would be the first of the namespace, which would end with it.
+        let report = freeze(&Options::new());
+        assert_eq!((report.fork_before, report.fork_after), (None, None));
+        assert!(report.notes.iter().any(|note| note.contains("CLONE_NEWPID")), "{report}");
+        assert!(memory.is_frozen());
+        let first = || i32::from(std::process::id() != 1 || !memory.holds(0..memory.len, 1));
+        assert_eq!(in_child(first), 0);
+    });
+}
+
+#[test]
+fn a_filter_in_another_pid_namespace_is_refused() {
+    play("a_filter_in_another_pid_namespace_is_refused", || {
+        // SAFETY: takes a number.
+        if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
+            skip(&format!("no pid namespace can be made: {}", std::io::Error::last_os_error()));
+        }
+        common::filter(libc::SYS_get_mempolicy, libc::SECCOMP_RET_KILL_PROCESS);
+        // What the filter kills could only be tried in a child.
+        let error = try_freeze(&Options::new()).expect_err("nothing can be tried");
+        assert!(matches!(error, FreezeError::NoMemfd { .. }), "{error}");
+        // SAFETY: one thread.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "{}", std::io::Error::last_os_error());
+        if child == 0 {
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(std::process::id() != 1)) };
+        }
+        assert_eq!(wait(child), 0);
+    });
+}
+
+#[test]
 fn a_kernel_without_the_new_calls_is_served() {
     play("a_kernel_without_the_new_calls_is_served", || {
         // PAGEMAP_SCAN and PROCMAP_QUERY are ioctls.
@@ -333,7 +351,7 @@ fn a_kernel_without_the_new_calls_is_served() {
         let memory = Memory::apart(16 * MIB);
         memory.fill(0..5 * MIB, 1);
         let report = freeze(&Options::new());
-        assert_eq!(report.way, palimpsest_sys::pagemap::ScanWay::Entries);
+        assert_eq!(report.way, palimpsest_sys::pages::pagemap::ScanWay::Entries);
         assert!(memory.holds(0..5 * MIB, 1) && memory.is_zero(5 * MIB..memory.len));
         let start = memory.at(MIB).addr();
         // SAFETY: the scenario's own memory.
@@ -405,10 +423,10 @@ fn h01_the_c_librarys_own_trimming_leaves_zeros() {
         });
         let block = told.recv().expect("told");
         freeze(&Options::new().other_threads(OtherThreads::Stop));
-        let maps = palimpsest_sys::proc::maps::Maps::read().expect("/proc");
+        let maps = palimpsest_sys::pages::maps::Maps::read().expect("/proc");
         let name = maps.at(block).and_then(|entry| entry.path.clone());
         assert!(
-            name.is_some_and(|name| name.as_os_str() == palimpsest_sys::extent::EXTENT_NAME),
+            name.is_some_and(|name| name.as_os_str() == palimpsest_sys::memory::extent::EXTENT_NAME),
             "the arena is frozen"
         );
         ask.send(()).expect("waiting");

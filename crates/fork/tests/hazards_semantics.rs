@@ -72,7 +72,8 @@ fn h01_discarded_memory_is_zero() {
 #[test]
 fn h01_many_small_discards_do_not_use_up_the_mappings() {
     play("h01_many_small_discards_do_not_use_up_the_mappings", || {
-        // Less by the environment, but enough to exceed the limit: without PROCMAP_QUERY (Linux 6.11) each discard has the list of mappings read.
+        // Less by the environment, but enough to exceed the limit: without PROCMAP_QUERY (Linux 6.11) each discard has
+        // the list of mappings read.
         let mib = std::env::var("PALIMPSEST_DISCARDED_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(64);
         let memory = frozen(mib * MIB);
         let discards = memory.len / (2 * page());
@@ -171,7 +172,7 @@ fn h03b_several_mappings_move_as_one() {
 #[test]
 fn h07_flags_are_restored_or_the_mapping_is_skipped() {
     play("h07_flags_are_restored_or_the_mapping_is_skipped", || {
-        use palimpsest_sys::vmas::{Detail, VmaFlags, Vmas};
+        use palimpsest_sys::pages::vmas::{Detail, VmaFlags, Vmas};
         let memory: Vec<_> = (0..5).map(|_| Memory::apart(4 * MIB)).collect();
         let advise = |index: usize, advice| {
             // SAFETY: the scenario's own memory.
@@ -361,11 +362,11 @@ fn advice_given_after_the_freeze_outlives_replacements() {
         madvise(&secret, 0, page(), libc::MADV_DONTDUMP).expect("allowed");
         madvise(&secret, 0, page(), libc::MADV_DONTNEED).expect("allowed");
         let is_dumped = |offset: usize| {
-            let mut vmas = palimpsest_sys::vmas::Vmas::with_capacity(10_000).expect("memory");
-            vmas.read(palimpsest_sys::vmas::Detail::Figures).expect("/proc");
+            let mut vmas = palimpsest_sys::pages::vmas::Vmas::with_capacity(10_000).expect("memory");
+            vmas.read(palimpsest_sys::pages::vmas::Detail::Figures).expect("/proc");
             let at = secret.at(offset).addr();
             let vma = vmas.iter().find(|vma| vma.range().contains(&at)).expect("mapped");
-            !vma.flags.intersects(palimpsest_sys::vmas::VmaFlags::DONT_DUMP)
+            !vma.flags.intersects(palimpsest_sys::pages::vmas::VmaFlags::DONT_DUMP)
         };
         assert!(!is_dumped(0) && is_dumped(page()));
     });
@@ -387,7 +388,7 @@ fn inaccessible_memory_is_thawed_and_passed_over() {
         assert!(behind.is_frozen(), "what comes later is not held up");
         guard::thaw(memory.range()).expect("thawed");
         assert!(memory.is_anonymous());
-        let rights = palimpsest_sys::proc::maps::Maps::read().expect("/proc");
+        let rights = palimpsest_sys::pages::maps::Maps::read().expect("/proc");
         assert!(rights.at(memory.start.addr()).is_some_and(|entry| entry.permissions.to_string() == "---p"));
         protect(libc::PROT_READ | libc::PROT_WRITE);
         assert!(memory.holds(0..MIB, 2) && memory.holds(MIB..memory.len, 1));

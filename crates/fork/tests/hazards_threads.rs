@@ -1,4 +1,5 @@
-//! Processes with several threads: rows 4 and 18 of the list of hazards, and what the kernel writes to on a thread's behalf.
+//! Processes with several threads: rows 4 and 18 of the list of hazards, and what the kernel writes to on a thread's
+//! behalf.
 
 mod common;
 
@@ -34,7 +35,7 @@ fn h04_who_was_joined_is_no_other_thread() {
         // The kernel lists a thread for some time after it could be joined.
         for _ in 0..300 {
             std::thread::spawn(|| ()).join().expect("it ends");
-            assert_eq!(palimpsest_sys::world::count().expect("/proc is mounted"), 1);
+            assert_eq!(palimpsest_sys::threads::hold::count().expect("/proc is mounted"), 1);
         }
         std::thread::spawn(|| ()).join().expect("it ends");
         freeze(&Options::new());
@@ -210,6 +211,87 @@ fn a_thread_may_run_on_a_frozen_stack() {
     });
 }
 
+/// Sets the action of every signal that can have one.
+fn set_all_signals(action: usize) {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: resets, ignores, or calls an async-signal-safe handler.
+        unsafe { libc::signal(signal, action) };
+    }
+}
+
+/// A thread that runs, and stays.
+fn busy_thread() {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    std::thread::spawn(|| {
+        loop {
+            COUNT.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    while COUNT.load(Ordering::Relaxed) == 0 {
+        std::thread::yield_now();
+    }
+}
+
+fn stop() -> Options {
+    Options::new().other_threads(OtherThreads::Stop).measure(Measure::Nothing)
+}
+
+#[test]
+fn a_program_that_resets_its_signals_is_not_killed_by_a_freeze() {
+    play("a_program_that_resets_its_signals_is_not_killed_by_a_freeze", || {
+        busy_thread();
+        freeze(&stop());
+        set_all_signals(libc::SIG_DFL);
+        freeze(&stop());
+        // As daemons do.
+        // SAFETY: the child starts a thread, freezes and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            set_all_signals(libc::SIG_DFL);
+            busy_thread();
+            let status = i32::from(try_freeze(&stop()).is_err());
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(status) };
+        }
+        assert_eq!(common::wait(child), 0);
+    });
+}
+
+#[test]
+fn threads_that_ignore_all_signals_are_held_by_the_tracer() {
+    play("threads_that_ignore_all_signals_are_held_by_the_tracer", || {
+        busy_thread();
+        freeze(&stop());
+        set_all_signals(libc::SIG_IGN);
+        match try_freeze(&stop()) {
+            Ok(report) => assert_eq!(report.stopped, None),
+            // Where nobody may trace. Not that a thread is silent, which takes a second to be found.
+            Err(error) => {
+                let source = std::error::Error::source(&error).expect("the reason").to_string();
+                assert!(source.contains("no real-time signal is free"), "{source}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_handler_of_the_programs_gets_no_call_that_nobody_sent() {
+    play("a_handler_of_the_programs_gets_no_call_that_nobody_sent", || {
+        static CALLS: AtomicU64 = AtomicU64::new(0);
+        extern "C" fn count(_: i32) {
+            CALLS.fetch_add(1, Ordering::Relaxed);
+        }
+        busy_thread();
+        freeze(&stop());
+        for signal in (libc::SIGRTMIN() + 1..=libc::SIGRTMAX()).rev() {
+            // SAFETY: the handler is async-signal-safe.
+            unsafe { libc::signal(signal, count as extern "C" fn(i32) as usize) };
+            freeze(&stop());
+        }
+        assert_eq!(CALLS.load(Ordering::Relaxed), 0);
+    });
+}
+
 #[test]
 fn h18_a_futex_wakes_across_a_freeze() {
     play("h18_a_futex_wakes_across_a_freeze", || {
@@ -243,7 +325,8 @@ fn what_the_kernel_writes_to_is_never_frozen() {
         const DEEP: usize = MIB;
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let (told, ready) = std::sync::mpsc::channel();
-        // Its stack pointer is far from its thread-local storage, so that what is left out around the one does not hold the other.
+        // Its stack pointer is far from its thread-local storage, so that what is left out around the one does not hold
+        // the other.
         let deep = move || {
             let mut array = [7_u8; DEEP];
             // SAFETY: only tells the thread's identity.
@@ -256,10 +339,10 @@ fn what_the_kernel_writes_to_is_never_frozen() {
         let (pointer, array) = ready.recv().expect("told");
         let options = Options::new().other_threads(OtherThreads::Stop);
         freeze(&options);
-        let maps = palimpsest_sys::proc::maps::Maps::read().expect("/proc");
+        let maps = palimpsest_sys::pages::maps::Maps::read().expect("/proc");
         let is_frozen = |address: usize| {
             let entry = maps.at(address).expect("mapped");
-            entry.path.as_ref().is_some_and(|path| path.as_os_str() == palimpsest_sys::extent::EXTENT_NAME)
+            entry.path.as_ref().is_some_and(|path| path.as_os_str() == palimpsest_sys::memory::extent::EXTENT_NAME)
         };
         assert!(is_frozen(array + 3 * DEEP / 4), "the stack is one of the mappings that are frozen");
         assert!(!is_frozen(pointer));

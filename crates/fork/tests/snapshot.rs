@@ -2,10 +2,14 @@
 
 #[path = "snapshot/child.rs"]
 mod child;
+#[path = "snapshot/core_number.rs"]
+mod core_number;
 #[path = "snapshot/memory.rs"]
 mod memory;
 #[path = "snapshot/programs.rs"]
 mod programs;
+#[path = "snapshot/refusing.rs"]
+mod refusing;
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -17,6 +21,7 @@ use palimpsest_fork::snapshot::{
     Descriptors, Ended, Layout, Left, Options, OtherThreads, RestoreError, Restored, Scope, SignalMask, Snapshot,
     Sweep, TakeError, abandon, enter, take_and_enter,
 };
+use refusing::Refuses;
 
 fn ranges(all: impl Into<Vec<Range<usize>>>) -> Options {
     Options::new(Scope::Ranges(all.into()))
@@ -27,7 +32,8 @@ fn whole() -> Options {
 }
 
 fn take(options: &Options) -> Snapshot {
-    // SAFETY: 1. the scenario's process has one thread, and does no asynchronous I/O; 2. scenarios use no such calls on memory that they look at for zeros;
+    // SAFETY: 1. the scenario's process has one thread, and does no asynchronous I/O; 2. scenarios use no such calls on
+    // memory that they look at for zeros;
     // 3. they close only what they opened.
     unsafe { Snapshot::take(options) }.unwrap()
 }
@@ -195,7 +201,7 @@ fn mappings_come_back() {
             let restored = restore(&mut snapshot);
             assert!(restored.unmapped >= 5 * page() && restored.remade >= 2 * page(), "{restored:?}");
             assert_eq!((restored.protected, program_break()), (page(), before));
-            assert!(!palimpsest_sys::extent::is_mapped(range(new, 5)), "a mapping made since is still there");
+            assert!(!palimpsest_sys::memory::extent::is_mapped(range(new, 5)), "a mapping made since is still there");
             (0..8).for_each(|index| assert_eq!(read(kept.wrapping_add(index * page())), 3));
         }
     });
@@ -332,6 +338,30 @@ fn descriptors_come_back() {
 }
 
 #[test]
+fn descriptors_come_back_with_their_flag() {
+    play("descriptors_come_back_with_their_flag", || {
+        use std::os::fd::IntoRawFd;
+        let [kept, closed] = [(); 2].map(|()| std::fs::File::open("/dev/null").unwrap().into_raw_fd());
+        // SAFETY: the scenario's own descriptor.
+        assert_eq!(unsafe { libc::fcntl(kept, libc::F_SETFD, 0) }, 0);
+        let mut snapshot = take(&whole().descriptors(Descriptors::Restore));
+        for number in [kept, closed] {
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::close(number) }, 0);
+        }
+        assert_eq!(restore(&mut snapshot).reopened, 2);
+        // SAFETY: asks about numbers.
+        let flags = [kept, closed].map(|number| unsafe { libc::fcntl(number, libc::F_GETFD) });
+        assert_eq!(flags, [0, libc::FD_CLOEXEC], "the descriptor is handed to programs that the target starts, or not");
+    });
+}
+
+#[test]
+fn the_core_number_is_left_to_the_kernel() {
+    play("the_core_number_is_left_to_the_kernel", core_number::is_left_to_the_kernel);
+}
+
+#[test]
 fn exceptions_keep_what_is_written() {
     play("exceptions_keep_what_is_written", || {
         let memory = map(4);
@@ -397,6 +427,45 @@ fn refusals_say_why() {
     });
 }
 
+/// Takes a snapshot in a child whose kernel unmaps the memory and then refuses to map the file there. Gives the child's
+/// wait status: it exits with 0 if a snapshot was taken and the memory is as it was, with 77 if nothing can be tried
+/// here.
+fn taken_where_memory_runs_out(refuses: Refuses) -> i32 {
+    let memory = map(4);
+    (0..4).for_each(|index| write(memory.wrapping_add(index * page()), 1));
+    // SAFETY: this process has one thread.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let status = match refusing::unmap_and_refuse(memory.addr(), refuses) {
+            Err(_) => 77,
+            Ok(()) => {
+                let _snapshot = take(&ranges([range(memory, 4)]).other_threads(OtherThreads::Asleep));
+                i32::from(!(0..4).all(|index| read(memory.wrapping_add(index * page())) == 1))
+            }
+        };
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    status
+}
+
+#[test]
+fn a_replacement_that_fails_half_way_leaves_no_hole() {
+    play("a_replacement_that_fails_half_way_leaves_no_hole", || {
+        let status = taken_where_memory_runs_out(Refuses::Once);
+        if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 77 {
+            return println!("skipped: no seccomp notifications here");
+        }
+        assert_eq!(status, 0, "the memory is as it was, and the snapshot taken");
+        let status = taken_where_memory_runs_out(Refuses::Always);
+        let ended = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT;
+        assert!(ended, "a process whose memory is lost goes on, or ends by itself: {status:#x}");
+    });
+}
+
 #[test]
 fn children_restore_their_own_memory() {
     play("children_restore_their_own_memory", || {
@@ -416,6 +485,43 @@ fn children_restore_their_own_memory() {
         // SAFETY: waits for the child made above.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(status, 0);
+    });
+}
+
+#[test]
+fn children_get_the_memory_of_a_snapshot_and_none_of_its_descriptors() {
+    play("children_get_the_memory_of_a_snapshot_and_none_of_its_descriptors", || {
+        let open =
+            || (0..8192).filter(|number| std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok()).collect();
+        let before: Vec<i32> = open();
+        let memory = map(2);
+        write(memory, 1);
+        let mut whole = take(&whole().descriptors(Descriptors::Restore));
+        let mut part = take(&ranges([range(memory, 2)]).sweep(Sweep::Always));
+        drop(take(&ranges([range(map(1), 1)])));
+        let with: Vec<i32> = open();
+        assert!(with.len() > before.len());
+        // SAFETY: this process has one thread.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let inherited: Vec<i32> = open();
+            println!("the parent had {before:?}, then {with:?}, the child has {inherited:?}");
+            let none = inherited == before;
+            write(memory, 9);
+            restore(&mut part);
+            let is_back = read(memory) == 1;
+            COUNTER.store(50, Relaxed);
+            restore(&mut whole);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!none) + 2 * i32::from(!is_back || COUNTER.load(Relaxed) != 5)) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0);
+        drop((whole, part));
+        let after: Vec<i32> = open();
+        assert_eq!(after, before, "a snapshot that is dropped closes what it opened");
     });
 }
 
@@ -479,7 +585,8 @@ fn what_a_child_in_the_same_memory_wrote_comes_back() {
         for round in 0..200 {
             let at = memory.wrapping_add(2 * round * page());
             let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-            // SAFETY: the child stores one byte and ends, on a stack of its own, while this thread waits for it, as with `vfork`.
+            // SAFETY: the child stores one byte and ends, on a stack of its own, while this thread waits for it, as
+            // with `vfork`.
             let process = unsafe { libc::clone(child, stack.wrapping_add(64 * page()).cast(), flags, at.cast()) };
             let mut status = 0;
             // SAFETY: waits for the child made above.

@@ -1,11 +1,12 @@
-//! A program with large thread-local variables, behind which the C library's own lie. A test of its own, since every thread of it has them.
+//! A program with large thread-local variables, behind which the C library's own lie. A test of its own, since every
+//! thread of it has them.
 
 mod common;
 
 use common::{freeze, play, skip};
 use palimpsest_fork::Options;
-use palimpsest_sys::extent::EXTENT_NAME;
-use palimpsest_sys::proc::maps::Maps;
+use palimpsest_sys::memory::extent::EXTENT_NAME;
+use palimpsest_sys::pages::maps::Maps;
 
 const MIB: usize = 1 << 20;
 

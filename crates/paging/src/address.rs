@@ -87,7 +87,8 @@ impl fmt::Display for Frame {
     }
 }
 
-/// A level of tables, by how far it is from the pages: entries of a table of level 1 translate 4 KiB each, of level 2 2 MiB, and so on.
+/// A level of tables, by how far it is from the pages: entries of a table of level 1 translate 4 KiB each, of level 2 2
+/// MiB, and so on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Level(u8);
 

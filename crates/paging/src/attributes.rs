@@ -3,8 +3,9 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// What may be done with a page. Formats of today cannot express writing or executing without reading, so that a set without
-    /// [`READ`](Self::READ) is only valid if it is empty: the page keeps its frame, and every access faults.
+    /// What may be done with a page. Formats of today cannot express writing or executing without reading, so that a
+    /// set without [`READ`](Self::READ) is only valid if it is empty: the page keeps its frame, and every access
+    /// faults.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct Rights: u8 {
         /// Loads.
@@ -51,8 +52,9 @@ pub enum Sharing {
     Shared,
 }
 
-/// Index of the memory type in the CPU's own table: PAT (Intel SDM volume 3, 13.12), MAIR_EL1 (Arm ARM D19.2.102), or the PBMT field of
-/// RISC-V's Svpbmt. 0 is ordinary memory after reset on x86-64 and RISC-V, and whatever MAIR says on AArch64.
+/// Index of the memory type in the CPU's own table: PAT (Intel SDM volume 3, 13.12), MAIR_EL1 (Arm ARM D19.2.102), or
+/// the PBMT field of RISC-V's Svpbmt. 0 is ordinary memory after reset on x86-64 and RISC-V, and whatever MAIR says on
+/// AArch64.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct MemoryType(pub u8);
 

@@ -1,5 +1,5 @@
-//! What is released behind a flush: a few items at hand, and more in tables that are allocated for it, since pages that were mapped one after the
-//! other rarely follow each other in memory.
+//! What is released behind a flush: a few items at hand, and more in tables that are allocated for it, since pages that
+//! were mapped one after the other rarely follow each other in memory.
 
 use core::fmt;
 use core::sync::atomic::Ordering;

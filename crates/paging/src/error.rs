@@ -41,14 +41,16 @@ pub enum MapError {
         /// The size of the page that it is in.
         size: PageSize,
     },
-    /// Physical addresses that entries of this format cannot hold.
-    #[error("frames from {first} for {bytes:#x} bytes end above {end:#x}, the last that {format} can hold")]
+    /// Physical addresses that entries of this format cannot hold, or that the machine does not have.
+    #[error(
+        "frames from {first} for {bytes:#x} bytes end above {end:#x}, where those end that this machine and {format} have"
+    )]
     Physical {
         /// The first frame.
         first: Frame,
         /// How many bytes.
         bytes: u64,
-        /// The format's limit.
+        /// The limit.
         end: u64,
         /// The format's name.
         format: &'static str,
@@ -56,7 +58,18 @@ pub enum MapError {
     /// Rights that no format can express.
     #[error("rights {0:?} without READ cannot be expressed")]
     Rights(Rights),
-    /// Pages that are global and private: a fork copies such a page when it is written, and CPUs would use one space's translation in the other.
+    /// A memory type that entries of this format cannot name.
+    #[error("memory type {memory} cannot be named by entries of {format}, which has {types}, from 0 on")]
+    MemoryType {
+        /// What was asked for.
+        memory: u8,
+        /// How many there are.
+        types: u8,
+        /// The format's name.
+        format: &'static str,
+    },
+    /// Pages that are global and private: a fork copies such a page when it is written, and CPUs would use one space's
+    /// translation in the other.
     #[error("frames from {first} cannot be mapped as global and private; map them as shared, or as local")]
     PrivateGlobal {
         /// The first frame.
@@ -88,6 +101,12 @@ pub enum ChangeError {
     /// Rights that no format can express.
     #[error("rights {0:?} without READ cannot be expressed")]
     Rights(Rights),
+    /// A page is the kernel's: the program that asks may run by it.
+    #[error("{address} is the kernel's; if nobody uses it, `..._kernel` operations change it")]
+    Kernel {
+        /// The first such address.
+        address: VirtAddr,
+    },
     /// A page is pinned: a device may be writing to it.
     #[error("{address} is pinned; unpin it first")]
     Pinned {

@@ -1,8 +1,9 @@
 //! Flush obligations: what must leave the TLBs before memory can be used again.
 //!
-//! An operation that takes translations away returns a [`Flush`]. It is [dispatched](Flush::dispatch), to send out the interrupts, and the
-//! [`Flushing`] that comes back is [waited](Flushing::wait) for; only then are the pages and tables released that some CPU might still reach. One that
-//! is dropped does both at once, so that nothing is ever forgotten, only slow.
+//! An operation that takes translations away returns a [`Flush`]. It is [dispatched](Flush::dispatch), to send out the
+//! interrupts, and the [`Flushing`] that comes back is [waited](Flushing::wait) for; only then are the pages and tables
+//! released that some CPU might still reach. One that is dropped does both at once, so that nothing is ever forgotten,
+//! only slow.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -14,7 +15,8 @@ use arrayvec::ArrayVec;
 use crate::address::{Frame, Level, VirtAddr};
 use crate::deferred::Deferred;
 use crate::format::{Entry, Format};
-use crate::machine::{FlushDepth, FlushRanges, FlushRequest, Machine, Node, Page, SpaceId};
+use crate::id::SpaceId;
+use crate::machine::{FlushDepth, FlushRanges, FlushRequest, Machine, Node, Page};
 use crate::primitive::AtomicU32;
 
 /// Ranges that are kept apart; with more, all of the space is flushed.
@@ -27,10 +29,18 @@ pub(crate) struct Owed(AtomicU32);
 impl Owed {
     /// Whether there is one beside `flush`. The space's lock is held.
     pub(crate) fn any_beside<F: Format, M: Machine>(&self, flush: &Flush<'_, F, M>) -> bool {
-        // Acquire, partner: the Release in `Flush::paid`. Forbids to make an entry before the wait for the flush of what it held. Obligations
-        // that arise do so under the space's lock.
+        // Acquire, partner: the Release in `Flush::paid`. Forbids to make an entry before the wait for the flush of
+        // what it held. Obligations that arise do so under the space's lock.
         self.0.load(Ordering::Acquire) > u32::from(flush.owes)
     }
+}
+
+/// What the machine has to be told of ([`Machine::entries_made`]).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    Nothing,
+    /// Some became valid that were not.
+    Entries,
 }
 
 /// An obligation to flush.
@@ -52,6 +62,8 @@ pub struct Flush<'m, F: Format, M: Machine> {
     deferred: Deferred,
     /// Trees that nobody else refers to, by level of their top, linked by [`TableMeta::link`](crate::TableMeta).
     trees: [Option<Frame>; 5],
+    /// Whether entries became valid that were not, and the machine was not told yet.
+    made: Made,
     /// Flushes that were done meanwhile.
     done: usize,
     format: PhantomData<F>,
@@ -78,6 +90,7 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
             always: false,
             deferred: Deferred::default(),
             trees: [None; 5],
+            made: Made::Nothing,
             done: 0,
             format: PhantomData,
         }
@@ -88,8 +101,8 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
         !self.everything && self.ranges.is_empty()
     }
 
-    /// How many flushes the operation has already done, because more had to be released than could be noted: eight runs of pages, and 256 more
-    /// in each of eight tables, as far as there are any.
+    /// How many flushes the operation has already done, because more had to be released than could be noted: eight runs
+    /// of pages, and 256 more in each of eight tables, as far as there are any.
     pub fn already_done(&self) -> usize {
         self.done
     }
@@ -97,6 +110,7 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
     /// Sends the flush out to the CPUs.
     pub fn dispatch(mut self) -> Flushing<'m, F, M> {
         self.always = false;
+        self.tell_made();
         let pending = self.send();
         Flushing { flush: self, pending }
     }
@@ -105,6 +119,18 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
     pub fn finish(mut self) {
         self.always = false;
         self.settle();
+    }
+
+    /// Entries became valid that were not.
+    #[inline]
+    pub(crate) fn note_made(&mut self) {
+        self.made = Made::Entries;
+    }
+
+    fn tell_made(&mut self) {
+        if core::mem::replace(&mut self.made, Made::Nothing) == Made::Entries {
+            self.machine.entries_made();
+        }
     }
 
     /// Walks to these addresses may be in TLBs, in part or as a whole.
@@ -142,7 +168,8 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
     }
 
     fn owe(&mut self) {
-        if !self.owes {
+        // Nobody else reads the count.
+        if F::BREAK_BEFORE_MAKE && !self.owes {
             self.owes = true;
             // Relaxed: under the space's lock, as who reads it.
             self.owed.0.fetch_add(1, Ordering::Relaxed);
@@ -151,7 +178,7 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
 
     /// What was sent has reached all CPUs.
     fn paid(&mut self) {
-        if core::mem::replace(&mut self.owes, self.always) && !self.always {
+        if F::BREAK_BEFORE_MAKE && core::mem::replace(&mut self.owes, self.always) && !self.always {
             // Release, partner: the Acquire in `Owed::any_beside`.
             self.owed.0.fetch_sub(1, Ordering::Release);
         }
@@ -188,6 +215,7 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
 
     /// Flushes now what was noted, and releases what was deferred.
     pub(crate) fn settle(&mut self) {
+        self.tell_made();
         if let Some(pending) = self.send() {
             self.machine.wait(pending);
             self.paid();
@@ -266,7 +294,8 @@ impl<F: Format, M: Machine> fmt::Debug for Flushing<'_, F, M> {
     }
 }
 
-/// Drops one reference to a table that no CPU reaches through it any more; with the last, the tables and pages below too.
+/// Drops one reference to a table that no CPU reaches through it any more; with the last, the tables and pages below
+/// too.
 pub(crate) fn drop_table<F: Format, M: Machine>(machine: &M, frame: Frame, level: Level) {
     // SAFETY: the caller has a reference.
     if !unsafe { machine.meta(frame) }.drop_share() {

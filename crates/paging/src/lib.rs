@@ -1,11 +1,12 @@
-//! Page tables for kernels, hypervisors and VMMs, whose forks share tables until one side changes them, and whose NUMA nodes can have copies of their own.
+//! Page tables for kernels, hypervisors and VMMs, whose forks share tables until one side changes them, and whose NUMA
+//! nodes can have copies of their own.
 //!
-//! An [`AddressSpace`] is a tree of tables in one of six [formats](mod@format). It needs a [`Machine`]: memory for tables, reference counts of pages, and flushes. A
-//! VMM with one virtual CPU, which it stops while tables change:
+//! An [`AddressSpace`] is a tree of tables in one of six [formats](mod@format). It needs a [`Machine`]: memory for
+//! tables, reference counts of pages, and flushes. A VMM with one virtual CPU, which it stops while tables change:
 //!
 //! ```
 //! use palimpsest_paging::{format::X86_64, *};
-//! use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+//! use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::{Acquire, Relaxed, Release}};
 //!
 //! /// 4 KiB of guest memory, used as a table or as a page.
 //! struct Slot { words: Table, meta: TableMeta, uses: AtomicU32 }
@@ -14,22 +15,26 @@
 //! impl Vmm {
 //!     fn slot(&self, frame: Frame) -> &Slot { &self.0[(frame.address() / PAGE) as usize] }
 //!     fn take(&self) -> Option<Frame> {
-//!         let index = self.0.iter().position(|slot| slot.uses.compare_exchange(0, 1, Relaxed, Relaxed).is_ok())?;
+//!         let index = self.0.iter().position(|slot| slot.uses.compare_exchange(0, 1, Acquire, Relaxed).is_ok())?;
 //!         self.0[index].words.0.iter().for_each(|word| word.store(0, Relaxed));
 //!         Frame::new(index as u64 * PAGE)
 //!     }
 //! }
 //!
-//! // SAFETY: 1, 2, 4, 5. `take` hands a slot out once until its count is 0; slots never move. 3. The virtual CPU is stopped, and starts without a TLB.
+//! // SAFETY: 1, 2, 4, 5. `take` hands a slot out once until its count is 0; slots never move. 3. The virtual CPU is
+//! // stopped, and starts without a TLB. 6. Counts fall with Release, and are read with Acquire.
 //! unsafe impl Machine for &Vmm {
 //!     type Pending = ();
-//!     fn allocate_table(&self, _: Node) -> Option<Frame> { self.take().inspect(|&table| self.slot(table).meta.reset()) }
-//!     unsafe fn free_table(&self, table: Frame) { self.slot(table).uses.store(0, Relaxed) }
+//!     fn allocate_table(&self, _: Node) -> Option<Frame> {
+//!         self.take().inspect(|&table| self.slot(table).meta.reset())
+//!     }
+//!     fn free_tables(&self) -> usize { self.0.iter().filter(|slot| slot.uses.load(Relaxed) == 0).count() }
+//!     unsafe fn free_table(&self, table: Frame) { self.slot(table).uses.store(0, Release) }
 //!     unsafe fn table(&self, table: Frame) -> &Table { &self.slot(table).words }
 //!     unsafe fn meta(&self, table: Frame) -> &TableMeta { &self.slot(table).meta }
 //!     fn retain(&self, page: Page) { self.slot(page.frame).uses.fetch_add(1, Relaxed); }
-//!     fn release(&self, page: Page) { self.slot(page.frame).uses.fetch_sub(1, Relaxed); }
-//!     fn is_exclusive(&self, page: Page) -> bool { self.slot(page.frame).uses.load(Relaxed) == 1 }
+//!     fn release(&self, page: Page) { self.slot(page.frame).uses.fetch_sub(1, Release); }
+//!     fn is_exclusive(&self, page: Page) -> bool { self.slot(page.frame).uses.load(Acquire) == 1 }
 //!     fn copy(&self, page: Page, _: Node) -> Option<Frame> {
 //!         let copy = self.take()?;
 //!         let words = self.slot(page.frame).words.0.iter().zip(&self.slot(copy).words.0);
@@ -46,61 +51,69 @@
 //! #   fn merge(&self, _: Page) -> bool { false }
 //! }
 //!
+//! type Guest<'v> = AddressSpace<X86_64, &'v Vmm>;
 //! /// A guest's access: what faults is resolved, and then made again.
-//! fn word<'v>(guest: &AddressSpace<X86_64, &'v Vmm>, at: VirtAddr, access: Access) -> Result<&'v AtomicU64, FaultError> {
+//! fn word<'v>(guest: &Guest<'v>, at: VirtAddr, access: Access) -> Result<&'v AtomicU64, FaultError> {
 //!     guest.fault(at, access, Node(0))?;
 //!     let page = guest.query(at).expect("the guest's memory is mapped");
 //!     Ok(&guest.machine().slot(page.leaf.frame).words.0[0])
 //! }
 //!
-//! let vmm = Vmm((0..64).map(|_| Slot { words: Table::new(), meta: TableMeta::new(), uses: AtomicU32::new(0) }).collect());
+//! let slot = |_| Slot { words: Table::new(), meta: TableMeta::new(), uses: AtomicU32::new(0) };
+//! let vmm = Vmm((0..64).map(slot).collect());
 //! let guest = AddressSpace::new(&vmm, SpaceId(1), &[Node(0)], Options::default())?;
 //! let (start, memory) = (VirtAddr(0x40_0000), vmm.take().expect("memory is left"));
 //! let attributes = Attributes::user(Rights::READ | Rights::WRITE);
-//! guest.map(start..VirtAddr(start.0 + PAGE), memory, attributes, PageSizes::UpTo(PageSize::Small))?;
-//! word(&guest, start, Access::Write)?.store(1, Relaxed);
+//! // SAFETY: 1. `take` has given its only reference. 2. It is the guest's memory, which this program reads as atomics.
+//! unsafe { guest.map(start..VirtAddr(start.0 + PAGE), memory, attributes, PageSizes::UpTo(PageSize::Small)) }?;
+//! word(&guest, start, Access::USER_WRITE)?.store(1, Relaxed);
 //!
 //! let (clone, flush) = guest.fork(SpaceId(2))?;
 //! flush.finish();
 //! // Both refer to the same table, and to the same page. The first store copies both.
-//! word(&clone, start, Access::Write)?.store(2, Relaxed);
-//! assert_eq!(word(&guest, start, Access::Read)?.load(Relaxed), 1);
-//! assert_eq!(word(&clone, start, Access::Read)?.load(Relaxed), 2);
+//! word(&clone, start, Access::USER_WRITE)?.store(2, Relaxed);
+//! assert_eq!(word(&guest, start, Access::USER_READ)?.load(Relaxed), 1);
+//! assert_eq!(word(&clone, start, Access::USER_READ)?.load(Relaxed), 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # The model
 //!
-//! A *space* is what CPUs run: a root for each of its nodes, and the tables below. A *table* has a count of the entries and roots that refer to it, kept in its
-//! [`TableMeta`]. A *page* has a count too, kept by the machine. [`AddressSpace::fork`] makes a second space that refers to the same last tables ([`ShareTables`]), so that its cost
-//! depends on the tables above those, and not on pages. Of a shared table the hardware lets no store pass, by the entry that leads to it
-//! ([`ShareMode::TableProtect`](format::ShareMode)) or by each of its pages ([`LeafProtect`](format::ShareMode)); the fault goes to
-//! [`AddressSpace::fault`], which copies what is shared and is to be written.
+//! A *space* is what CPUs run: a root for each of its nodes, and the tables below. A *table* has a count of the entries
+//! and roots that refer to it, kept in its [`TableMeta`]. A *page* has a count too, kept by the machine.
+//! [`AddressSpace::fork`] makes a second space that refers to the same last tables ([`ShareTables`]), so that its cost
+//! depends on the tables above those, and not on pages. Of a shared table the hardware lets no store pass, by the entry
+//! that leads to it ([`ShareMode::TableProtect`](format::ShareMode)) or by each of its pages
+//! ([`LeafProtect`](format::ShareMode)); the fault goes to [`AddressSpace::fault`], which copies what is shared and is
+//! to be written.
 //!
-//! All operations take `&self` and the space's own lock; several CPUs may use one space, and spaces that share tables, at once. An operation reserves the
-//! tables that it may need before it changes anything: after an error the tables translate as before.
+//! All operations take `&self` and the space's own lock; several CPUs may use one space, and spaces that share tables,
+//! at once. An operation reserves the tables that it may need before it changes anything: after an error the tables
+//! translate as before.
 //!
 //! # Who may write a table
 //!
-//! This crate and the page walkers, nobody else; and this crate only by a type that exists for tables to which a single reference leads. It is got for a
-//! root, or for a table below another such one, and there a shared table is copied first. So no operation can forget to. What can be done to a shared table is what is
-//! right for all who share it: marking pages as used, and taking away the hardware's right to write.
+//! Only this crate and the page walkers write tables; this crate only through `Exclusive`, obtained for a root or below
+//! another `Exclusive`, where a shared table is copied first. So no operation can forget to. Two changes of a shared
+//! table are right for all who share it: marking pages as used, and taking away the hardware's right to write.
 //!
-//! Tables of a space stay this crate's for its whole life. Whoever wants to change an entry beside it must not.
+//! Nobody else may change an entry of a space while the space lives.
 //!
 //! # Flushes
 //!
-//! An operation that takes a translation away returns a [`Flush`], which is [dispatched](Flush::dispatch) and [waited](Flushing::wait) for. Pages and tables that CPUs might still
-//! reach are given back behind that wait, and not before. One that is dropped does both; none is forgotten. What the machine is asked for ([`FlushRequest`]) are the
+//! An operation that takes a translation away returns a [`Flush`], which is [dispatched](Flush::dispatch) and
+//! [waited](Flushing::wait) for. Pages and tables that CPUs might still reach are given back behind that wait, and not
+//! before. One that is dropped does both; none is forgotten. What the machine is asked for ([`FlushRequest`]) are the
 //! addresses, and whether tables on the way to them have changed ([`FlushDepth`]).
 //!
 //! # Replicas
 //!
-//! A space of several nodes has a root for each, and [`AddressSpace::replicate`] gives each node tables and pages of its own for a range, of text say. All other tables are
-//! shared by the roots. With the software machine of the feature `sim`, whose CPU n is on node n:
+//! A space of several nodes has a root for each, and [`AddressSpace::replicate`] gives each node tables and pages of
+//! its own for a range, of text say. All other tables are shared by the roots. With the software machine of the feature
+//! `sim`, whose CPU n is on node n:
 //!
 //! ```
-//! use palimpsest_paging::sim::{Computer, Config};
+//! use palimpsest_paging::sim::{Computer, Config, MapSimulated};
 //! use palimpsest_paging::{format::AArch64, *};
 //!
 //! let computer = Computer::new::<AArch64>(Config { nodes: 2, cpus: 2, ..Config::default() });
@@ -108,7 +121,7 @@
 //! let text = VirtAddr(0x40_0000)..VirtAddr(0x40_4000);
 //! let memory = computer.allocate(Node(0), 4 * PAGE, PageSize::Small).expect("memory is left");
 //! let attributes = Attributes::user(Rights::READ | Rights::EXECUTE);
-//! space.map(text.clone(), memory, attributes, PageSizes::UpTo(PageSize::Small))?;
+//! space.map_simulated(text.clone(), memory, attributes, PageSizes::UpTo(PageSize::Small))?;
 //!
 //! let (done, flush) = space.replicate(text.clone())?;
 //! flush.finish();
@@ -123,22 +136,29 @@
 //!
 //! # What it does not do
 //!
-//! - No stage 2 of AArch64, no EPT or nested tables of AMD, no 16 and 64 KiB granules, no LPA2, no Sv57, no protection keys and no contiguous hints.
+//! - No stage 2 of AArch64, no EPT or nested tables of AMD, no 16 and 64 KiB granules, no LPA2, no Sv57, no protection
+//!   keys and no contiguous hints.
 //! - No AArch64 with TCR_EL1.HPDn set, which makes the CPU ignore the bits that protect shared tables.
-//! - It runs no instruction of the CPU: loading a root, flushing and sending interrupts are the machine's, and so are address-space tags.
-//! - No policy: what is to be mapped at a fault ([`Fault::NotMapped`]), swapped, merged or replicated is for the caller to know.
+//! - It runs no instruction of the CPU: loading a root, flushing and sending interrupts are the machine's, and so are
+//!   address-space tags.
+//! - No policy: what is to be mapped at a fault ([`Fault::NotMapped`]), swapped, merged or replicated is for the caller
+//!   to know.
 //!
 //! # Features
 //!
-//! - `sim`: the software machine, for tests of this crate and of its users. Needs `std`; without it the crate is `no_std`, without `alloc`.
+//! - `sim`: the software machine, for tests of this crate and of its users. Needs `std`; without it the crate is
+//!   `no_std`, without `alloc`.
 #![cfg_attr(not(any(test, loom, feature = "sim")), no_std)]
 
+mod access;
 mod address;
 mod attributes;
 mod deferred;
+mod entry;
 mod error;
 mod flush;
 pub mod format;
+mod id;
 mod lock;
 mod machine;
 mod meta;
@@ -148,18 +168,15 @@ mod reserve;
 pub mod sim;
 mod space;
 
+pub use access::{Access, AccessKind};
 pub use address::{ENTRIES, Frame, Level, PAGE, PageSize, VirtAddr};
 pub use attributes::{Attributes, MemoryType, Privilege, Rights, Scope, Sharing, Stores};
 pub use error::{ChangeError, FaultError, ForkError, MapError, NoTables, PinError, RangeError};
 pub use flush::{Flush, Flushing};
-pub use machine::{Charge, FlushDepth, FlushRanges, FlushRequest, Machine, Node, Page, SpaceId, Table};
+pub use id::SpaceId;
+pub use machine::{Charge, FlushDepth, FlushRanges, FlushRequest, Machine, Node, Page, Table};
 pub use meta::TableMeta;
 pub use space::{
-    Access, Accounting, AddressSpace, ChildReplicas, Cursor, CursorMapError, CursorMut, Fault, ForkOptions,
-    Inconsistency, MAX_NODES, Mapping, Mark, Options, PageSizes, Replicated, Resolution, SeekError, ShareTables,
+    Accounting, AddressSpace, ChildReplicas, Cursor, CursorMapError, CursorMut, Fault, ForkOptions, Inconsistency,
+    MAX_NODES, Mapping, Mark, Options, PageSizes, Replicated, Resolution, SeekError, ShareTables,
 };
-
-/// The examples of the book.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/src/paging.md")]
-struct Book;

@@ -1,14 +1,20 @@
 //! A spin lock whose waiting is the machine's business.
 
 use core::cell::UnsafeCell;
+use core::num::NonZeroU64;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
 
-use crate::primitive::AtomicBool;
+use crate::primitive::{AtomicBool, AtomicU64};
+
+/// Stands for a holder without a name.
+const NOBODY: u64 = 0;
 
 #[derive(Debug, Default)]
 pub(crate) struct SpinLock<T> {
     held: AtomicBool,
+    /// Who set `held`, if it has a name. Written by the holder alone.
+    holder: AtomicU64,
     /// # Invariants
     ///
     /// 1. Accessed only while `held` was set by the accessor.
@@ -20,16 +26,24 @@ unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+        Self { held: AtomicBool::new(false), holder: AtomicU64::new(NOBODY), value: UnsafeCell::new(value) }
     }
 
-    /// Spins, calling `relax`, until the lock is free.
-    pub(crate) fn lock(&self, relax: impl Fn()) -> Guard<'_, T> {
-        // Acquire, partner: the Release in `Guard::drop`. Forbids seeing the value as it was before the last holder changed it. Relaxed on failure: tried again.
+    /// Spins, calling `relax`, until the lock is free. Panics if `me` has it, who would wait for ever.
+    pub(crate) fn lock(&self, me: Option<NonZeroU64>, relax: impl Fn()) -> Guard<'_, T> {
+        // Acquire, partner: the Release in `Guard::drop`. Forbids seeing the value as it was before the last holder
+        // changed it. Relaxed on failure: tried again.
         while self.held.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             while self.held.load(Ordering::Relaxed) {
+                // Relaxed: whoever finds its own name has stored it itself, and not taken it away since.
+                let waits_for_itself = me.is_some_and(|me| me.get() == self.holder.load(Ordering::Relaxed));
+                assert!(!waits_for_itself, "the space is in use by the caller itself: drop the cursor first");
                 relax();
             }
+        }
+        if let Some(me) = me {
+            // Relaxed: see above.
+            self.holder.store(me.get(), Ordering::Relaxed);
         }
         Guard { lock: self }
     }
@@ -57,6 +71,8 @@ impl<T> DerefMut for Guard<'_, T> {
 
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
+        // Relaxed: see `SpinLock::lock`.
+        self.lock.holder.store(NOBODY, Ordering::Relaxed);
         // Release, partner: the Acquire in `SpinLock::lock`.
         self.lock.held.store(false, Ordering::Release);
     }

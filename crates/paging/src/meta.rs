@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::address::Frame;
-use crate::machine::SpaceId;
+use crate::id::SpaceId;
 use crate::primitive::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// Kept by the machine for each table: in a kernel's array of frames, or before the table in an arena.
@@ -11,7 +11,7 @@ use crate::primitive::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 /// | field | who writes it | when |
 /// |---|---|---|
 /// | `shares` | every space that refers to the table | up: under the lock of a space that refers to it. Down: when the flush is done after which no CPU reaches the table through the reference |
-/// | `populated`, `pinned`, `must_not_fault` | the only space that refers to it, under its lock | with the entry |
+/// | `populated`, `pinned`, `must_not_fault`, `kernel` | the only space that refers to it, under its lock | with the entry |
 /// | `protected` | any space that refers to it, under its lock | when leaves lose the hardware's right to write |
 /// | `owner` | whoever becomes or ceases to be the one that is charged | under that space's lock |
 /// | `link`, `replica` | the only space that refers to it | under its lock |
@@ -22,6 +22,7 @@ pub struct TableMeta {
     pinned: AtomicU32,
     protected: AtomicU8,
     must_not_fault: AtomicU8,
+    kernel: AtomicU8,
     owner: AtomicU64,
     link: AtomicU64,
     replica: AtomicU64,
@@ -42,6 +43,7 @@ macro_rules! new {
                     pinned: AtomicU32::new(0),
                     protected: AtomicU8::new(0),
                     must_not_fault: AtomicU8::new(0),
+                    kernel: AtomicU8::new(0),
                     owner: AtomicU64::new(NONE),
                     link: AtomicU64::new(NONE),
                     replica: AtomicU64::new(NONE),
@@ -65,6 +67,7 @@ impl TableMeta {
         self.pinned.store(0, Ordering::Relaxed);
         self.protected.store(0, Ordering::Relaxed);
         self.must_not_fault.store(0, Ordering::Relaxed);
+        self.kernel.store(0, Ordering::Relaxed);
         self.owner.store(NONE, Ordering::Relaxed);
         self.link.store(NONE, Ordering::Relaxed);
         self.replica.store(NONE, Ordering::Relaxed);
@@ -73,8 +76,8 @@ impl TableMeta {
     /// How many entries and roots refer to the table.
     #[inline]
     pub fn shares(&self) -> u32 {
-        // Acquire, partner: the Release in `drop_share`. Forbids that the last sharer takes a table for its own before it sees what
-        // the others have done to the entries.
+        // Acquire, partner: the Release in `drop_share`. Forbids that the last sharer takes a table for its own before
+        // it sees what the others have done to the entries.
         self.shares.load(Ordering::Acquire)
     }
 
@@ -101,7 +104,8 @@ impl TableMeta {
     /// True if it was the last.
     #[inline]
     pub(crate) fn drop_share(&self) -> bool {
-        // Release, partner: the Acquire in `shares`, and here (Acquire) those of the others, for whoever frees the table.
+        // Release, partner: the Acquire in `shares`, and here (Acquire) those of the others, for whoever frees the
+        // table.
         self.shares.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
@@ -120,7 +124,8 @@ impl TableMeta {
     /// Whether every leaf has lost the hardware's right to write since the table was last exclusive.
     #[inline]
     pub(crate) fn is_protected(&self) -> bool {
-        // Acquire, partner: the Release in `set_protected`. Forbids that a space relies on leaves that another is still protecting.
+        // Acquire, partner: the Release in `set_protected`. Forbids that a space relies on leaves that another is still
+        // protecting.
         self.protected.load(Ordering::Acquire) != 0
     }
 
@@ -130,7 +135,8 @@ impl TableMeta {
         self.protected.store(protected.into(), Ordering::Release);
     }
 
-    /// Whether data of the kernel's is, or was, mapped here or below: stores there must not fault, so that the table is never shared.
+    /// Whether data of the kernel's is, or was, mapped here or below: stores there must not fault, so that the table is
+    /// never shared.
     #[inline]
     pub(crate) fn must_not_fault(&self) -> bool {
         // Relaxed: as `populated`.
@@ -141,6 +147,29 @@ impl TableMeta {
     pub(crate) fn set_must_not_fault(&self) {
         // Relaxed: as `populated`.
         self.must_not_fault.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether a page of the kernel's is, or was, mapped here or below.
+    #[inline]
+    pub(crate) fn is_kernel(&self) -> bool {
+        // Relaxed: as `populated`.
+        self.kernel.load(Ordering::Relaxed) != 0
+    }
+
+    #[inline]
+    pub(crate) fn set_kernel(&self) {
+        // Relaxed: as `populated`.
+        self.kernel.store(1, Ordering::Relaxed);
+    }
+
+    /// Takes over what `other` knows of the kernel's pages, whose entries this table gets.
+    pub(crate) fn set_kernel_as(&self, other: &Self) {
+        if other.is_kernel() {
+            self.set_kernel();
+        }
+        if other.must_not_fault() {
+            self.set_must_not_fault();
+        }
     }
 
     #[inline]

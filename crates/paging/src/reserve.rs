@@ -10,10 +10,19 @@ pub(crate) struct Reserve<'m, M: Machine> {
     first: Option<Frame>,
 }
 
+/// So many are allocated without asking first whether there are as many.
+const FEW: usize = 16;
+
 impl<'m, M: Machine> Reserve<'m, M> {
     /// Allocates `needed` tables, or none.
     pub(crate) fn new(machine: &'m M, needed: usize, node: Node) -> Result<Self, NoTables> {
         let mut reserve = Self { machine, first: None };
+        if needed > FEW {
+            let got = machine.free_tables();
+            if got < needed {
+                return Err(NoTables { needed, got });
+            }
+        }
         for got in 0..needed {
             let table = machine.allocate_table(node).ok_or(NoTables { needed, got })?;
             // SAFETY: allocated just now.

@@ -1,5 +1,9 @@
 //! What a fork costs, counted: `-- --nocapture` prints it.
 
+mod common;
+
+use common::mutant::{Mistake, Mutant};
+use common::scene::MapSimulated;
 use palimpsest_paging::format::X86_64;
 use palimpsest_paging::sim::{Computer, Config};
 use palimpsest_paging::*;
@@ -18,12 +22,13 @@ struct Cost {
 /// A fork of `bytes` that are mapped by pages of 4 KiB.
 fn fork(bytes: u64, share: ShareTables) -> Cost {
     let computer = Computer::new::<X86_64>(Config { tables: 1 << 17, ..Config::default() });
+    // Memory that is not counted, taken for one's own: pages are no part of the cost.
+    let machine = Mutant { computer: &computer, mistake: Some(Mistake::AlwaysExclusive), watch: None };
     let options = Options { share, accounting: Accounting::Deferred };
-    let parent = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], options).unwrap();
+    let parent = AddressSpace::<X86_64, _>::new(machine, SpaceId(1), &[Node(0)], options).unwrap();
     let range = VirtAddr(START)..VirtAddr(START + bytes);
     let attributes = Attributes::user(Rights::READ | Rights::WRITE);
-    // Memory that is not counted: pages are no part of the cost.
-    parent.map(range, Computer::device(0), attributes, PageSizes::Only(PageSize::Small)).unwrap();
+    parent.map_simulated(range, Computer::device(0), attributes, PageSizes::Only(PageSize::Small)).unwrap();
     let (before, counts) = (computer.snapshot(), computer.counts());
     let parent_tables = computer.charged(SpaceId(1)).tables;
     let (child, flush) = parent.fork(SpaceId(2)).unwrap();

@@ -1,4 +1,5 @@
-//! Cursors: random steps in shared, replicated and large-paged scenes against a plain model, with memory refused at each point.
+//! Cursors: random steps in shared, replicated and large-paged scenes against a plain model, with memory refused at
+//! each point.
 
 mod common;
 
@@ -9,7 +10,7 @@ use std::ops::{ControlFlow, Range};
 use common::scene;
 use common::scene::{RW, count, finish, number, page, run_on};
 use palimpsest_paging::format::{AArch64, Sv39, Sv48, X86_64, X86_64La57};
-use palimpsest_paging::sim::{Computer, Config, Delivery, Hardware};
+use palimpsest_paging::sim::{Computer, Config, Delivery, Hardware, MapNextSimulated};
 use palimpsest_paging::*;
 
 /// A page of 4 KiB as it must be.
@@ -111,7 +112,7 @@ impl<'c, F: Hardware> World<'c, F> {
     /// CPUs fill their TLBs; what they see is asked later.
     fn wander(&self) {
         for _ in 0..self.below(4) {
-            let _ = self.computer.load(self.below(2) as usize, page(self.some_page()), Access::Read);
+            let _ = self.computer.load(self.below(2) as usize, page(self.some_page()), Access::USER_READ);
         }
     }
 
@@ -322,7 +323,7 @@ impl<'c, F: Hardware> World<'c, F> {
             self.computer.set_content(frame.offset(part << 12), 5000 + at + part);
         }
         let rights = self.some_rights();
-        let mapped = cursor.map(frame, size, Attributes::user(rights));
+        let mapped = cursor.map_simulated(frame, size, Attributes::user(rights));
         let first = pages.range(at..at + count(size)).next().map(|(&n, _)| page(n));
         let is_wrong = match &mapped {
             Ok(()) => !Self::fits(at, size, end) || first.is_some(),

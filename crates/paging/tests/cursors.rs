@@ -8,7 +8,7 @@ use common::mutant::{Event, Mutant};
 use common::scene;
 use common::scene::{BASE, RW, count, finish, number, page, run_on};
 use palimpsest_paging::format::{AArch64, Sv39, X86_64};
-use palimpsest_paging::sim::{Computer, Config, Hardware};
+use palimpsest_paging::sim::{Computer, Config, Hardware, MapNextSimulated, MapSimulated};
 use palimpsest_paging::*;
 
 macro_rules! formats {
@@ -63,7 +63,8 @@ fn marks_are_told_exactly<F: Hardware>() {
 fn memory_is_kept_until_the_flush<F: Hardware>() {
     let computer = Computer::new::<F>(Config::default());
     let space: AddressSpace<F, &Computer> = scene::space(&computer, ShareTables::Last, 1);
-    // Of the last two, each page is a piece of memory of its own: 8 of 300 are at hand, 256 in a table that is full, and the others in a second; or there is none.
+    // Of the last two, each page is a piece of memory of its own: 8 of 300 are at hand, 256 in a table that is full,
+    // and the others in a second; or there is none.
     for (pages, scattered, tables_between, flushes_between) in
         [(3, false, 0, 0), (300, false, 0, 0), (300, true, 2, 0), (300, true, 0, 300 / 8)]
     {
@@ -121,14 +122,14 @@ fn what_was_taken_is_flushed_before_another_is_mapped<F: Hardware>() {
     cursor.take_next().unwrap();
     cursor.seek(page(0)).unwrap();
     let flushes = computer.counts().flushes;
-    cursor.map(frame, PageSize::Small, Attributes::user(RW)).unwrap();
+    cursor.map_simulated(frame, PageSize::Small, Attributes::user(RW)).unwrap();
     assert_eq!(computer.counts().flushes, flushes + 1);
     // Before the cursor ends.
-    assert_eq!(computer.load(0, page(0), Access::Read), Ok(77));
+    assert_eq!(computer.load(0, page(0), Access::USER_READ), Ok(77));
     // Where nothing was taken, there is nothing to flush.
     cursor.take_next().unwrap();
     let other = computer.allocate(Node(0), PAGE, PageSize::Small).unwrap();
-    cursor.map(other, PageSize::Small, Attributes::user(RW)).unwrap();
+    cursor.map_simulated(other, PageSize::Small, Attributes::user(RW)).unwrap();
     assert_eq!(computer.counts().flushes, flushes + 1);
     // A table that has become empty may be in CPUs' caches with all that it translates.
     let mut taken = 0;
@@ -139,7 +140,7 @@ fn what_was_taken_is_flushed_before_another_is_mapped<F: Hardware>() {
     assert_eq!(taken, 2);
     cursor.seek(page(400)).unwrap();
     let other = computer.allocate(Node(0), PAGE, PageSize::Small).unwrap();
-    cursor.map(other, PageSize::Small, Attributes::user(RW)).unwrap();
+    cursor.map_simulated(other, PageSize::Small, Attributes::user(RW)).unwrap();
     assert_eq!(computer.counts().flushes, flushes + 2);
     assert!(cursor.finish().is_empty());
     finish(&computer, vec![space]);
@@ -149,8 +150,7 @@ fn a_shared_table_is_copied_once_and_only_to_be_changed<F: Hardware>() {
     let computer = Computer::new::<F>(Config::default());
     let parent: AddressSpace<F, &Computer> = scene::space(&computer, ShareTables::UpTo(Level::new(2)), 1);
     scene::fill(&parent, 0..600, RW, PageSize::Small);
-    let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-    flush.finish();
+    let child = scene::fork(&parent, 2);
     let before = scene::view(&parent);
     let allocated = || computer.counts().tables_allocated;
     let start = allocated();
@@ -182,7 +182,7 @@ fn a_giant_page_is_split_where_it_is_taken() {
     let computer = Computer::new::<X86_64>(Config::default());
     let space: AddressSpace<X86_64, &Computer> = scene::space(&computer, ShareTables::Last, 1);
     let range = scene::pages(0..GIANT);
-    space.map(range, Computer::device(0), Attributes::user(RW), PageSizes::Only(PageSize::Giant)).unwrap();
+    space.map_simulated(range, Computer::device(0), Attributes::user(RW), PageSizes::Only(PageSize::Giant)).unwrap();
     let tables = computer.live_tables();
     let mut cursor = space.cursor_mut(scene::pages(511..GIANT)).unwrap();
     // To the end of the first large part, page by page; then a large part.
@@ -213,7 +213,7 @@ fn bad_input_is_refused_and_changes_nothing() {
     let before = scene::view(&space);
     assert_eq!(space.cursor(page(1)..page(1)).err(), Some(RangeError::Empty(page(1)..page(1))));
     let odd = page(0)..VirtAddr(BASE + 1);
-    assert_eq!(space.cursor_mut(odd.clone()).err(), Some(RangeError::Unaligned(odd)));
+    assert_eq!(space.cursor_mut(odd.clone()).err(), Some(RangeError::Unaligned(odd).into()));
     let mut cursor = space.cursor_mut(scene::pages(1..4)).unwrap();
     let range = scene::pages(1..4);
     for address in [page(0), page(5)] {
@@ -225,14 +225,14 @@ fn bad_input_is_refused_and_changes_nothing() {
     assert_eq!((cursor.take_next(), cursor.protect_next(RW)), (Ok(None), Ok(None)));
     let user = Attributes::user(RW);
     let small = |cursor: &mut CursorMut<'_, X86_64, &Computer>, frame, attributes| {
-        cursor.map(frame, PageSize::Small, attributes).unwrap_err()
+        cursor.map_simulated(frame, PageSize::Small, attributes).unwrap_err()
     };
     let error = small(&mut cursor, Frame::default(), user);
     assert_eq!(error, SeekError::Outside { address: page(5), range }.into());
     cursor.seek(page(2)).unwrap();
     let error = small(&mut cursor, Frame::default(), user);
     assert_eq!(error, MapError::Mapped { address: page(2), size: PageSize::Small }.into());
-    let error = cursor.map(Frame::default(), PageSize::Large, user).unwrap_err();
+    let error = cursor.map_simulated(Frame::default(), PageSize::Large, user).unwrap_err();
     assert_eq!(error, MapError::Size { address: page(2), frame: Frame::default(), size: PageSize::Large }.into());
     let error = small(&mut cursor, Frame::containing(1 << 60), user);
     assert!(matches!(error, CursorMapError::Map(MapError::Physical { .. })), "{error:?}");
@@ -243,7 +243,7 @@ fn bad_input_is_refused_and_changes_nothing() {
     assert!(cursor.finish().is_empty());
     // Small pages lie where the large one is to be, though none at its start.
     let mut cursor = space.cursor_mut(scene::pages(1024..2048)).unwrap();
-    let error = cursor.map(Frame::default(), PageSize::Large, user).unwrap_err();
+    let error = cursor.map_simulated(Frame::default(), PageSize::Large, user).unwrap_err();
     assert_eq!(error, MapError::Mapped { address: page(1031), size: PageSize::Small }.into());
     drop(cursor);
     assert_eq!(scene::view(&space), before);
@@ -261,9 +261,9 @@ fn a_cursor_reaches_the_last_page_that_a_range_can_hold() {
     let last = VirtAddr(top.0 - PAGE);
     let mut cursor = space.cursor_mut(upper.clone()).unwrap();
     cursor.seek(last).unwrap();
-    cursor.map(Computer::device(0), PageSize::Small, Attributes::user(RW)).unwrap();
+    cursor.map_simulated(Computer::device(0), PageSize::Small, Attributes::user(RW)).unwrap();
     assert_eq!(cursor.address(), top);
-    let error = cursor.map(Computer::device(0), PageSize::Small, Attributes::user(RW)).unwrap_err();
+    let error = cursor.map_simulated(Computer::device(0), PageSize::Small, Attributes::user(RW)).unwrap_err();
     assert!(matches!(error, CursorMapError::Seek(SeekError::Outside { .. })), "{error:?}");
     cursor.seek(upper.start).unwrap();
     assert_eq!(cursor.find().map(|mapping| mapping.address), Some(last));
@@ -325,8 +325,9 @@ fn pages_are_given_back_in_the_sizes_that_they_were_mapped_in() {
     // The small page's memory ends where the large one's begins.
     let memory = computer.allocate(Node(0), 2 * PageSize::Large.bytes(), PageSize::Large).unwrap();
     let (small, large) = (memory.offset(PageSize::Large.bytes() - PAGE), memory.offset(PageSize::Large.bytes()));
-    let map =
-        |range, frame| space.map(scene::pages(range), frame, Attributes::user(RW), PageSizes::UpTo(PageSize::Large));
+    let map = |range, frame| {
+        space.map_simulated(scene::pages(range), frame, Attributes::user(RW), PageSizes::UpTo(PageSize::Large))
+    };
     map(511..512, small).unwrap();
     map(512..1024, large).unwrap();
     let mut cursor = space.cursor_mut(scene::pages(0..1024)).unwrap();
@@ -337,7 +338,8 @@ fn pages_are_given_back_in_the_sizes_that_they_were_mapped_in() {
     finish(&computer, vec![space]);
 }
 
-/// Scattered pages are listed in tables, of which there are eight at most: 8 runs at hand and 2048 in tables wait for one flush.
+/// Scattered pages are listed in tables, of which there are eight at most: 8 runs at hand and 2048 in tables wait for
+/// one flush.
 #[test]
 fn the_list_of_what_waits_is_bounded() {
     const PAGES: u64 = 8 + 8 * 256 + 1;
@@ -374,10 +376,20 @@ fn a_step_without_memory_waits_for_what_the_cursor_has_taken() {
             cursor.seek(page(1024)).unwrap();
         }
         computer.refuse(0..1);
-        let answer = cursor.map(frame, PageSize::Small, Attributes::user(RW));
+        let answer = cursor.map_simulated(frame, PageSize::Small, Attributes::user(RW));
         assert_eq!(answer.is_ok(), mapped, "{answer:?}");
         assert!(computer.live_tables() <= tables);
     }
     cursor.finish().finish();
     finish(&computer, vec![space]);
+}
+
+#[test]
+#[should_panic(expected = "drop the cursor first")]
+fn who_has_a_cursor_does_not_wait_for_itself() {
+    let computer = Computer::new::<X86_64>(Config::default());
+    let space: AddressSpace<X86_64, _> = scene::space(&computer, ShareTables::Last, 1);
+    let range = scene::pages(0..8);
+    // The cursor lives until the end of the statement.
+    let _ = (space.cursor(range.clone()).unwrap().next(), space.count_marked(range, Mark::Dirty));
 }

@@ -6,7 +6,7 @@ use std::cell::Cell;
 
 use common::mutant::{Event, Mutant};
 use common::scene::*;
-use palimpsest_paging::format::{AArch64, Sv39, X86_64};
+use palimpsest_paging::format::{AArch64, AArch64Upper, Sv39, X86_64};
 use palimpsest_paging::sim::{Computer, Config, Hardware};
 use palimpsest_paging::*;
 
@@ -28,14 +28,13 @@ fn new_rights_are_seen<F: Hardware>() {
     store(&space, 1, page(0), 2);
     space.protect(pages(0..1), Rights::all()).unwrap().finish();
     for _ in 0..2 {
-        if computer.load(1, page(0), Access::Execute).is_err() {
-            space.fault(page(0), Access::Execute, Node(0)).unwrap();
+        if computer.load(1, page(0), Access::USER_EXECUTE).is_err() {
+            space.fault(page(0), Access::USER_EXECUTE, Node(0)).unwrap();
         }
     }
-    assert_eq!(computer.load(1, page(0), Access::Execute), Ok(2));
+    assert_eq!(computer.load(1, page(0), Access::USER_EXECUTE), Ok(2));
     // The last sharer takes a table back, which CPUs remember as one that lets no store pass.
-    let (child, flush) = space.fork(SpaceId(2)).unwrap();
-    flush.finish();
+    let child = fork(&space, 2);
     load(&space, 1, page(0));
     drop(child);
     store(&space, 0, page(0), 3);
@@ -50,7 +49,8 @@ fn rights_that_grow_without_a_flush_are_seen() {
     new_rights_are_seen::<Sv39>();
 }
 
-/// CPU 0 may store to a page of the parent until the fork's flush is waited for. If CPU 1 copies that page meanwhile, the store must be in the copy.
+/// CPU 0 may store to a page of the parent until the fork's flush is waited for. If CPU 1 copies that page meanwhile,
+/// the store must be in the copy.
 fn no_store_is_lost<F: Hardware>() {
     let computer = computer::<F>();
     let stored = Cell::new(109);
@@ -68,7 +68,7 @@ fn no_store_is_lost<F: Hardware>() {
     store(&parent, 0, page(0), 109);
     let (child, flush) = parent.fork(SpaceId(2)).unwrap();
     is_on.set(true);
-    parent.fault(page(0), Access::Write, Node(0)).unwrap();
+    parent.fault(page(0), Access::USER_WRITE, Node(0)).unwrap();
     is_on.set(false);
     assert_eq!(load(&parent, 1, page(0)), stored.get());
     assert_eq!(stored.get(), 7, "the store passed, since no flush was waited for");
@@ -118,8 +118,7 @@ fn many_pins_are_counted() {
     }
     assert_eq!(space.unmap(pages(0..1)).map(|_| ()), Err(ChangeError::Pinned { address: page(0) }));
     let frame = space.query(page(0)).unwrap().leaf.frame;
-    let (child, flush) = space.fork(SpaceId(2)).unwrap();
-    flush.finish();
+    let child = fork(&space, 2);
     assert_ne!(child.query(page(0)).unwrap().leaf.frame, frame);
     for n in 0..1 << 16 {
         space.unpin(page(n % 2)).unwrap();
@@ -134,8 +133,7 @@ fn a_split_copies_no_table_of_pages() {
     let parent = space::<X86_64, _>(&computer, ShareTables::Last, 1);
     fill(&parent, 0..8, RW, PageSize::Small);
     fill(&parent, 512..1024, RW, PageSize::Large);
-    let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-    flush.finish();
+    let child = fork(&parent, 2);
     let before = computer.live_tables();
     child.split(pages(0..1024)).unwrap().finish();
     assert_eq!(computer.live_tables(), before + 1);
@@ -151,8 +149,7 @@ fn large_pages_reserve_no_tables_below() {
     let before = computer.counts().tables_allocated;
     fill(&space, 0..1 << 18, RW, PageSize::Giant);
     assert_eq!(computer.counts().tables_allocated - before, 1);
-    let (child, flush) = space.fork(SpaceId(2)).unwrap();
-    flush.finish();
+    let child = fork(&space, 2);
     run_on(&child, 0);
     computer.refuse(0..1);
     store(&child, 0, page(5), 3);
@@ -162,30 +159,29 @@ fn large_pages_reserve_no_tables_below() {
     finish(&computer, vec![space, child]);
 }
 
-/// Arm ARM D8.16.1: an entry whose page gets another size or frame is empty, and flushed, in between.
-#[test]
-fn entries_are_broken_before_they_are_made() {
-    let computer = computer::<AArch64>();
+/// An entry whose page gets another size or frame is empty, and flushed, in between: Arm ARM D8.16.1, and so on every
+/// format.
+fn breaks_before_making<F: Hardware>() {
+    let computer = computer::<F>();
     let root = Cell::new(None);
     let broken = Cell::new(0);
     let watch = |event| {
         if let (Event::Dispatch, Some(root)) = (event, root.get()) {
             // A CPU that remembers nothing.
             computer.switch(1, Some((SpaceId(9), root)));
-            broken.set(broken.get() + u32::from(computer.load(1, page(5), Access::Read).is_err()));
+            broken.set(broken.get() + u32::from(computer.load(1, page(5), Access::USER_READ).is_err()));
             computer.switch(1, None);
         }
     };
     let machine = Mutant { computer: &computer, mistake: None, watch: Some(&watch) };
-    let space = space::<AArch64, _>(machine, ShareTables::Last, 1);
+    let space = space::<F, _>(machine, ShareTables::Last, 1);
     fill(&space, 0..512, RW, PageSize::Large);
     root.set(Some(space.root(Node(0))));
     space.split(pages(0..512)).unwrap().finish();
     assert_eq!(broken.replace(0), 1, "split");
     assert_eq!(space.merge(page(0), PageSize::Large), Ok(true));
     assert_eq!(broken.replace(0), 1, "merge");
-    let (child, flush) = space.fork(SpaceId(2)).unwrap();
-    flush.finish();
+    let child = fork(&space, 2);
     run_on(&space, 0);
     broken.set(0);
     assert!(store(&space, 0, page(5), 1).copied);
@@ -194,7 +190,82 @@ fn entries_are_broken_before_they_are_made() {
     finish(&computer, vec![space, child]);
 }
 
-/// A page is single in a table that nodes have copies of, and was written by a CPU of the second: the first's entry has no mark.
+#[test]
+fn entries_are_broken_before_they_are_made() {
+    breaks_before_making::<AArch64>();
+    breaks_before_making::<X86_64>();
+    breaks_before_making::<Sv39>();
+}
+
+/// A table is protected page by page when it is first shared. Its last sharer maps another page there, and shares it
+/// again.
+fn a_page_that_came_after_a_fork<F: Hardware>() {
+    let computer = computer::<F>();
+    let parent = space::<F, _>(&computer, ShareTables::Last, 1);
+    fill(&parent, 0..1, RW, PageSize::Small);
+    drop(fork(&parent, 2));
+    fill(&parent, 1..2, RW, PageSize::Small);
+    let child = fork(&parent, 3);
+    run_on(&parent, 0);
+    run_on(&child, 1);
+    store(&parent, 0, page(1), 7);
+    assert_eq!((load(&parent, 0, page(1)), load(&child, 1, page(1))), (7, 101));
+    finish(&computer, vec![parent, child]);
+}
+
+#[test]
+fn a_page_that_is_mapped_between_two_forks_is_private() {
+    a_page_that_came_after_a_fork::<X86_64>();
+    a_page_that_came_after_a_fork::<AArch64>();
+    a_page_that_came_after_a_fork::<Sv39>();
+}
+
+/// Whoever is left with a table that another made is charged for it as soon as it changes something there.
+#[test]
+fn the_last_sharer_is_charged_for_the_table() {
+    let computer = computer::<X86_64>();
+    let options = Options { share: ShareTables::UpTo(Level::new(2)), accounting: Accounting::Deferred };
+    let parent = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], options).unwrap();
+    fill(&parent, 0..8, RW, PageSize::Small);
+    let child = fork(&parent, 2);
+    drop(parent);
+    run_on(&child, 0);
+    assert!(!store(&child, 0, page(0), 1).copied);
+    let charged = Charge { pages: 8, tables: computer.live_tables() as i64 };
+    assert_eq!((computer.charged(SpaceId(1)), computer.charged(SpaceId(2))), (Charge::default(), charged));
+    finish(&computer, vec![child]);
+}
+
+/// A fork walks tables without the sign of addresses; its error has it.
+fn an_address_of_the_upper_half<F: Hardware>() {
+    let computer = computer::<F>();
+    let parent = space::<F, _>(&computer, ShareTables::Last, 1);
+    let address = VirtAddr(0_u64.wrapping_sub(2 << 30));
+    assert!(F::is_valid(address));
+    let frame = computer.allocate(Node(0), PAGE, PageSize::Small).unwrap();
+    let small = PageSizes::UpTo(PageSize::Small);
+    parent.map_simulated(address..VirtAddr(address.0 + PAGE), frame, Attributes::user(RW), small).unwrap();
+    parent.pin(address, Node(0)).unwrap();
+    let error = (1..).find_map(|request| {
+        computer.refuse(request..u64::MAX);
+        let error = parent.fork(SpaceId(2)).map(|_| ()).unwrap_err();
+        computer.refuse(0..0);
+        matches!(error, ForkError::NoPage { .. }).then_some(error)
+    });
+    assert_eq!(error, Some(ForkError::NoPage { address }));
+    parent.unpin(address).unwrap();
+    finish(&computer, vec![parent]);
+}
+
+#[test]
+fn errors_name_addresses_of_the_upper_half() {
+    an_address_of_the_upper_half::<X86_64>();
+    an_address_of_the_upper_half::<AArch64Upper>();
+    an_address_of_the_upper_half::<Sv39>();
+}
+
+/// A page is single in a table that nodes have copies of, and was written by a CPU of the second: the first's entry has
+/// no mark.
 #[test]
 fn a_child_with_replicas_keeps_marks_of_all_nodes() {
     let computer = Computer::new::<X86_64>(Config { nodes: 2, ..Config::default() });

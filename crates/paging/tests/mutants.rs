@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use common::mutant::{Mistake, Mutant};
 use palimpsest_paging::format::{AArch64, Sv39, X86_64};
 use palimpsest_paging::sim::trial::{Case, Source, Trial};
-use palimpsest_paging::sim::{Computer, Delivery, Hardware};
+use palimpsest_paging::sim::{Computer, Delivery, Hardware, Marking};
 use palimpsest_paging::{Accounting, Level, Options, ShareTables};
 
 /// Where the broken spaces are.
@@ -20,6 +20,7 @@ fn found_at<F: Hardware>(mistake: Mistake, seed: u64) -> Option<usize> {
         options: Options { share: ShareTables::UpTo(Level::new(2)), accounting: Accounting::Exact },
         nodes: 2,
         delivery: Delivery::Late,
+        marking: Marking::ByFormat,
         seed,
         operations: 4000,
         compare_every: 16,

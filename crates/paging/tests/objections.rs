@@ -1,5 +1,6 @@
-//! One test for each objection that reviewers raised against copy-on-write tables (Linux COW PTE v1 to v5, mshare, Asterinas), by its number in
-//! the list of the notes. Each runs for a format of each kind: marks by the walker, protection by tables, protection by pages.
+//! One test for each objection that reviewers raised against copy-on-write tables (Linux COW PTE v1 to v5, mshare,
+//! Asterinas), by its number in the list of the notes. Each runs for a format of each kind: marks by the walker,
+//! protection by tables, protection by pages.
 
 mod common;
 
@@ -83,8 +84,7 @@ mod bodies {
             let computer = computer::<F>();
             let parent = space::<F, _>(&computer, LAST, 1);
             fill(&parent, 0..8, RW, PageSize::Small);
-            let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-            flush.finish();
+            let child = fork(&parent, 2);
             run_on(&child, 0);
             run_on(&parent, 1);
             let before = (view(&parent), parent.count_marked(pages(0..512), Mark::Dirty).unwrap());
@@ -101,11 +101,10 @@ mod bodies {
         let computer = computer::<F>();
         let parent = space::<F, _>(&computer, LAST, 1);
         fill(&parent, 0..8, RW, PageSize::Small);
-        let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-        flush.finish();
+        let child = fork(&parent, 2);
         let (before, bits) = (view(&child), computer.snapshot());
         computer.refuse(0..u64::MAX);
-        assert_eq!(child.fault(page(0), Access::Write, Node(0)), Err(NoTables { needed: 1, got: 0 }.into()));
+        assert_eq!(child.fault(page(0), Access::USER_WRITE, Node(0)), Err(NoTables { needed: 1, got: 0 }.into()));
         let no_tables = Err(ChangeError::NoMemory(NoTables { needed: 1, got: 0 }));
         assert_eq!(child.protect(pages(0..1), Rights::READ).map(|_| ()), no_tables);
         assert_eq!(child.unmap(pages(0..1)).map(|_| ()), no_tables);
@@ -117,7 +116,7 @@ mod bodies {
         assert_eq!(computer.snapshot(), bits);
         // A table, and no page.
         computer.refuse(1..u64::MAX);
-        assert_eq!(child.fault(page(0), Access::Write, Node(0)), Err(FaultError::NoPage { address: page(0) }));
+        assert_eq!(child.fault(page(0), Access::USER_WRITE, Node(0)), Err(FaultError::NoPage { address: page(0) }));
         computer.refuse(0..0);
         assert_eq!(view(&child), before);
         finish(&computer, vec![parent, child]);
@@ -129,15 +128,14 @@ mod bodies {
         let watch = |event| {
             if event == Event::Retain {
                 computer.switch(1, computer.running(1).zip(Some(ROOT.get())));
-                seen.set(seen.get() + u64::from(computer.load(1, page(5), Access::Read) == Ok(105)));
+                seen.set(seen.get() + u64::from(computer.load(1, page(5), Access::USER_READ) == Ok(105)));
             }
         };
         thread_local!(static ROOT: Cell<Frame> = const { Cell::new(Frame::containing(0)) });
         let machine = Mutant { computer: &computer, mistake: None, watch: Some(&watch) };
         let parent = space::<F, _>(machine, LAST, 1);
         fill(&parent, 0..8, RW, PageSize::Small);
-        let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-        flush.finish();
+        let child = fork(&parent, 2);
         ROOT.set(child.root(Node(0)));
         run_on(&child, 0);
         run_on(&child, 1);
@@ -151,8 +149,7 @@ mod bodies {
         let computer = computer::<F>();
         let parent = space::<F, _>(&computer, LAST, 1);
         fill(&parent, 0..8, RW, PageSize::Small);
-        let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-        flush.finish();
+        let child = fork(&parent, 2);
         drop(child);
         run_on(&parent, 0);
         // Needs no memory at all.
@@ -170,8 +167,7 @@ mod bodies {
         fill(&parent, 0..4, RW, PageSize::Small);
         fill(&parent, 10..14, Rights::READ, PageSize::Small);
         fill(&parent, 510..514, RW, PageSize::Small);
-        let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-        flush.finish();
+        let child = fork(&parent, 2);
         // Counts one reference for each of both spaces and tables.
         computer.expect_counted(&[parent.root(Node(0)), child.root(Node(0))]);
         let tables = computer.live_tables();
@@ -191,8 +187,7 @@ mod bodies {
         let parent = space::<F, _>(&computer, ShareTables::UpTo(Level::new(2)), 1);
         fill(&parent, 0..8, RW, PageSize::Small);
         fill(&parent, 512..520, RW, PageSize::Small);
-        let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-        flush.finish();
+        let child = fork(&parent, 2);
         run_on(&child, 0);
         assert_eq!(store(&child, 0, page(0), 7).unshared, 2);
         computer.expect_counted(&[parent.root(Node(0)), child.root(Node(0))]);
@@ -209,8 +204,7 @@ mod bodies {
             let options = Options { share: LAST, accounting };
             let parent = AddressSpace::<F, _>::new(&computer, SpaceId(1), &[Node(0)], options).unwrap();
             fill(&parent, 0..8, RW, PageSize::Small);
-            let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-            flush.finish();
+            let child = fork(&parent, 2);
             let pages = || (computer.charged(SpaceId(1)).pages, computer.charged(SpaceId(2)).pages);
             assert_eq!(pages(), (8, at_fork), "{accounting:?}");
             run_on(&child, 0);
@@ -227,8 +221,7 @@ mod bodies {
         let parent = space::<F, _>(&computer, LAST, 1);
         fill(&parent, 0..8, RW, PageSize::Small);
         let pinned = parent.pin(page(3), Node(0)).unwrap();
-        let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-        flush.finish();
+        let child = fork(&parent, 2);
         computer.set_content(pinned.frame, 77);
         run_on(&parent, 0);
         run_on(&child, 1);
@@ -268,8 +261,7 @@ mod bodies {
         let computer = computer::<F>();
         let parent = space::<F, _>(&computer, LAST, 1);
         fill(&parent, 0..8, Rights::READ, PageSize::Small);
-        let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-        flush.finish();
+        let child = fork(&parent, 2);
         let pinned = child.pin(page(3), Node(0)).unwrap();
         assert_eq!(computer.references(pinned.frame), 1, "a page of its own");
         computer.set_content(pinned.frame, 77);
@@ -284,8 +276,7 @@ mod bodies {
         let computer = computer::<F>();
         let parent = space::<F, _>(&computer, LAST, 1);
         fill(&parent, 0..512, RW, PageSize::Small);
-        let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-        flush.finish();
+        let child = fork(&parent, 2);
         run_on(&child, 0);
         load(&child, 0, page(3));
         let (before, allocated) = (computer.snapshot(), computer.counts().tables_allocated);
@@ -294,12 +285,12 @@ mod bodies {
         assert!(before.entries_written_until(&computer.snapshot()) <= 3);
         assert_eq!(computer.counts().tables_allocated, allocated);
         assert_eq!(
-            computer.load(0, page(3), Access::Read),
+            computer.load(0, page(3), Access::USER_READ),
             Ok(103),
             "until the flush is waited for, the page is there"
         );
         flush.finish();
-        assert!(computer.load(0, page(3), Access::Read).is_err());
+        assert!(computer.load(0, page(3), Access::USER_READ).is_err());
         finish(&computer, vec![parent, child]);
     }
 
@@ -313,8 +304,7 @@ mod bodies {
         store(&parent, 1, page(0), 2);
         let flushes = || (computer.counts().flushes, computer.counts().interrupts);
         let before = flushes();
-        let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-        flush.finish();
+        let child = fork(&parent, 2);
         assert_eq!(flushes(), (before.0 + 1, before.1 + 2), "one for a fork, on both CPUs");
         assert!(computer.store(1, page(0), 3).is_err(), "no CPU stores past a fork");
         let before = flushes();
@@ -334,7 +324,7 @@ mod bodies {
         run_on(&space, 0);
         load(&space, 0, page(70));
         space.protect(pages(0..80), Rights::empty()).unwrap().finish();
-        assert!(computer.load(0, page(70), Access::Read).is_err());
+        assert!(computer.load(0, page(70), Access::USER_READ).is_err());
         finish(&computer, vec![space]);
     }
 
@@ -345,8 +335,7 @@ mod bodies {
         let everything = pages(0..512);
         parent.take_marks(everything.clone(), Mark::Accessed, |_| ()).unwrap().finish();
         parent.take_marks(everything.clone(), Mark::Dirty, |_| ()).unwrap().finish();
-        let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-        flush.finish();
+        let child = fork(&parent, 2);
         run_on(&parent, 0);
         run_on(&child, 1);
         let tables = computer.live_tables();
@@ -369,12 +358,11 @@ mod bodies {
         let computer = computer::<F>();
         let parent = space::<F, _>(&computer, LAST, 1);
         fill(&parent, 0..8, RW, PageSize::Small);
-        let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-        flush.finish();
+        let child = fork(&parent, 2);
         run_on(&child, 0);
         run_on(&child, 1);
         // CPU 1 has read all entries but the page's, which is in the shared table.
-        computer.begin(1, page(0), Access::Read);
+        computer.begin(1, page(0), Access::USER_READ);
         for _ in 1..F::TOP.number() {
             assert_eq!(computer.step(1), Progress::Walking);
         }
@@ -391,8 +379,7 @@ mod bodies {
         let computer = computer::<F>();
         let parent = space::<F, _>(&computer, LAST, 1);
         fill(&parent, 0..8, RW, PageSize::Small);
-        let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-        flush.finish();
+        let child = fork(&parent, 2);
         run_on(&child, 0);
         run_on(&parent, 1);
         // CPU 0 remembers the shared table, not page 5.
@@ -400,7 +387,7 @@ mod bodies {
         let flush = child.protect(pages(0..1), Rights::READ).unwrap();
         // The child has a table of its own, and CPU 0 does not know.
         store(&parent, 1, page(5), 7);
-        assert_eq!(computer.load(0, page(5), Access::Read), Ok(105));
+        assert_eq!(computer.load(0, page(5), Access::USER_READ), Ok(105));
         flush.finish();
         assert_eq!((load(&child, 0, page(5)), load(&parent, 1, page(5))), (105, 7));
         finish(&computer, vec![parent, child]);
@@ -410,19 +397,17 @@ mod bodies {
         let computer = computer::<F>();
         let parent = space::<F, _>(&computer, LAST, 1);
         fill(&parent, 0..512, RW, PageSize::Large);
-        let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-        flush.finish();
+        let child = fork(&parent, 2);
         run_on(&parent, 0);
         run_on(&child, 1);
         assert!(store(&child, 1, page(3), 7).copied);
         assert_eq!(child.query(page(3)).unwrap().size, PageSize::Large);
         assert_eq!((load(&child, 1, page(3)), load(&child, 1, page(4)), load(&parent, 0, page(3))), (7, 104, 103));
-        let (second, flush) = parent.fork(SpaceId(3)).unwrap();
-        flush.finish();
+        let second = fork(&parent, 3);
         run_on(&second, 1);
         // No large page is to be had: one small one is copied, and the rest is split.
         computer.refuse(0..1);
-        let resolution = second.fault(page(3), Access::Write, Node(0)).unwrap();
+        let resolution = second.fault(page(3), Access::USER_WRITE, Node(0)).unwrap();
         computer.refuse(0..0);
         assert!(matches!(resolution, Fault::Resolved(Resolution { copied: true, .. })));
         store(&second, 1, page(3), 9);
@@ -436,11 +421,15 @@ mod bodies {
         let parent = space::<F, _>(&computer, ShareTables::UpTo(Level::new(2)), 1);
         fill(&parent, 0..8, RW, PageSize::Small);
         let before = view(&parent);
-        let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-        flush.finish();
+        let child = fork(&parent, 2);
         assert_eq!((view(&parent), view(&child)), (before.clone(), before));
         assert_eq!(child.query(page(3)).unwrap().leaf.attributes.rights, RW);
-        let error = child.map(pages(3..4), Computer::device(0), Attributes::user(RW), PageSizes::UpTo(PageSize::Small));
+        let error = child.map_simulated(
+            pages(3..4),
+            Computer::device(0),
+            Attributes::user(RW),
+            PageSizes::UpTo(PageSize::Small),
+        );
         assert_eq!(error, Err(MapError::Mapped { address: page(3), size: PageSize::Small }));
         finish(&computer, vec![parent, child]);
     }
@@ -449,8 +438,7 @@ mod bodies {
         let computer = computer::<F>();
         let parent = space::<F, _>(&computer, LAST, 1);
         fill(&parent, 0..8, RW, PageSize::Small);
-        let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-        flush.finish();
+        let child = fork(&parent, 2);
         run_on(&parent, 0);
         run_on(&child, 1);
         load(&parent, 0, page(0));
@@ -459,7 +447,7 @@ mod bodies {
         assert_eq!(computer.live_frames(), 8, "the child has them");
         let flushing = child.unmap(pages(0..512)).unwrap().dispatch();
         assert_eq!(computer.live_frames(), 8, "CPU 1 may have them");
-        assert_eq!(computer.load(1, page(0), Access::Read), Ok(100));
+        assert_eq!(computer.load(1, page(0), Access::USER_READ), Ok(100));
         flushing.wait();
         assert_eq!(computer.live_frames(), 0);
         finish(&computer, vec![parent, child]);
@@ -473,11 +461,10 @@ fn o09_the_walker_marks_pages_in_shared_tables() {
     let parent = space::<X86_64, _>(&computer, LAST, 1);
     fill(&parent, 0..8, RW, PageSize::Small);
     parent.take_marks(pages(0..8), Mark::Accessed, |_| ()).unwrap().finish();
-    let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-    flush.finish();
+    let child = fork(&parent, 2);
     run_on(&child, 0);
     let faults = computer.counts().faults;
-    assert_eq!(computer.load(0, page(1), Access::Read), Ok(101));
+    assert_eq!(computer.load(0, page(1), Access::USER_READ), Ok(101));
     assert_eq!(computer.counts().faults, faults);
     assert_eq!(parent.count_marked(pages(0..8), Mark::Accessed), Ok(1));
     finish(&computer, vec![parent, child]);

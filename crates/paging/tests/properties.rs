@@ -1,11 +1,12 @@
 //! Random operations on families of spaces, for every format and way of sharing, against a plain model.
 //!
-//! `PALIMPSEST_PAGING_OPERATIONS` is how many in all (60 000 if it is not set), `PALIMPSEST_PAGING_SEED` where chance starts; a message names a seed, and
-//! `PALIMPSEST_PAGING_FAMILY`, that seed less the first, leaves out all families before.
+//! `PALIMPSEST_PAGING_OPERATIONS` is how many in all (60 000 if it is not set), `PALIMPSEST_PAGING_SEED` where chance
+//! starts; a message names a seed, and `PALIMPSEST_PAGING_FAMILY`, that seed less the first, leaves out all families
+//! before.
 
 use palimpsest_paging::format::{AArch64, AArch64Upper, Sv39, Sv48, X86_64, X86_64La57};
 use palimpsest_paging::sim::trial::{Case, run};
-use palimpsest_paging::sim::{Delivery, Hardware};
+use palimpsest_paging::sim::{Delivery, Hardware, Marking};
 use palimpsest_paging::{Accounting, Level, Options, ShareTables};
 
 fn number(name: &str, default: u64) -> u64 {
@@ -17,7 +18,8 @@ fn number(name: &str, default: u64) -> u64 {
 const SHARES: [ShareTables; 4] =
     [ShareTables::None, ShareTables::Last, ShareTables::UpTo(Level::new(2)), ShareTables::UpTo(Level::new(3))];
 
-fn all_ways<F: Hardware>() {
+/// `walkers` are the kinds of page walkers that there are.
+fn all_ways<F: Hardware>(walkers: &[Marking]) {
     const FORMATS: u64 = 6;
     // A family lives for this many operations.
     const LIFE: u64 = 2000;
@@ -32,6 +34,7 @@ fn all_ways<F: Hardware>() {
             },
             nodes: 1 + of(family, 3),
             delivery: [Delivery::Late, Delivery::Random, Delivery::AtOnce][of(family / 2, 3)],
+            marking: walkers[of(family, walkers.len() as u64)],
             seed: first + family,
             operations: LIFE as usize,
             compare_every: if families > 1000 { 500 } else { 100 },
@@ -43,19 +46,19 @@ fn all_ways<F: Hardware>() {
 }
 
 macro_rules! formats {
-    ($($name:ident: $format:ty;)*) => {$(
+    ($($name:ident: $format:ty, $walkers:expr;)*) => {$(
         #[test]
         fn $name() {
-            all_ways::<$format>();
+            all_ways::<$format>(&$walkers);
         }
     )*};
 }
 
 formats! {
-    x86_64: X86_64;
-    x86_64_la57: X86_64La57;
-    aarch64: AArch64;
-    aarch64_upper: AArch64Upper;
-    sv39: Sv39;
-    sv48: Sv48;
+    x86_64: X86_64, [Marking::ByFormat];
+    x86_64_la57: X86_64La57, [Marking::ByFormat];
+    aarch64: AArch64, [Marking::ByFormat];
+    aarch64_upper: AArch64Upper, [Marking::ByFormat];
+    sv39: Sv39, [Marking::ByFormat, Marking::ByWalker];
+    sv48: Sv48, [Marking::ByFormat, Marking::ByWalker];
 }

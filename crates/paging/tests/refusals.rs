@@ -1,4 +1,5 @@
-//! Bad input gets an error that names it, and tables stay as they are, bit by bit. One test for each kind of input that the project's issue 5 lists.
+//! Bad input gets an error that names it, and tables stay as they are, bit by bit. One test for each kind of input that
+//! the project's issue 5 lists.
 
 mod common;
 
@@ -27,8 +28,7 @@ fn refusing<F: Hardware>(check: impl Fn(&Scene<'_, F>)) {
     fill(&parent, 512..1024, RW, PageSize::Large);
     let pinned = parent.pin(page(7), Node(0)).unwrap();
     assert_eq!(parent.pin(page(600), Node(0)).unwrap().size, PageSize::Large);
-    let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-    flush.finish();
+    let child = fork(&parent, 2);
     let spare = computer.allocate(Node(0), 4 * PAGE, PageSize::Small).unwrap();
     let scene = Scene { parent, child, spare };
     let before = computer.snapshot();
@@ -46,7 +46,7 @@ fn refusing<F: Hardware>(check: impl Fn(&Scene<'_, F>)) {
 fn refuse_range<F: Hardware>(scene: &Scene<'_, F>, range: &Range<VirtAddr>, error: &RangeError, named: &[&str]) {
     let space = &scene.child;
     let change = Err(ChangeError::Range(error.clone()));
-    assert_eq!(space.map(range.clone(), scene.spare, Attributes::user(RW), SMALL), Err(error.clone().into()));
+    assert_eq!(space.map_simulated(range.clone(), scene.spare, Attributes::user(RW), SMALL), Err(error.clone().into()));
     assert_eq!(space.unmap(range.clone()).map(|_| ()), change);
     assert_eq!(space.protect(range.clone(), RW).map(|_| ()), change);
     assert_eq!(space.remap(range.clone(), page(4096)).map(|_| ()), change);
@@ -88,6 +88,7 @@ refused! {
     pages_onto_a_large_page
     sizes_to_which_nothing_is_aligned
     rights_that_cannot_be_expressed
+    memory_types_that_no_entry_can_name
     moves_onto_themselves
     pinned_pages
     pins_of_what_is_not_there
@@ -116,7 +117,7 @@ mod of {
             refuse_range(scene, &range, &error, &[F::NAME, &range.end.to_string()]);
         }
         assert_eq!(scene.child.query(end), None);
-        assert_eq!(scene.child.fault(end, Access::Read, Node(0)), Ok(Fault::NotMapped));
+        assert_eq!(scene.child.fault(end, Access::USER_READ, Node(0)), Ok(Fault::NotMapped));
         assert_eq!(scene.child.pin(end, Node(0)), Err(PinError::NotMapped { address: end }));
     }
 
@@ -136,28 +137,37 @@ mod of {
     pub(super) fn frames_that_no_entry_can_hold<F: Hardware>(scene: &Scene<'_, F>) {
         for first in [F::PHYSICAL_END - PAGE, 0_u64.wrapping_sub(PAGE)].map(|address| Frame::new(address).unwrap()) {
             let error = MapError::Physical { first, bytes: 2 * PAGE, end: F::PHYSICAL_END, format: F::NAME };
-            assert_eq!(scene.child.map(pages(20..22), first, Attributes::user(RW), SMALL), Err(error.clone()));
+            assert_eq!(
+                scene.child.map_simulated(pages(20..22), first, Attributes::user(RW), SMALL),
+                Err(error.clone())
+            );
             expect_named(&error.to_string(), &[&first.to_string(), "0x2000", F::NAME]);
         }
     }
 
     pub(super) fn overlapping_pages<F: Hardware>(scene: &Scene<'_, F>) {
         let error = MapError::Mapped { address: page(7), size: PageSize::Small };
-        assert_eq!(scene.child.map(pages(7..9), scene.spare, Attributes::user(RW), SMALL), Err(error.clone()));
+        assert_eq!(
+            scene.child.map_simulated(pages(7..9), scene.spare, Attributes::user(RW), SMALL),
+            Err(error.clone())
+        );
         expect_named(&error.to_string(), &["0x40007000", "Small"]);
         assert_eq!(scene.child.remap(pages(0..2), page(6)).map(|_| ()), Err(ChangeError::Mapped { address: page(6) }));
     }
 
     pub(super) fn pages_onto_a_large_page<F: Hardware>(scene: &Scene<'_, F>) {
         let error = MapError::Mapped { address: page(600), size: PageSize::Large };
-        assert_eq!(scene.child.map(pages(600..601), scene.spare, Attributes::user(RW), SMALL), Err(error.clone()));
+        assert_eq!(
+            scene.child.map_simulated(pages(600..601), scene.spare, Attributes::user(RW), SMALL),
+            Err(error.clone())
+        );
         expect_named(&error.to_string(), &["0x40258000", "Large"]);
     }
 
     pub(super) fn sizes_to_which_nothing_is_aligned<F: Hardware>(scene: &Scene<'_, F>) {
         let (frame, size) = (scene.spare, PageSize::Large);
         let error = MapError::Size { address: page(2049), frame, size };
-        let map = |range| scene.child.map(range, frame, Attributes::user(RW), PageSizes::Only(size));
+        let map = |range| scene.child.map_simulated(range, frame, Attributes::user(RW), PageSizes::Only(size));
         assert_eq!(map(pages(2049..2560)), Err(error.clone()));
         assert_eq!(map(pages(2048..2049)), Err(MapError::Size { address: page(2048), frame, size }));
         expect_named(&error.to_string(), &["0x40801000", &frame.to_string(), "Large"]);
@@ -169,10 +179,18 @@ mod of {
     pub(super) fn rights_that_cannot_be_expressed<F: Hardware>(scene: &Scene<'_, F>) {
         let rights = Rights::WRITE;
         let error = MapError::Rights(rights);
-        let mapped = scene.child.map(pages(20..21), scene.spare, Attributes::user(rights), SMALL);
+        let mapped = scene.child.map_simulated(pages(20..21), scene.spare, Attributes::user(rights), SMALL);
         assert_eq!(mapped, Err(error.clone()));
         expect_named(&error.to_string(), &["WRITE"]);
         assert_eq!(scene.child.protect(pages(0..1), rights).map(|_| ()), Err(ChangeError::Rights(rights)));
+    }
+
+    pub(super) fn memory_types_that_no_entry_can_name<F: Hardware>(scene: &Scene<'_, F>) {
+        let (memory, types) = (F::MEMORY_TYPES, F::MEMORY_TYPES);
+        let attributes = Attributes { memory: MemoryType(memory), ..Attributes::user(RW) };
+        let error = MapError::MemoryType { memory, types, format: F::NAME };
+        assert_eq!(scene.child.map_simulated(pages(20..21), scene.spare, attributes, SMALL), Err(error.clone()));
+        expect_named(&error.to_string(), &[F::NAME, &memory.to_string()]);
     }
 
     pub(super) fn moves_onto_themselves<F: Hardware>(scene: &Scene<'_, F>) {
@@ -224,7 +242,8 @@ fn a_fork_while_pinned_without_memory() {
     });
 }
 
-/// What a space is unmapped of, unpinned of, or ends with, it gives back once. A host that gives a frame back twice is told which.
+/// What a space is unmapped of, unpinned of, or ends with, it gives back once. A host that gives a frame back twice is
+/// told which.
 #[test]
 fn a_frame_that_is_freed_twice() {
     let computer = Computer::new::<X86_64>(Config::default());

@@ -1,4 +1,5 @@
-//! How replicas come and go: at once or on first use, with a child, when memory is short; and who finds which. Numbers are those of `replicas.rs`.
+//! How replicas come and go: at once or on first use, with a child, when memory is short; and who finds which. Numbers
+//! are those of `replicas.rs`.
 
 mod common;
 
@@ -28,8 +29,8 @@ fn text_and_data<F: Hardware>(computer: &Computer, nodes: u8) -> AddressSpace<F,
 fn reached<F: Hardware>(space: &AddressSpace<F, &Computer>, cpu: usize, n: u64) -> Node {
     let computer = space.machine();
     for _ in 0..4 {
-        let Err(trap) = computer.reach(cpu, page(n), Access::Read) else {
-            return computer.node_of(computer.reach(cpu, page(n), Access::Read).unwrap());
+        let Err(trap) = computer.reach(cpu, page(n), Access::USER_READ) else {
+            return computer.node_of(computer.reach(cpu, page(n), Access::USER_READ).unwrap());
         };
         assert!(matches!(space.fault(trap.address, trap.access, computer.node(cpu)), Ok(Fault::Resolved(_))));
     }
@@ -47,7 +48,7 @@ fn nodes_get_pages_when_they_use_them<F: Hardware>() {
     assert_eq!(computer.live_frames(), frames, "no page is copied before it is used");
     computer.expect_coherent(space.id());
     assert_eq!(space.query_on(page(1), Node(1)), None);
-    let resolved = space.fault(page(1), Access::Execute, Node(1)).unwrap();
+    let resolved = space.fault(page(1), Access::USER_EXECUTE, Node(1)).unwrap();
     assert!(matches!(resolved, Fault::Resolved(Resolution { replicated: true, copied: false, .. })));
     assert_eq!((reached(&space, 1, 1), reached(&space, 2, 3), reached(&space, 0, 3)), (Node(1), Node(2), Node(0)));
     assert_eq!((load(&space, 1, page(1)), load(&space, 2, page(3)), load(&space, 2, page(9))), (101, 103, 109));

@@ -1,5 +1,6 @@
-//! One test for each objection that reviewers raised against replicated tables, by its number in the list of the notes. More of 5, and 10, are in `replica_life.rs`; 8 asks for
-//! stage 2, which the crate does not have, and 9 asks for nothing.
+//! One test for each objection that reviewers raised against replicated tables, by its number in the list of the notes.
+//! More of 5, and 10, are in `replica_life.rs`; 8 asks for stage 2, which the crate does not have, and 9 asks for
+//! nothing.
 
 mod common;
 
@@ -34,7 +35,7 @@ fn replicate<F: Hardware>(space: &AddressSpace<F, &Computer>, range: std::ops::R
 fn node_of<F: Hardware>(space: &AddressSpace<F, &Computer>, cpu: usize, n: u64) -> Node {
     let _ = load(space, cpu, page(n));
     let computer = space.machine();
-    computer.node_of(computer.reach(cpu, page(n), Access::Read).unwrap())
+    computer.node_of(computer.reach(cpu, page(n), Access::USER_READ).unwrap())
 }
 
 #[test]
@@ -44,7 +45,7 @@ fn r01_a_writer_reaches_every_copy_of_a_page() {
     replicate(&space, 0..8);
     // What a writer of text needs: the frames of a page on all nodes, as CPUs there see it.
     for cpu in 0..2 {
-        let frame = computer.reach(cpu, page(2), Access::Execute).unwrap();
+        let frame = computer.reach(cpu, page(2), Access::USER_EXECUTE).unwrap();
         computer.set_content(frame, 0xcc);
     }
     assert_eq!((load(&space, 0, page(2)), load(&space, 1, page(2))), (0xcc, 0xcc));
@@ -97,7 +98,7 @@ fn r03_the_halves_of_aarch64_have_roots_of_their_own() {
     fill(&lower, 0..1, RW, PageSize::Small);
     let above = VirtAddr(page(0).0 | 0xffff << 48);
     assert_eq!(lower.query(above), None, "the same entries would translate it");
-    assert_eq!(lower.fault(above, Access::Read, Node(0)), Ok(Fault::NotMapped));
+    assert_eq!(lower.fault(above, Access::USER_READ, Node(0)), Ok(Fault::NotMapped));
     let range = above..VirtAddr(above.0 + PAGE);
     assert!(matches!(lower.unmap(range), Err(ChangeError::Range(RangeError::NotCanonical { .. }))));
     finish(&computer, vec![lower]);
@@ -113,8 +114,8 @@ fn rights_change_on_all_nodes<F: Hardware>() {
     load(&space, 1, page(1));
     space.protect(pages(0..2), Rights::empty()).unwrap().finish();
     for cpu in 0..2 {
-        assert!(computer.load(cpu, page(1), Access::Read).is_err());
-        assert_eq!(space.fault(page(1), Access::Read, Node(cpu as u8)), Ok(Fault::Denied));
+        assert!(computer.load(cpu, page(1), Access::USER_READ).is_err());
+        assert_eq!(space.fault(page(1), Access::USER_READ, Node(cpu as u8)), Ok(Fault::Denied));
     }
     space.protect(pages(0..2), Rights::READ).unwrap().finish();
     assert_eq!(
@@ -122,10 +123,10 @@ fn rights_change_on_all_nodes<F: Hardware>() {
         (101, Node(1)),
         "pages without rights keep their memory"
     );
-    assert!(computer.load(1, page(1), Access::Execute).is_err());
+    assert!(computer.load(1, page(1), Access::USER_EXECUTE).is_err());
     space.unmap(pages(0..2)).unwrap().finish();
     for cpu in 0..2 {
-        assert!(computer.load(cpu, page(1), Access::Read).is_err());
+        assert!(computer.load(cpu, page(1), Access::USER_READ).is_err());
     }
     finish(&computer, vec![space]);
 }
@@ -207,8 +208,7 @@ fn a_child_starts_without_replicas() {
     let computer = computer::<X86_64>();
     let parent = two_nodes::<X86_64>(&computer);
     replicate(&parent, 0..8);
-    let (child, flush) = parent.fork(SpaceId(2)).unwrap();
-    flush.finish();
+    let child = fork(&parent, 2);
     assert_eq!(node_of(&parent, 1, 0), Node(1));
     run_on(&child, 1);
     assert_eq!(node_of(&child, 1, 0), Node(0));
@@ -233,7 +233,7 @@ fn pages_of_all_nodes_are_freed_behind_their_flush() {
     }
     space.unmap(pages(0..1)).unwrap().finish();
     let single = computer.allocate(Node(0), PAGE, PageSize::Small).unwrap();
-    space.map(pages(0..1), single, Attributes::user(RX), PageSizes::UpTo(PageSize::Small)).unwrap();
+    space.map_simulated(pages(0..1), single, Attributes::user(RX), PageSizes::UpTo(PageSize::Small)).unwrap();
     for n in 30..40 {
         load(&space, 1, page(n));
     }
@@ -265,11 +265,12 @@ fn a_shared_page_is_single_unless_it_is_global() {
     let space = space::<X86_64, _>(&computer, ShareTables::Last, 2);
     let frame = computer.allocate(Node(0), 2 * PAGE, PageSize::Small).unwrap();
     let shared = Attributes { sharing: Sharing::Shared, ..Attributes::user(RX) };
-    space.map(pages(0..1), frame, shared, PageSizes::UpTo(PageSize::Small)).unwrap();
-    space.map(pages(1..2), frame.offset(PAGE), Attributes::kernel(RX), PageSizes::UpTo(PageSize::Small)).unwrap();
+    space.map_simulated(pages(0..1), frame, shared, PageSizes::UpTo(PageSize::Small)).unwrap();
+    space
+        .map_simulated(pages(1..2), frame.offset(PAGE), Attributes::kernel(RX), PageSizes::UpTo(PageSize::Small))
+        .unwrap();
     assert_eq!(replicate(&space, 0..2), Replicated { tables: 3, pages: 1, single: 1 });
-    let (child, flush) = space.fork(SpaceId(2)).unwrap();
-    flush.finish();
+    let child = fork(&space, 2);
     child.protect(pages(0..1), RW).unwrap().finish();
     run_on(&child, 0);
     store(&child, 0, page(0), 5);

@@ -36,18 +36,16 @@ fn work<F: Hardware>(parent: &AddressSpace<F, &Computer>, cpu: usize, stop: &Ato
 }
 
 /// Children of the parent, and of each other.
-fn fork<F: Hardware>(parent: &AddressSpace<F, &Computer>, cpu: usize, next: &AtomicU64) {
-    let new = || SpaceId(next.fetch_add(1, Ordering::Relaxed));
+fn fork_often<F: Hardware>(parent: &AddressSpace<F, &Computer>, cpu: usize, next: &AtomicU64) {
+    let new = || next.fetch_add(1, Ordering::Relaxed);
     for round in 0..forks() {
-        let (child, flush) = parent.fork(new()).unwrap();
-        flush.finish();
+        let child = fork(parent, new());
         run_on(&child, cpu);
         let seen: Vec<_> = (0..PAGES).map(|n| load(&child, cpu, page(n))).collect();
         for n in (0..PAGES).step_by(3) {
             store(&child, cpu, page(n), 1 << 40 | round);
         }
-        let (grandchild, flush) = child.fork(new()).unwrap();
-        flush.finish();
+        let grandchild = fork(&child, new());
         child.unmap(pages(4..8)).unwrap().finish();
         store(&child, cpu, page(0), 1 << 41);
         run_on(&grandchild, cpu);
@@ -79,7 +77,7 @@ fn stress<F: Hardware>(share: ShareTables, delivery: Delivery) {
         let forkers = [2, 3].map(|cpu| {
             scope.spawn({
                 let (parent, next) = (&parent, &next);
-                move || fork(parent, cpu, next)
+                move || fork_often(parent, cpu, next)
             })
         });
         let done: Vec<_> = forkers.into_iter().map(|forker| forker.join()).collect();

@@ -1,7 +1,11 @@
 //! Rewrite memory while it is in use.
 //!
-//! Everything of `palimpsest-text` (program packs, live patching, static keys, observers) under one name, and `palimpsest-sys` as
-//! [`sys`], and `palimpsest-fork` (fork in constant time, arenas, snapshots) as [`fork`].
+//! | module | what it holds | crate |
+//! |---|---|---|
+//! | [`text`] | program packs, live patching, static keys, observers | `palimpsest-text` |
+//! | [`fork`] | fork in constant time, arenas, snapshots | `palimpsest-fork` |
+//! | [`paging`] | page tables for kernels and VMMs | `palimpsest-paging` |
+//! | [`sys`] | the seam to Linux and the CPU that they stand on | `palimpsest-sys` |
 //!
 //! [`Packs`] is where most users begin:
 //!
@@ -19,12 +23,30 @@
 //! # #[cfg(not(target_arch = "x86_64"))]
 //! # fn main() {}
 //! ```
+//!
+//! The others by their modules:
+//!
+//! ```
+//! use palimpsest::paging::PageSize;
+//! use palimpsest::{fork, sys};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! assert_eq!(PageSize::Small.bytes(), 4096);
+//! assert_eq!(fork::frozen_bytes(), 0, "nothing is frozen before `fork::freeze`");
+//! sys::CoreSync::new()?.sync()?;
+//! # Ok(())
+//! # }
+//! ```
 
 #![no_std]
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "fork")]
 pub use palimpsest_fork as fork;
+#[cfg(feature = "paging")]
+pub use palimpsest_paging as paging;
 #[cfg(feature = "std")]
 pub use palimpsest_sys as sys;
-pub use palimpsest_text::*;
+pub use palimpsest_text as text;
+#[cfg(feature = "std")]
+pub use palimpsest_text::{Packs, PacksBuilder, Program};

@@ -3,9 +3,9 @@
 //! A fork may happen in a signal handler that interrupted the program's `malloc`, whose locks are then held for ever;
 //! and what freezes the program's heap should not change it. Freezing and reporting are rare and need little.
 //!
-//! Blocks of a power of two come from one region and go back to a list for their size; larger ones, and those for which the
-//! region has no room, are mappings. The lock is only ever tried: where it is held, by another thread or by the code that a
-//! signal handler interrupted, a block is mapped instead of taken, or lost instead of given back.
+//! Blocks of a power of two come from one region and go back to a list for their size; larger ones, and those for which
+//! the region has no room, are mappings. The lock is only ever tried: where it is held, by another thread or by the
+//! code that a signal handler interrupted, a block is mapped instead of taken, or lost instead of given back.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -97,14 +97,15 @@ impl State {
 
     fn give_back(&mut self, block: *mut u8, shift: u32) {
         let Some(list) = self.free.get_mut((shift - LEAST_SHIFT) as usize) else { return };
-        // SAFETY: the block was handed out with this class, so that it can hold a pointer, and its user is done with it.
+        // SAFETY: the block was handed out with this class, so that it can hold a pointer, and its user is done with
+        // it.
         unsafe { link(block).write(*list) };
         *list = block;
     }
 }
 
-// SAFETY: blocks are distinct, as large as asked for, aligned to the smaller of their size and a page, and stay until given
-// back; `alloc` refuses larger alignments.
+// SAFETY: blocks are distinct, as large as asked for, aligned to the smaller of their size and a page, and stay until
+// given back; `alloc` refuses larger alignments.
 unsafe impl GlobalAlloc for OwnHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() > rustix::param::page_size() {

@@ -1,15 +1,14 @@
-//! Writing to the user without harm to the program: never into a file that it has put in the place of ours, and never at
-//! the price of a signal.
+//! Writing to the user without harm to the program: never into a file that it has put in the place of ours, and never
+//! at the price of a signal.
 
-use std::fs::OpenOptions;
-use std::io;
+use std::fs::File;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::ptr;
 
-use rustix::fs::fstat;
+use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::io::{Errno, retry_on_intr, write};
 
 /// A descriptor as it was when the program started. Programs close descriptors, and what they open next gets the same
@@ -51,16 +50,97 @@ fn identity(number: RawFd) -> Option<(u64, u64)> {
     Some((stat.st_dev, stat.st_ino))
 }
 
-/// Appends `bytes` to the file `path`, which is made if it does not exist.
+/// Why a report is not written to a file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AppendError {
+    /// The file cannot be opened, made or written.
+    #[error("cannot {action}")]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The kernel's answer.
+        #[source]
+        source: Errno,
+    },
+    /// Whoever made the link chooses where the report would go.
+    #[error("it is a symbolic link; name the file itself, or say fd:NUMBER")]
+    Link,
+    /// Somebody else could read the addresses in the report, or has put his file in the place of ours.
+    #[error("it belongs to user {owner} and not to this program's user {own}; name a file of your own")]
+    NotOwn {
+        /// The owner's number.
+        owner: u32,
+        /// The effective user of this process.
+        own: u32,
+    },
+    /// Under one of its other names it may be anybody's.
+    #[error("it has {links} names (hard links); name a file of your own")]
+    ManyNames {
+        /// How many.
+        links: u64,
+    },
+    /// A folder, a socket or a disk.
+    #[error("it is no file, pipe or terminal to which lines can be appended")]
+    Kind,
+}
+
+/// Appends `bytes` to the file `path`, which is made, for this user alone, if it does not exist.
+///
+/// In a folder where others may write, such as `/tmp`, somebody else can have put something under this name. So links
+/// are not followed, and the file must belong to this user and have no other name.
 ///
 /// # Errors
 ///
-/// It cannot be opened or written.
-pub(crate) fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// See [`AppendError`]; nothing is written.
+pub(crate) fn append(path: &Path, bytes: &[u8]) -> Result<(), AppendError> {
+    let file = open_report(path)?;
+    write_without_signals(file.as_fd(), bytes).map_err(|source| AppendError::File { action: "write it", source })
+}
+
+/// How often a file may vanish or appear between two looks.
+const TRIES: usize = 16;
+
+fn open_report(path: &Path) -> Result<OwnedFd, AppendError> {
     // A FIFO without a reader would hold the program for ever, and a terminal could become its controlling one.
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path)?;
-    Ok(write_without_signals(file.as_fd(), bytes)?)
+    let flags =
+        OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let mut source = Errno::AGAIN;
+    for _ in 0..TRIES {
+        match open(path, flags, Mode::empty()) {
+            Ok(file) => return checked(file),
+            Err(Errno::LOOP) => return Err(AppendError::Link),
+            Err(Errno::NOENT) => {}
+            Err(source) => return Err(AppendError::File { action: "open it", source }),
+        }
+        // What is made so is ours: `EXCL` takes nothing that is there, links included.
+        match open(path, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => return Ok(file),
+            Err(Errno::EXIST) => source = Errno::EXIST,
+            Err(source) => return Err(AppendError::File { action: "make it", source }),
+        }
+    }
+    Err(AppendError::File { action: "open it", source })
+}
+
+/// The file, if nobody else can have put it there.
+fn checked(file: OwnedFd) -> Result<OwnedFd, AppendError> {
+    let file = File::from(file);
+    let found = file.metadata().map_err(|error| AppendError::File {
+        action: "look at it",
+        source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+    })?;
+    let kind = found.file_type();
+    // Others cannot make devices.
+    if kind.is_char_device() {
+        return Ok(file.into());
+    }
+    let own = rustix::process::geteuid().as_raw();
+    match (found.uid(), found.nlink()) {
+        _ if !kind.is_file() && !kind.is_fifo() => Err(AppendError::Kind),
+        (owner, _) if owner != own => Err(AppendError::NotOwn { owner, own }),
+        (_, links @ 2..) => Err(AppendError::ManyNames { links }),
+        _ => Ok(file.into()),
+    }
 }
 
 /// Writes everything. SIGPIPE and SIGXFSZ, which a write can bring upon its thread, are taken back.
@@ -130,9 +210,9 @@ fn empty() -> libc::sigset_t {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-    use std::io::Read;
+    use std::io::{self, Read};
     use std::os::fd::AsRawFd;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -190,5 +270,37 @@ mod tests {
         append(&path, b"two\n").expect("it can be written");
         assert_eq!(std::fs::read(&path).expect("it is there"), b"one\ntwo\n");
         assert!(append(Path::new("/nonexistent/file"), b"x").is_err());
+        let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "addresses are nobody else's business");
+    }
+
+    /// Somebody else can make all of these in `/tmp`.
+    #[test]
+    fn what_another_user_could_have_put_there_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (precious, report) = (folder.path().join("precious"), folder.path().join("report"));
+        let untouched = |path: &Path| assert_eq!(std::fs::read(path).expect("it is there"), b"precious");
+        std::fs::write(&precious, b"precious").expect("it can be written");
+        std::os::unix::fs::symlink(&precious, &report).expect("a link");
+        assert!(matches!(append(&report, b"x"), Err(AppendError::Link)));
+        untouched(&precious);
+        std::fs::remove_file(&report).expect("it is there");
+        std::os::unix::fs::symlink(folder.path().join("new"), &report).expect("a link to nothing");
+        assert!(matches!(append(&report, b"x"), Err(AppendError::Link)));
+        assert!(!folder.path().join("new").exists(), "a link to nothing makes nothing");
+        std::fs::remove_file(&report).expect("it is there");
+        std::fs::hard_link(&precious, &report).expect("a link");
+        assert!(matches!(append(&report, b"x"), Err(AppendError::ManyNames { links: 2 })));
+        untouched(&precious);
+        assert!(matches!(append(folder.path(), b"x"), Err(AppendError::File { source: Errno::ISDIR, .. })));
+        append(Path::new("/dev/null"), b"x").expect("a device is nobody's");
+        if !rustix::process::geteuid().is_root() {
+            return println!("the rest is skipped: only root can give files away");
+        }
+        let foreign = folder.path().join("foreign");
+        std::fs::write(&foreign, b"precious").expect("it can be written");
+        std::os::unix::fs::chown(&foreign, Some(65534), None).expect("root may");
+        assert!(matches!(append(&foreign, b"x"), Err(AppendError::NotOwn { owner: 65534, own: 0 })));
+        untouched(&foreign);
     }
 }

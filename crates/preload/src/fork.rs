@@ -3,7 +3,7 @@
 use libc::pid_t;
 
 use crate::next::Next;
-use crate::{errno, freezing, start};
+use crate::{core_filter, errno, freezing, start};
 
 type Fork = unsafe extern "C" fn() -> pid_t;
 
@@ -23,6 +23,7 @@ pub(crate) fn resolve() {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> pid_t {
     let Some(started) = start::started() else { return plain() };
+    core_filter::take_back();
     let before = errno::get();
     if !freezing::at_fork(started) {
         errno::set(before);
@@ -32,6 +33,7 @@ pub unsafe extern "C" fn fork() -> pid_t {
     let forked = unsafe { palimpsest_fork::fork() };
     match forked {
         Ok(palimpsest_fork::Forked::Child) => {
+            core_filter::born();
             errno::set(before);
             0
         }
@@ -46,7 +48,8 @@ pub unsafe extern "C" fn fork() -> pid_t {
     }
 }
 
-/// Forks as if this object were not there. What the code in this object itself calls by the name `fork`, see `build.rs`.
+/// Forks as if this object were not there. What the code in this object itself calls by the name `fork`, see
+/// `build.rs`.
 pub(crate) extern "C" fn plain() -> pid_t {
     if FORK.get().is_none() {
         // A constructor of another library forks before ours has run. It may: `fork` is not called from within `malloc`

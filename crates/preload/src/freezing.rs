@@ -1,6 +1,6 @@
 //! Freezing once, and telling how it went.
 
-use std::error::Error;
+use palimpsest_sys::Causes;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,10 +10,10 @@ use palimpsest_sys::proc::status::Status;
 
 use crate::settings::{Action, Refusals, ReportTo, Sandbox};
 use crate::start::Started;
-use crate::{channel, moment};
+use crate::{channel, core_filter, moment};
 
-/// Whether the moment has come and was used, in this process or an ancestor. `Relaxed`: one thread wins, and what the others
-/// then do is right without knowing of the winner's work.
+/// Whether the moment has come and was used, in this process or an ancestor. `Relaxed`: one thread wins, and what the
+/// others then do is right without knowing of the winner's work.
 static IS_DECIDED: AtomicBool = AtomicBool::new(false);
 
 /// Whether something is frozen. `Relaxed`: a thread that misses it forks without bookkeeping, which is right too.
@@ -52,10 +52,10 @@ fn act(started: &Started) -> Option<String> {
     let (verb, outcome) = match started.settings.action {
         Action::Survey => ("would freeze", palimpsest_fork::survey(options)),
         // SAFETY: 1. the functions that discard or move memory are ours and ask the guard, and a runtime that goes past
-        // them is refused unless the user answers for it; 2. likewise for buffers that io_uring knows, and others are the
-        // user's to answer for by loading this object, as the book says; 3. a process that shares memory by `vfork` is
-        // not served, see `at_fork`; a debugger's writes are the user's; 4. likewise.
-        Action::Freeze => ("froze", unsafe { palimpsest_fork::freeze(options) }),
+        // them is refused unless the user answers for it; 2. likewise for buffers that io_uring knows, and others are
+        // the user's to answer for by loading this object, as the book says; 3. a process that shares memory by `vfork`
+        // is not served, see `at_fork`; a debugger's writes are the user's; 4. likewise.
+        Action::Freeze => ("froze", core_filter::watch(|| unsafe { palimpsest_fork::freeze(options) })),
     };
     match outcome {
         Ok(report) => {
@@ -90,22 +90,19 @@ fn reason(error: &FreezeError) -> String {
             "{what} manages memory by system calls that cannot be seen; \
              say PALIMPSEST_TRUST=go if it never discards memory and expects zeros"
         ),
-        FreezeError::IoUring { descriptor, buffers, pending } => format!(
-            "io_uring descriptor {descriptor} has {buffers} registered buffers and {pending} requests under way, which \
-             would go to old pages; say PALIMPSEST_TRUST=io_uring if they are in shared memory"
+        FreezeError::IoUring { descriptor, hold } => format!(
+            "an io_uring{} {hold}, which would go to old pages; say PALIMPSEST_TRUST=io_uring if that is in shared memory",
+            descriptor.map_or_else(String::new, |descriptor| format!(" (descriptor {descriptor})"))
         ),
+        FreezeError::LinuxAio { .. } => {
+            "there is a context of Linux AIO, whose requests under way would go to old pages; \
+             say PALIMPSEST_TRUST=aio if there are none in private memory"
+                .to_owned()
+        }
         FreezeError::FutureLocked => "all memory is locked (mlockall(MCL_FUTURE)), so that it would be held twice and \
              nothing gained; start the program without locking, or say PALIMPSEST_TRUST=locked"
             .to_owned(),
-        other => {
-            let mut text = other.to_string();
-            let mut cause = other.source();
-            while let Some(error) = cause {
-                text = format!("{text}: {error}");
-                cause = error.source();
-            }
-            text
-        }
+        other => Causes(other).to_string(),
     }
 }
 
@@ -138,7 +135,8 @@ fn tell(started: &Started, verb: &str, report: &Report) {
         }
         ReportTo::File(path) => {
             if let Err(error) = channel::append(path, text().as_bytes()) {
-                let line = format!("palimpsest: PALIMPSEST_REPORT={}: cannot be written: {error}\n", path.display());
+                let path = path.display();
+                let line = format!("palimpsest: PALIMPSEST_REPORT={path}: not written: {}\n", Causes(&error));
                 let _ = started.standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
             }
         }
@@ -147,14 +145,17 @@ fn tell(started: &Started, verb: &str, report: &Report) {
 
 #[cfg(test)]
 mod tests {
+    use palimpsest_fork::{RawAllocator, RingHold};
+
     use super::*;
 
     #[test]
     fn reasons_name_variables_and_no_types() {
         for error in [
             FreezeError::Threads { count: 3 },
-            FreezeError::RawAllocator { what: "the Go runtime".to_owned() },
-            FreezeError::IoUring { descriptor: 5, buffers: 1, pending: 0 },
+            FreezeError::RawAllocator { what: RawAllocator::Musl },
+            FreezeError::IoUring { descriptor: Some(5), hold: RingHold::Buffers(1) },
+            FreezeError::LinuxAio { context: 0x1000 },
             FreezeError::FutureLocked,
         ] {
             let text = reason(&error);

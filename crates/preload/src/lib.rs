@@ -1,8 +1,9 @@
 //! Lets unmodified programs fork in constant time: an object for `LD_PRELOAD`.
 //!
-//! Freezing the memory of a process ([`palimpsest_fork`]) changes what a few system calls do to it: discarded memory would
-//! show its old bytes instead of zeros, and a mapping could not grow over pieces. So this object defines the C functions
-//! for them, and they ask [`palimpsest_fork::guard`] first. Everything else is passed on to the next definition.
+//! Freezing the memory of a process ([`palimpsest_fork`]) changes what a few system calls do to it: discarded memory
+//! would show its old bytes instead of zeros, and a mapping could not grow over pieces. So this object defines the C
+//! functions for them, and they ask [`palimpsest_fork::guard`] first. Everything else is passed on to the next
+//! definition.
 //!
 //! | module | holds |
 //! |---|---|
@@ -11,23 +12,30 @@
 //! | `fork`, `moment`, `freezing` | `fork`: whether it is time to freeze, and doing it once |
 //! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect`, and these through `syscall` |
 //! | `next`, `arch`, `errno` | what would be called without this object: the next definition, or the kernel |
+//! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
+//! | `confine` | `prctl`: whether the program has confined itself |
 //! | `channel`, `environment`, `allocator` | care for the program: its descriptors, its children, its heap |
 //!
-//! Rules for the defined functions: they may run in a signal handler, inside `malloc`, in the dynamic linker, and before
-//! this object has started. They take no lock, allocate nothing and use no thread-local storage (which may allocate), but
-//! when a fork freezes. They leave `errno` as the system call would. Before the start, they go straight to the kernel.
+//! Rules for the defined functions: they may run in a signal handler, inside `malloc`, in the dynamic linker, and
+//! before this object has started. They take no lock, allocate nothing and use no thread-local storage (which may
+//! allocate), but when a fork freezes. They leave `errno` as the system call would. Before the start, they go straight
+//! to the kernel.
 //!
-//! `munmap` is not defined: what is told to be frozen and is not costs a question, and to forget it after the call could forget what another thread has
-//! moved there meanwhile.
+//! `munmap` is not defined: what is told to be frozen and is not costs a question, and to forget it after the call
+//! could forget what another thread has moved there meanwhile.
 //!
-//! `vfork`, `posix_spawn`, `system`, `popen` and `daemon` are not defined: the C library's calls within itself cannot be
-//! seen, and those that make a child without copying page tables need no help.
+//! `vfork`, `posix_spawn`, `system`, `popen` and `daemon` are not defined: the C library's calls within itself cannot
+//! be seen, and those that make a child without copying page tables need no help.
 
 mod allocator;
 mod arch;
 mod channel;
+mod confine;
+mod core_filter;
 mod environment;
+mod erase;
 mod errno;
+mod execute;
 mod fork;
 mod freezing;
 mod memory;
@@ -42,7 +50,10 @@ mod start;
 #[global_allocator]
 static HEAP: allocator::OwnHeap = allocator::OwnHeap::new();
 
-pub use arch::syscall;
+pub use arch::{execl, execle, execlp, execv, execve, execveat, execvp, execvpe, fexecve, syscall};
+pub use confine::prctl;
+pub use erase::{__explicit_bzero_chk, explicit_bzero, memset_explicit, palimpsest_forget};
+pub use execute::{popen, posix_spawn, posix_spawnp, system};
 pub use fork::fork;
 pub use memory::{madvise, mlock, mlock2, mlockall, mmap, mmap64, mremap};
 pub use protection::{mprotect, pkey_mprotect};

@@ -1,7 +1,7 @@
 //! The functions about memory, as the program calls them. See the crate's header for the rules that they keep.
 //!
-//! Each does what the real one would, unless frozen memory is concerned and an answer other than the kernel's is needed to
-//! keep the meaning of anonymous memory: then the guard gives it.
+//! Each does what the real one would, unless frozen memory is concerned and an answer other than the kernel's is needed
+//! to keep the meaning of anonymous memory: then the guard gives it.
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::ops::Range;
@@ -11,9 +11,9 @@ use libc::{off_t, size_t};
 use palimpsest_fork::guard::{self, Outcome, Remap};
 
 use crate::arch::system_call;
-use crate::errno;
 use crate::next::Next;
 use crate::protection::{Rights, noted};
+use crate::{confine, core_filter, errno};
 
 type Madvise = unsafe extern "C" fn(*mut c_void, size_t, c_int) -> c_int;
 type Mremap = unsafe extern "C" fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void;
@@ -24,8 +24,8 @@ type Mlockall = unsafe extern "C" fn(c_int) -> c_int;
 
 // SAFETY: `int madvise(void *, size_t, int)`.
 static MADVISE: Next<Madvise> = unsafe { Next::new(c"madvise") };
-// SAFETY: `void *mremap(void *, size_t, size_t, int, ...)` with at most one more pointer, for which a variadic function is
-// called like one with five parameters on the supported ISAs.
+// SAFETY: `void *mremap(void *, size_t, size_t, int, ...)` with at most one more pointer, for which a variadic function
+// is called like one with five parameters on the supported ISAs.
 static MREMAP: Next<Mremap> = unsafe { Next::new(c"mremap") };
 // SAFETY: `void *mmap(void *, size_t, int, int, int, off_t)`.
 static MMAP: Next<Mmap> = unsafe { Next::new(c"mmap") };
@@ -190,8 +190,8 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     }
 }
 
-/// The calls above when they come through `syscall(3)`: from the kernel, as the caller wants it, and past the functions of
-/// others.
+/// The calls above when they come through `syscall(3)`: from the kernel, as the caller wants it, and past the functions
+/// of others.
 pub(crate) extern "C" fn syscall(
     number: c_long,
     first: c_long,
@@ -229,7 +229,15 @@ pub(crate) extern "C" fn syscall(
             pass_on()
         }
         libc::SYS_mprotect => noted(address, length, Rights::of(third as c_int), pass_on),
-        libc::SYS_pkey_mprotect => noted(address, length, Rights::Special, pass_on),
+        libc::SYS_pkey_mprotect => noted(address, length, Rights::with_key(third as c_int, fourth as c_int), pass_on),
+        libc::SYS_seccomp | libc::SYS_prctl => {
+            confine::seen(number, address);
+            pass_on()
+        }
+        libc::SYS_execve | libc::SYS_execveat => {
+            core_filter::lend();
+            pass_on()
+        }
         _ => pass_on(),
     }
 }
@@ -284,13 +292,15 @@ unsafe fn guarded_remap(asked: Remap) -> Option<c_long> {
 
 /// `madvise`; `pass_on` calls the real function.
 ///
-/// The memory can be frozen between the question and the call, by another thread that holds this one still meanwhile. The call then discards the
-/// wrong pages, or is refused as for a file. So the question is asked again afterwards; to discard twice does no harm.
+/// The memory can be frozen between the question and the call, by another thread that holds this one still meanwhile.
+/// The call then discards the wrong pages, or is refused as for a file. So the question is asked again afterwards; to
+/// discard twice does no harm.
 ///
 /// # Safety
 ///
 /// 1. As for [`madvise`].
 unsafe fn advise(address: usize, length: usize, advice: c_int, pass_on: impl FnOnce() -> c_long) -> c_long {
+    core_filter::take_back();
     // SAFETY: 1. as this function's.
     if let Some(answer) = unsafe { guarded_advice(address, length, advice) } {
         return answer;
@@ -340,10 +350,11 @@ fn finish(result: Result<isize, rustix::io::Errno>, before: c_int) -> c_long {
 }
 
 fn forget(address: usize, length: usize) {
+    core_filter::take_back();
     let range = pages(address, length);
     if guard::touches(range.clone()) {
         let before = errno::get();
-        guard::forget(range);
+        guard::replaced(range);
         errno::set(before);
     }
 }
@@ -359,13 +370,19 @@ fn before_lock(address: usize, length: usize) {
 }
 
 fn before_lock_all(flags: c_int) {
+    let all = 0..usize::MAX;
+    if !guard::touches(all.clone()) {
+        return;
+    }
+    let before = errno::get();
     // MCL_FUTURE alone leaves what is there as it is, and forbids later freezes and repairs by itself.
-    if flags & libc::MCL_CURRENT != 0 && guard::touches(0..usize::MAX) {
-        let before = errno::get();
+    if flags & libc::MCL_CURRENT != 0 {
         // As for a range.
         let _ = guard::before_mlockall();
-        errno::set(before);
     }
+    // What replaces frozen memory from now on would be locked.
+    guard::changed(all);
+    errno::set(before);
 }
 
 /// The bytes that a call concerns: up to the end of the last page, as the kernel counts.

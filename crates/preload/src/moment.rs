@@ -40,7 +40,8 @@ extern "C" fn note(_signal: c_int) {
     HAS_COME.store(true, Ordering::Relaxed);
 }
 
-/// Shells and other wrappers have less. Below it, the mappings of frozen memory cost a fork about what they save: some µs.
+/// Shells and other wrappers have less. Below it, the mappings of frozen memory cost a fork about what they save: some
+/// µs.
 const LEAST_WORTHWHILE: u64 = 2 << 20;
 
 /// Counts a fork, which is about to happen, and tells whether it is time to freeze. Allocates nothing.

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// The next definition of a symbol after this object, in the order of the dynamic linker.
 ///
 /// It is looked up once, by [`Next::resolve`]: `dlsym` takes locks and may allocate, so no interposed call may do so.
-/// `Relaxed` everywhere: the address is that of code which is loaded for as long as the process lives, and nothing else is
-/// published with it.
+/// `Relaxed` everywhere: the address is that of code which is loaded for as long as the process lives, and nothing else
+/// is published with it.
 pub(crate) struct Next<F> {
     name: &'static CStr,
     address: AtomicPtr<c_void>,

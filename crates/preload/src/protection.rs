@@ -1,10 +1,11 @@
-//! `mprotect` and `pkey_mprotect` as the program calls them: they are passed on, and what memory has by them is remembered to be looked at before a part of it is
-//! replaced.
+//! `mprotect` and `pkey_mprotect` as the program calls them: they are passed on, and what memory has by them is
+//! remembered to be looked at before a part of it is replaced.
 
 use std::ffi::{c_int, c_long, c_void};
 
 use libc::size_t;
 use palimpsest_fork::guard;
+use palimpsest_sys::pages::maps::Permissions;
 
 use crate::arch::system_call;
 use crate::errno;
@@ -59,32 +60,73 @@ pub unsafe extern "C" fn pkey_mprotect(address: *mut c_void, length: size_t, rig
             errno::answer(unsafe { system_call(libc::SYS_pkey_mprotect, arguments) })
         }
     };
-    noted(place, length, Rights::Special, pass_on) as c_int
+    noted(place, length, Rights::with_key(rights, key), pass_on) as c_int
 }
 
 /// What a call gives to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Rights {
-    /// To read, write and execute, or less: what every mapping shows to who asks for it.
-    Usual,
-    /// A key, or rights that only some machines have.
-    Special,
+pub(crate) struct Rights {
+    usual: Permissions,
+    extra: Extra,
+    /// The protection key, if the call gives one.
+    key: Option<u32>,
+}
+
+/// What there is beside the usual rights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Extra {
+    /// Nothing.
+    None,
+    /// Rights that only some machines have.
+    Some,
 }
 
 impl Rights {
-    pub(crate) const fn of(rights: c_int) -> Self {
-        if rights & !(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) == 0 { Self::Usual } else { Self::Special }
+    const USUAL: [(c_int, Permissions); 3] = [
+        (libc::PROT_READ, Permissions::READ),
+        (libc::PROT_WRITE, Permissions::WRITE),
+        (libc::PROT_EXEC, Permissions::EXECUTE),
+    ];
+
+    pub(crate) fn of(rights: c_int) -> Self {
+        let (mut usual, mut rest) = (Permissions::default(), rights);
+        for (bit, permission) in Self::USUAL {
+            if rights & bit != 0 {
+                usual = usual.union(permission);
+                rest &= !bit;
+            }
+        }
+        Self { usual, extra: if rest == 0 { Extra::None } else { Extra::Some }, key: None }
+    }
+
+    /// Those of a call that gives a key as well.
+    pub(crate) fn with_key(rights: c_int, key: c_int) -> Self {
+        // -1 leaves the key as it is.
+        Self { key: u32::try_from(key).ok(), ..Self::of(rights) }
     }
 }
 
-/// Makes a call that changes rights, and notes it before and, since another thread may have frozen the memory meanwhile, afterwards.
+/// Makes a call that changes rights, and tells the guard afterwards. What has more than the usual rights is told before
+/// as well: another thread may freeze meanwhile.
 pub(crate) fn noted(address: usize, length: usize, rights: Rights, pass_on: impl FnOnce() -> c_long) -> c_long {
-    if rights == Rights::Usual {
+    let range = || pages(address, length);
+    if !guard::touches(range()) {
         return pass_on();
     }
-    guard::changed(pages(address, length));
+    if rights.extra == Extra::Some {
+        guard::changed(range());
+    }
     let answer = pass_on();
-    guard::changed(pages(address, length));
+    let before = errno::get();
+    let outcome = if answer == 0 { Ok(rights.usual) } else { Err(rustix::io::Errno::from_raw_os_error(before)) };
+    guard::protected(range(), outcome);
+    if let Some(key) = rights.key {
+        guard::keyed(range(), key);
+    }
+    if rights.extra == Extra::Some {
+        guard::changed(range());
+    }
+    errno::set(before);
     answer
 }
 
@@ -93,11 +135,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_three_usual_rights_are_usual() {
-        assert_eq!(Rights::of(libc::PROT_NONE), Rights::Usual);
-        assert_eq!(Rights::of(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC), Rights::Usual);
+    fn rights_are_taken_apart() {
+        let both = Permissions::READ.union(Permissions::WRITE);
+        let plain = |usual| Rights { usual, extra: Extra::None, key: None };
+        assert_eq!(Rights::of(libc::PROT_NONE), plain(Permissions::default()));
+        assert_eq!(Rights::of(libc::PROT_READ | libc::PROT_WRITE), plain(both));
         // PROT_BTI and PROT_MTE of AArch64.
-        assert_eq!((Rights::of(0x10 | libc::PROT_READ), Rights::of(0x20)), (Rights::Special, Rights::Special));
+        let special = Rights { extra: Extra::Some, ..plain(Permissions::READ) };
+        assert_eq!((Rights::of(0x10 | libc::PROT_READ), Rights::of(0x21)), (special, special));
+        let keyed = Rights { key: Some(3), ..plain(both) };
+        assert_eq!(Rights::with_key(libc::PROT_READ | libc::PROT_WRITE, 3), keyed);
+        assert_eq!(Rights::with_key(libc::PROT_READ | libc::PROT_WRITE, -1), plain(both));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use palimpsest_sys::proc::status::Status;
 
 use crate::channel::Noted;
 use crate::settings::{Heirs, Moment, ReportTo, Settings};
-use crate::{environment, fork, memory, moment, protection};
+use crate::{confine, environment, execute, fork, memory, moment, protection};
 
 /// What is known once the object has started.
 pub(crate) struct Started {
@@ -48,6 +48,8 @@ extern "C" fn start(_count: c_int, _arguments: *const *const c_char, environment
         fork::resolve();
         memory::resolve();
         protection::resolve();
+        confine::resolve();
+        execute::resolve();
         begin(environment);
     });
 }
@@ -64,8 +66,9 @@ fn begin(environment: *mut *mut c_char) {
         Err(error) => return complain(&error.to_string()),
     };
     if settings.heirs == Heirs::Left {
-        // SAFETY: 1. glibc passes the array that it got from the kernel, which is writable; 2. this is before `main`, and a
-        // library that starts threads in its constructor and lets them read the environment would race with `setenv` anyway.
+        // SAFETY: 1. glibc passes the array that it got from the kernel, which is writable; 2. this is before `main`,
+        // and a library that starts threads in its constructor and lets them read the environment would race with
+        // `setenv` anyway.
         unsafe { environment::leave_preload(environment) };
     }
     if settings.moment == Moment::Never {

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::SealFlags;
 
-use crate::mapping::{Area, MapError, Mapping, OnFork, Protection, Source};
-use crate::shared_memory::{CreateError, Pages, SharedMemory};
+use crate::memory::mapping::{Area, MapError, Mapping, OnFork, Protection, Source};
+use crate::memory::shared_memory::{CreateError, Pages, SharedMemory};
 
 /// Tells a process apart from the children that are forked off it, for the price of a load.
 #[derive(Debug)]
@@ -13,8 +13,8 @@ pub struct ForkDetector(Detector);
 
 #[derive(Debug)]
 enum Detector {
-    /// A page that the kernel wipes in the child (`MADV_WIPEONFORK`): right for `fork` by any route, and for `vfork`, whose child
-    /// shares the memory and may go on with it.
+    /// A page that the kernel wipes in the child (`MADV_WIPEONFORK`): right for `fork` by any route, and for `vfork`,
+    /// whose child shares the memory and may go on with it.
     Page(Mapping),
     /// Before Linux 4.14, or without memory for a page: the process id, for a system call.
     Pid(rustix::process::Pid),

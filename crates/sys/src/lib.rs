@@ -6,49 +6,69 @@
 //! |---|---|
 //! | [`SharedMemory`], [`Mapping`], [`Reservation`], [`View`] | memory objects and mappings that end with their owner; none is ever writable and executable |
 //! | [`collapse`] | huge pages by request |
-//! | [`pagemap`] | which pages are populated, and which are private copies |
+//! | [`pages`] | what the kernel says of memory: mappings, populated pages, private copies |
 //! | [`CoreSync`] | makes every core of this process drop what it has fetched ahead |
 //! | [`arch`] | traps, instruction-cache maintenance, serialising instructions, pointer tags |
 //! | [`ProcMem`], [`TextWriter`] | writing without the right to write |
 //! | [`trap`] | SIGTRAP, shared with whoever else handles it |
 //! | [`ForkDetector`], [`ForkWitness`] | who was forked from whom |
 //! | [`objects_with_note`], [`keep_loaded`], [`Caller`] | loaded objects, and who is calling |
-//! | [`vmas`], [`extent`], [`mapped_vec`], [`world`] | changing memory in place: what is mapped, sealed contents, arrays outside the heap, other threads held still |
+//! | [`async_io`] | what the kernel may hold on to for requests under way |
+//! | [`memory`], [`threads`] | changing memory in place: sealed contents, arrays outside the heap, other threads held still |
+//! | [`Causes`] | an error with its sources in one line |
 //! | [`proc`], [`seccomp`], [`capabilities`] | what this machine, kernel, container and user allow |
+//!
+//! ```
+//! use palimpsest_sys::{CoreSync, capabilities::Capabilities};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // After this, every core has dropped what it had fetched of code that was changed before.
+//! CoreSync::new()?.sync()?;
+//! // What `palimpsest doctor` shows.
+//! println!("{:?}", Capabilities::probe().huge_text);
+//! # Ok(())
+//! # }
+//! ```
 
 #![cfg(target_os = "linux")]
 
 pub mod arch;
+pub mod async_io;
 mod caller;
 pub mod capabilities;
-mod core_sync;
-pub mod extent;
+mod causes;
+mod errno;
 mod fork;
-mod huge;
-pub mod mapped_vec;
-mod mapping;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod memory;
 mod objects;
-pub mod pagemap;
+pub mod pages;
 pub mod proc;
 mod proc_mem;
-mod reservation;
+mod random;
 pub mod seccomp;
-mod shared_memory;
 mod symbols;
 mod text_writer;
-mod tracer;
+pub mod threads;
 pub mod trap;
-pub mod vmas;
-pub mod world;
 
 pub use caller::Caller;
-pub use core_sync::{CoreSync, SetupError as CoreSyncSetupError, SyncError, SyncPath};
+pub use causes::Causes;
+pub use errno::last_errno;
 pub use fork::{ForkDetector, ForkWitness, Heirs, RetiredWitness, SpareWitness, WitnessError};
-pub use huge::{CollapseError, HUGE_PAGE, collapse};
-pub use mapping::{Area, MapError, Mapping, OnFork, Protection, Source};
-pub use objects::{NotLoaded, NotedObject, in_program, in_secure_execution, keep_loaded, objects_with_note};
+pub use memory::file::ExecRung;
+pub use memory::huge::{CollapseError, HUGE_PAGE, collapse};
+pub use memory::mapping::{Area, MapError, Mapping, OnFork, Protection, Source};
+pub use memory::reservation::{Reservation, View};
+pub use memory::shared_memory::{CreateError, Pages, SharedMemory};
+pub use memory::shutter::{Shutter, Window};
+pub use objects::{
+    NotLoaded, NotedObject, ObjectName, holder_of_note, in_program, in_secure_execution, keep_loaded, objects_with_note,
+};
 pub use proc_mem::{ProcMem, ProcMemError};
-pub use reservation::{Reservation, View};
-pub use shared_memory::{CreateError, ExecRung, Pages, SharedMemory};
+pub use random::random_below;
 pub use symbols::global_symbol;
-pub use text_writer::{TextWay, TextWriteError, TextWriter};
+pub use text_writer::{PageCopy, Run, TextPlan, TextWay, TextWriteError, TextWriter, Unstored};
+pub use threads::core_sync::{CoreSync, SetupError as CoreSyncSetupError, SyncError, SyncPath};

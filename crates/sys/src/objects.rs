@@ -4,6 +4,7 @@
 //! unloaded is not in the list, and no copy of this library needs to know of the others.
 
 use std::ffi::{CStr, CString, c_int, c_void};
+use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
@@ -48,6 +49,51 @@ pub fn objects_with_note(owner: &str, kind: u32) -> Vec<NotedObject> {
         .collect()
 }
 
+/// The name of a loaded object, as far as there is room for it: no heap is needed for one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ObjectName {
+    /// Empty for the program itself.
+    bytes: [u8; 63],
+    len: u8,
+}
+
+impl ObjectName {
+    fn of(name: &CStr) -> Self {
+        let (mut bytes, name) = ([0; 63], name.to_bytes());
+        let len = name.len().min(bytes.len());
+        // The end tells more than the beginning.
+        bytes[..len].copy_from_slice(&name[name.len() - len..]);
+        // At most 63.
+        Self { bytes, len: len as u8 }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.bytes[..usize::from(self.len)] {
+            [] => f.write_str("the program"),
+            name => name.utf8_chunks().try_for_each(|chunk| f.write_str(chunk.valid())),
+        }
+    }
+}
+
+impl fmt::Debug for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The first object that carries a note of `owner` and `kind`, as in [`objects_with_note`]. Does not use the heap.
+pub fn holder_of_note(owner: &str, kind: u32) -> Option<ObjectName> {
+    let mut holder = None;
+    visit(&mut |object| {
+        if holder.is_none() && object.noted(owner, kind).next().is_some() {
+            holder = Some(ObjectName::of(object.name));
+        }
+    });
+    holder
+}
+
 /// Keeps the object that holds `address` loaded until the process ends. Does nothing for the program itself.
 ///
 /// For code that others may enter at any time, as signal handlers. The same care is due as for [`objects_with_note`].
@@ -61,7 +107,7 @@ pub fn keep_loaded(address: usize) -> Result<(), NotLoaded> {
         if object
             .segments
             .iter()
-            .any(|segment| segment.kind == libc::PT_LOAD && object.range(segment).contains(&address))
+            .any(|segment| segment.p_type == libc::PT_LOAD && object.range(segment).contains(&address))
         {
             holder = Some((object.is_program, object.name.to_owned()));
         }
@@ -82,7 +128,7 @@ pub fn keep_loaded(address: usize) -> Result<(), NotLoaded> {
 pub fn in_program(address: usize) -> bool {
     let mut is_inside = false;
     visit(&mut |object| {
-        let mut loads = object.segments.iter().filter(|segment| segment.kind == libc::PT_LOAD);
+        let mut loads = object.segments.iter().filter(|segment| segment.p_type == libc::PT_LOAD);
         is_inside |= object.is_program && loads.any(|segment| object.range(segment).contains(&address));
     });
     is_inside
@@ -162,28 +208,12 @@ fn pin(found: &Found) -> Option<Pin> {
 fn walk(owner: &str, kind: u32) -> Vec<Found> {
     let mut all = Vec::new();
     visit(&mut |object| {
-        for segment in object.segments.iter().filter(|segment| segment.kind == libc::PT_NOTE) {
-            let range = object.range(segment);
-            let is_loaded = object.segments.iter().any(|load| {
-                let inside = object.range(load);
-                load.kind == libc::PT_LOAD && load.readable && inside.start <= range.start && range.end <= inside.end
-            });
-            if !is_loaded {
-                continue;
-            }
-            // SAFETY: a loaded, readable segment that its object never writes to, of an object that the dynamic
-            // linker keeps loaded during `visit`.
-            let bytes =
-                unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(range.start), range.len()) };
-            if let Some(place) = find_note(bytes, owner.as_bytes(), kind) {
-                all.push(Found {
-                    name: object.name.to_owned(),
-                    is_program: object.is_program,
-                    base: object.base,
-                    description: range.start + place.start..range.start + place.end,
-                });
-            }
-        }
+        all.extend(object.noted(owner, kind).map(|description| Found {
+            name: object.name.to_owned(),
+            is_program: object.is_program,
+            base: object.base,
+            description,
+        }));
     });
     all
 }
@@ -213,20 +243,36 @@ struct Visited<'a> {
     name: &'a CStr,
     is_program: bool,
     base: usize,
-    segments: Vec<Segment>,
+    segments: &'a [Segment],
 }
 
-struct Segment {
-    kind: u32,
-    readable: bool,
-    start: usize,
-    len: usize,
-}
+type Segment = libc::Elf64_Phdr;
 
 impl Visited<'_> {
     fn range(&self, segment: &Segment) -> Range<usize> {
-        let start = self.base.wrapping_add(segment.start);
-        start..start.saturating_add(segment.len)
+        let start = self.base.wrapping_add(segment.p_vaddr as usize);
+        start..start.saturating_add(segment.p_memsz as usize)
+    }
+
+    /// Where the descriptions of its notes of this owner and kind are.
+    fn noted<'a>(&'a self, owner: &'a str, kind: u32) -> impl Iterator<Item = Range<usize>> + use<'a> {
+        self.segments.iter().filter(|segment| segment.p_type == libc::PT_NOTE).filter_map(move |segment| {
+            let range = self.range(segment);
+            let is_loaded = self.segments.iter().any(|load| {
+                let inside = self.range(load);
+                let is_readable = load.p_flags & libc::PF_R != 0;
+                load.p_type == libc::PT_LOAD && is_readable && inside.start <= range.start && range.end <= inside.end
+            });
+            if !is_loaded {
+                return None;
+            }
+            // SAFETY: a loaded, readable segment that its object never writes to, of an object that the dynamic
+            // linker keeps loaded during `visit`.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(range.start), range.len()) };
+            let place = find_note(bytes, owner.as_bytes(), kind)?;
+            Some(range.start + place.start..range.start + place.end)
+        })
     }
 }
 
@@ -253,22 +299,15 @@ fn visit(f: &mut dyn FnMut(&Visited<'_>)) {
             // SAFETY: the object's program headers, mapped as long as the object.
             unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) }
         };
-        let segments = headers
-            .iter()
-            .map(|header| Segment {
-                kind: header.p_type,
-                readable: header.p_flags & libc::PF_R != 0,
-                start: header.p_vaddr as usize,
-                len: header.p_memsz as usize,
-            })
-            .collect();
         // The program comes first (dl_iterate_phdr(3)).
-        (state.f)(&Visited { name, is_program: state.index == 0, base: info.dlpi_addr as usize, segments });
+        let is_program = state.index == 0;
+        (state.f)(&Visited { name, is_program, base: info.dlpi_addr as usize, segments: headers });
         state.index += 1;
         0
     }
     let mut state = State { index: 0, f };
-    // SAFETY: `step` fits the type, does not unwind but for lack of memory (which aborts), and gets the state that it expects.
+    // SAFETY: `step` fits the type, does not unwind but for lack of memory (which aborts), and gets the state that it
+    // expects.
     unsafe { libc::dl_iterate_phdr(Some(step), (&raw mut state).cast()) };
 }
 
@@ -313,6 +352,10 @@ mod tests {
         let objects = objects_with_note("GNU", NT_GNU_BUILD_ID);
         let libc = objects.iter().find(|object| object.path().to_string_lossy().contains("libc.so"));
         assert!(libc.is_some_and(|libc| !libc.description().is_empty()), "{objects:?}");
+        let first = objects[0].path().display().to_string();
+        let name = holder_of_note("GNU", NT_GNU_BUILD_ID).unwrap().to_string();
+        assert!(if first.is_empty() { name == "the program" } else { first.ends_with(&name) }, "{first} {name}");
+        assert_eq!(holder_of_note("Nobody", NT_GNU_BUILD_ID), None);
     }
 
     #[test]

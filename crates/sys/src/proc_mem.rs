@@ -2,14 +2,30 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use rustix::io::Errno;
 
 /// The file through which a process writes to its own private mappings whatever their rights (`FOLL_FORCE` in
 /// `fs/proc/base.c`). The kernel makes a private copy of the page first, if it is shared.
 ///
+/// It goes on to mean the memory of the process that opened it, in a forked child too, and whatever rights that child
+/// gives up. So it is for a moment: nobody keeps one. A child that the C library forks in that moment closes it before
+/// its own code runs.
+///
 /// Since Linux 6.12 `proc_mem.force_override=` on the kernel's command line may forbid it.
 #[derive(Debug)]
-pub struct ProcMem(File);
+pub struct ProcMem {
+    file: File,
+    /// Where children look for it; none if too many are open.
+    slot: Option<&'static AtomicI32>,
+}
+
+/// The descriptors that are open now, plus one; zero for none. Written by whoever opens one, in one of them; read by
+/// forked children.
+static OPEN: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
 
 /// Why `/proc/self/mem` is of no use here.
 #[derive(Debug, thiserror::Error)]
@@ -31,19 +47,24 @@ pub enum ProcMemError {
 }
 
 impl ProcMem {
-    /// Opens the calling process's memory. The file goes on to mean this process's memory in a forked child.
+    /// Opens the calling process's memory.
     ///
     /// # Errors
     ///
     /// [`ProcMemError::Open`].
     pub fn open() -> Result<Self, ProcMemError> {
+        close_in_children();
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .custom_flags(libc::O_CLOEXEC)
             .open("/proc/self/mem")
             .map_err(ProcMemError::Open)?;
-        Ok(Self(file))
+        let word = file.as_raw_fd() + 1;
+        // Relaxed, both: a child has the stores of the thread that forked it; another thread's file may stay open in
+        // it, as if the fork had come between `open` and this.
+        let take = |slot: &&AtomicI32| slot.compare_exchange(0, word, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        Ok(Self { slot: OPEN.iter().find(take), file })
     }
 
     /// Stores `bytes` at `address`.
@@ -57,11 +78,61 @@ impl ProcMem {
     ///
     /// [`ProcMemError::Write`]; a part of the bytes may have been stored.
     pub unsafe fn write(&self, address: usize, bytes: &[u8]) -> Result<(), ProcMemError> {
-        self.0.write_all_at(bytes, address as u64).map_err(|source| ProcMemError::Write {
+        // SAFETY: 1., 2. by the caller.
+        unsafe { self.store(address, bytes) }.map_err(|errno| ProcMemError::Write {
             address,
             len: bytes.len(),
-            source,
+            source: errno.into(),
         })
+    }
+
+    /// As [`write`](Self::write), without the heap.
+    ///
+    /// # Safety
+    ///
+    /// As for [`write`](Self::write).
+    pub(crate) unsafe fn store(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
+        let mut stored = 0;
+        while stored < bytes.len() {
+            match rustix::io::pwrite(&self.file, &bytes[stored..], (address + stored) as u64) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(len) => stored += len,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ProcMem {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            // Relaxed: see `open`. Before the file is closed, or a child would close whoever has its number next.
+            slot.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Sees to it, once, that forked children close what is open.
+fn close_in_children() {
+    extern "C" fn in_child() {
+        for slot in &OPEN {
+            // Relaxed: the child has one thread.
+            let word = slot.swap(0, Ordering::Relaxed);
+            if word > 0 {
+                // SAFETY: a descriptor of `ProcMem`, whose owner is a thread of the parent: nobody uses it here, but
+                // for a thread that forks from inside `store`, which none does.
+                unsafe { libc::close(word - 1) };
+            }
+        }
+    }
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    // Relaxed: a second registration closes nothing a second time.
+    if !REGISTERED.swap(true, Ordering::Relaxed) {
+        // SAFETY: the handler is async-signal-safe, and is taken off the list when its object is unloaded. Where it
+        // cannot be registered, for want of memory, children of that one moment have the file.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     }
 }
 

@@ -3,22 +3,24 @@
 use std::mem::ManuallyDrop;
 use std::ptr;
 
+use rustix::io::Errno;
 use rustix::mm::{MprotectFlags, MremapFlags};
 
 use crate::arch::{MERGED_WRITES, flush_instruction_cache};
-use crate::mapping::{MapError, Mapping, Protection, Source};
+use crate::memory::mapping::{MapError, Mapping, Protection, Source};
 use crate::proc_mem::{ProcMem, ProcMemError};
 
 /// Writes to executable memory that has no other view.
 ///
-/// No mapping is ever writable and executable. The process gets a private copy of each page of a file that is written to for the first
-/// time; the file and other processes keep theirs.
+/// No mapping is ever writable and executable. The process gets a private copy of each page of a file that is written
+/// to for the first time; the file and other processes keep theirs.
 ///
-/// A forked child needs a writer of its own: `/proc/self/mem` means the memory of the process that opened it.
+/// Between writes no descriptor is kept: one of `/proc/self/mem` would let forked children write to their parent's
+/// memory, whatever rights they have given up.
 #[derive(Debug, Default)]
 pub struct TextWriter {
     /// Found out when it is needed: programs in packs are written without it.
-    way: Option<Way>,
+    way: Option<TextWay>,
 }
 
 /// How a [`TextWriter`] writes.
@@ -28,12 +30,6 @@ pub enum TextWay {
     ProcMem,
     /// By putting a changed copy in the place of the pages at once (`mremap`; measured: 19 to 26 µs a page), where
     /// `/proc/self/mem` is refused. The pages are anonymous memory from then on, so that profilers lose their names.
-    Exchange,
-}
-
-#[derive(Debug)]
-enum Way {
-    ProcMem(ProcMem),
     Exchange,
 }
 
@@ -65,16 +61,8 @@ impl TextWriter {
     }
 
     /// A writer that writes in one way and no other.
-    ///
-    /// # Errors
-    ///
-    /// [`TextWriteError::ProcMem`] if `/proc/self/mem` cannot be opened.
-    pub fn with_way(way: TextWay) -> Result<Self, TextWriteError> {
-        let way = match way {
-            TextWay::ProcMem => Way::ProcMem(ProcMem::open()?),
-            TextWay::Exchange => Way::Exchange,
-        };
-        Ok(Self { way: Some(way) })
+    pub fn with_way(way: TextWay) -> Self {
+        Self { way: Some(way) }
     }
 
     /// Finds out how to write, by trying on a page of its own, and tells.
@@ -83,140 +71,247 @@ impl TextWriter {
     ///
     /// [`TextWriteError`] if there is no way.
     pub fn prepare(&mut self) -> Result<TextWay, TextWriteError> {
-        match self.way()? {
-            Way::ProcMem(_) => Ok(TextWay::ProcMem),
-            Way::Exchange => Ok(TextWay::Exchange),
-        }
-    }
-
-    fn way(&mut self) -> Result<&Way, TextWriteError> {
-        match &mut self.way {
+        match self.way {
             Some(way) => Ok(way),
-            none => Ok(none.insert(find_way()?)),
+            None => Ok(*self.way.insert(find_way()?)),
         }
     }
 
-    /// Stores `pieces`, which are sorted by address and do not overlap, and says in how many system calls: where the ISA
-    /// bears it, one for each run of pieces that touch the same pages, since a call costs more than copying a page does. The bytes between the
-    /// pieces are then stored again as they are; who else writes there at the same time (no debugger does, it stops the process)
-    /// may lose that.
+    /// Stores `pieces`, which are sorted by address and do not overlap, and says in how many system calls. See
+    /// [`plan`](Self::plan).
+    ///
+    /// # Safety
+    ///
+    /// As for [`TextPlan::store`], from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`TextWriteError`]; some of the pieces may have been stored, but none if [`prepare`](Self::prepare) has not
+    /// succeeded before.
+    pub unsafe fn write<'b>(&mut self, pieces: impl Iterator<Item = (usize, &'b [u8])>) -> Result<u64, TextWriteError> {
+        // SAFETY: 1. by the caller.
+        let mut plan = unsafe { self.plan(pieces) }?;
+        // SAFETY: 1., 2. by the caller.
+        Ok(unsafe { plan.store() }?)
+    }
+
+    /// Makes ready to store `pieces`, which are sorted by address and do not overlap, in as few system calls as the ISA
+    /// bears: one for each run of pieces that touch the same pages, since a call costs more than copying a page does.
+    /// The bytes between the pieces are then stored again as they are now; who else writes there meanwhile (no debugger
+    /// does, it stops the process) loses that.
     ///
     /// # Safety
     ///
     /// 1. The ranges, and the bytes between pieces in one page, are mapped readable, and no reference to them is live.
-    /// 2. Whoever may execute them concurrently can bear every intermediate state of each piece, byte by byte.
     ///
     /// # Errors
     ///
-    /// [`TextWriteError`]; some of the pieces may have been stored, but none if [`prepare`](Self::prepare) has not succeeded before.
-    pub unsafe fn write<'b>(&mut self, pieces: impl Iterator<Item = (usize, &'b [u8])>) -> Result<u64, TextWriteError> {
+    /// [`TextWriteError`]; nothing has been stored.
+    pub unsafe fn plan<'b>(
+        &mut self,
+        pieces: impl Iterator<Item = (usize, &'b [u8])>,
+    ) -> Result<TextPlan, TextWriteError> {
         let page = rustix::param::page_size();
-        let mut run = Run { start: 0, bytes: Vec::new() };
-        let mut writes = 0;
-        for (address, bytes) in pieces {
-            let end = run.start + run.bytes.len();
-            let same_page = !run.bytes.is_empty() && address / page == (end - 1) / page;
-            if MERGED_WRITES && same_page {
-                // SAFETY: between two pieces of one page (1).
-                unsafe { run.extend_to(address) };
-            } else {
-                // SAFETY: the caller's contract; what lies between the pieces is stored as it is.
-                writes += unsafe { self.flush(&run) }?;
-                run.start = address;
-                run.bytes.clear();
-            }
-            run.bytes.extend_from_slice(bytes);
+        let mut runs: Vec<Run> = Vec::new();
+        let mut pieces = pieces.peekable();
+        if pieces.peek().is_none() {
+            return Ok(TextPlan::Exchange(Vec::new()));
         }
-        // SAFETY: as above.
-        Ok(writes + unsafe { self.flush(&run) }?)
+        let way = self.prepare()?;
+        // Pages are copied before any is shown, so that each must have all of its pieces.
+        let is_merged = MERGED_WRITES || way == TextWay::Exchange;
+        for (address, bytes) in pieces {
+            match runs.last_mut() {
+                Some(run) if is_merged && address / page == (run.end() - 1) / page => {
+                    // SAFETY: between two pieces of one page (1).
+                    unsafe { run.extend_to(address) };
+                    run.bytes.extend_from_slice(bytes);
+                }
+                _ => runs.push(Run { start: address, bytes: bytes.to_vec() }),
+            }
+        }
+        match way {
+            TextWay::ProcMem => Ok(TextPlan::ProcMem(ProcMem::open()?, runs)),
+            TextWay::Exchange => {
+                let copy = |run: Run| {
+                    // SAFETY: 1. by the caller.
+                    unsafe { PageCopy::of(&run) }.map_err(|source| TextWriteError::Exchange {
+                        address: run.start,
+                        len: run.bytes.len(),
+                        source,
+                    })
+                };
+                Ok(TextPlan::Exchange(runs.into_iter().map(copy).collect::<Result<_, _>>()?))
+            }
+        }
     }
+}
 
+/// What [`TextWriter::plan`] has made ready.
+#[derive(Debug)]
+pub enum TextPlan {
+    /// What is written, through this file.
+    ProcMem(ProcMem, Vec<Run>),
+    /// What takes the place of pages.
+    Exchange(Vec<PageCopy>),
+}
+
+/// Why a plan was not carried out as a whole. Made without the heap, unlike the [`TextWriteError`] that it becomes.
+#[derive(Debug)]
+pub struct Unstored {
+    address: usize,
+    len: usize,
+    way: TextWay,
+    errno: Errno,
+}
+
+impl From<Unstored> for TextWriteError {
+    fn from(error: Unstored) -> Self {
+        let Unstored { address, len, way, errno } = error;
+        match way {
+            TextWay::ProcMem => Self::ProcMem(ProcMemError::Write { address, len, source: errno.into() }),
+            TextWay::Exchange => Self::Exchange { address, len, source: MapError::diagnose("mremap", len, errno) },
+        }
+    }
+}
+
+impl TextPlan {
+    /// Stores the pieces, once, and says in how many system calls. Uses no heap: other threads may be held still inside
+    /// it.
+    ///
     /// # Safety
     ///
-    /// As for [`write`](Self::write).
-    unsafe fn flush(&mut self, run: &Run) -> Result<u64, TextWriteError> {
-        if run.bytes.is_empty() {
-            return Ok(0);
-        }
-        match self.way()? {
-            // SAFETY: the caller's contract.
-            Way::ProcMem(memory) => unsafe { memory.write(run.start, &run.bytes) }?,
-            Way::Exchange => {
-                let error = |source| TextWriteError::Exchange { address: run.start, len: run.bytes.len(), source };
-                // SAFETY: the caller's contract.
-                unsafe { exchange(run) }.map_err(error)?;
+    /// 1. The claim of [`TextWriter::plan`] holds still.
+    /// 2. Whoever may execute the pieces concurrently can bear every intermediate state of each, byte by byte.
+    ///
+    /// # Errors
+    ///
+    /// [`Unstored`]; some of the pieces may have been stored.
+    pub unsafe fn store(&mut self) -> Result<u64, Unstored> {
+        match self {
+            Self::ProcMem(memory, runs) => {
+                for run in runs.iter() {
+                    let (address, len) = (run.start, run.bytes.len());
+                    // SAFETY: 1. by the caller (1); 2. by the caller (2), and what lies between pieces is stored as it
+                    // is.
+                    unsafe { memory.store(address, &run.bytes) }.map_err(|errno| Unstored {
+                        address,
+                        len,
+                        way: TextWay::ProcMem,
+                        errno,
+                    })?;
+                }
+                Ok(runs.len() as u64)
+            }
+            Self::Exchange(copies) => {
+                for copy in copies.iter_mut() {
+                    let (address, len) = (copy.start, copy.len);
+                    // SAFETY: 1., 2. by the caller.
+                    unsafe { copy.show() }.map_err(|errno| Unstored { address, len, way: TextWay::Exchange, errno })?;
+                }
+                Ok(copies.len() as u64)
             }
         }
-        Ok(1)
     }
 }
 
 /// Bytes for consecutive addresses.
-struct Run {
+#[derive(Debug)]
+pub struct Run {
     start: usize,
     bytes: Vec<u8>,
 }
 
 impl Run {
+    fn end(&self) -> usize {
+        self.start + self.bytes.len()
+    }
+
     /// Takes what is in memory up to `address`.
     ///
     /// # Safety
     ///
     /// 1. The bytes from the run's end to `address` are readable.
     unsafe fn extend_to(&mut self, address: usize) {
-        let end = self.start + self.bytes.len();
+        let end = self.end();
         let source = ptr::with_exposed_provenance::<u8>(end);
         // SAFETY: readable (1); a byte has no invalid value, and nobody writes there but the caller.
         self.bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(source, address - end) });
     }
 }
 
-fn find_way() -> Result<Way, TextWriteError> {
+fn find_way() -> Result<TextWay, TextWriteError> {
     let page = rustix::param::page_size();
     let trial = |source| TextWriteError::Exchange { address: 0, len: 1, source };
     let mapping = Mapping::new(Source::Anonymous, page, Protection::ReadExecute, page).map_err(trial)?;
     if let Ok(memory) = ProcMem::open() {
         // SAFETY: 1. a page of our own, without references; 2. which nobody executes.
         if unsafe { memory.write(mapping.address(), &[1]) }.is_ok() {
-            return Ok(Way::ProcMem(memory));
+            return Ok(TextWay::ProcMem);
         }
     }
     let run = Run { start: mapping.address(), bytes: vec![1] };
-    // SAFETY: as above.
-    unsafe { exchange(&run) }.map_err(trial)?;
-    Ok(Way::Exchange)
+    // SAFETY: 1. a page of our own.
+    let mut copy = unsafe { PageCopy::of(&run) }.map_err(trial)?;
+    // SAFETY: 1. as above; 2. nobody executes it.
+    unsafe { copy.show() }.map_err(|errno| trial(MapError::diagnose("mremap", page, errno)))?;
+    Ok(TextWay::Exchange)
 }
 
-/// Puts a changed copy of the run's pages in their place. Threads that execute them meanwhile see the old page or the new one
-/// (`move_vma` in mm/mremap.c, under the lock that page faults take); forked children are made before or after.
-///
-/// # Safety
-///
-/// 1. The run's pages are mapped readable, and no reference to them is live.
-/// 2. Whoever may execute them concurrently can bear the change.
-unsafe fn exchange(run: &Run) -> Result<(), MapError> {
-    let page = rustix::param::page_size();
-    let start = run.start / page * page;
-    let len = (run.start + run.bytes.len()).next_multiple_of(page) - start;
-    let copy = ManuallyDrop::new(Mapping::new(Source::Anonymous, len, Protection::ReadWrite, page)?);
-    let old = ptr::with_exposed_provenance::<u8>(start);
-    // SAFETY: both are valid for `len` bytes (1), and the copy is new memory.
-    unsafe { copy.as_ptr().copy_from_nonoverlapping(old, len) };
-    let changed = copy.as_ptr().wrapping_add(run.start - start);
-    // SAFETY: in the copy, which has room for the whole run.
-    unsafe { changed.copy_from_nonoverlapping(run.bytes.as_ptr(), run.bytes.len()) };
-    let moved = copy.set_protection(MprotectFlags::READ | MprotectFlags::EXEC).and_then(|()| {
-        let to = ptr::with_exposed_provenance_mut(start);
-        // SAFETY: the old pages are code that the caller answers for (1, 2), and the copy is ours; it is given up by this.
-        unsafe { rustix::mm::mremap_fixed(copy.as_ptr().cast(), len, len, MremapFlags::MAYMOVE, to) }
-            .map(drop)
-            .map_err(|errno| MapError::diagnose("mremap", len, errno))
-    });
-    match moved {
-        Ok(()) => flush_instruction_cache(start..start + len),
-        Err(_) => drop(ManuallyDrop::into_inner(copy)),
+/// A changed copy of some pages, which takes their place at once. Threads that execute them meanwhile see the old pages
+/// or the new ones (`move_vma` in mm/mremap.c, under the lock that page faults take); forked children are made before
+/// or after.
+#[derive(Debug)]
+pub struct PageCopy {
+    /// First address of the pages.
+    start: usize,
+    len: usize,
+    /// None once it is in their place.
+    copy: Option<Mapping>,
+}
+
+impl PageCopy {
+    /// The pages of a run, with its bytes in them.
+    ///
+    /// # Safety
+    ///
+    /// 1. The run's pages are mapped readable, and no reference to them is live.
+    unsafe fn of(run: &Run) -> Result<Self, MapError> {
+        let page = rustix::param::page_size();
+        let start = run.start / page * page;
+        let len = run.end().next_multiple_of(page) - start;
+        let copy = Mapping::new(Source::Anonymous, len, Protection::ReadWrite, page)?;
+        let old = ptr::with_exposed_provenance::<u8>(start);
+        // SAFETY: both are valid for `len` bytes (1), and the copy is new memory.
+        unsafe { copy.as_ptr().copy_from_nonoverlapping(old, len) };
+        let changed = copy.as_ptr().wrapping_add(run.start - start);
+        // SAFETY: in the copy, which has room for the whole run.
+        unsafe { changed.copy_from_nonoverlapping(run.bytes.as_ptr(), run.bytes.len()) };
+        copy.set_protection(MprotectFlags::READ | MprotectFlags::EXEC)?;
+        Ok(Self { start, len, copy: Some(copy) })
     }
-    moved
+
+    /// Puts the copy in the pages' place.
+    ///
+    /// # Safety
+    ///
+    /// 1. As for [`of`](Self::of).
+    /// 2. Whoever may execute the pages concurrently can bear the change.
+    unsafe fn show(&mut self) -> Result<(), Errno> {
+        let Some(copy) = self.copy.take() else { return Ok(()) };
+        let copy = ManuallyDrop::new(copy);
+        let to = ptr::with_exposed_provenance_mut(self.start);
+        // SAFETY: the old pages are code that the caller answers for (1, 2), and the copy is ours; it is given up by
+        // this.
+        match unsafe { rustix::mm::mremap_fixed(copy.as_ptr().cast(), self.len, self.len, MremapFlags::MAYMOVE, to) } {
+            Ok(_) => flush_instruction_cache(self.start..self.start + self.len),
+            Err(errno) => {
+                self.copy = Some(ManuallyDrop::into_inner(copy));
+                return Err(errno);
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -226,7 +321,8 @@ mod tests {
     #[test]
     fn pieces_are_stored_and_what_is_between_stays() {
         for way in [TextWay::ProcMem, TextWay::Exchange] {
-            store_pieces(TextWriter::with_way(way).unwrap());
+            let calls = if MERGED_WRITES || way == TextWay::Exchange { 2 } else { 4 };
+            store_pieces(TextWriter::with_way(way), calls);
         }
     }
 
@@ -235,7 +331,7 @@ mod tests {
         assert_eq!(TextWriter::new().prepare().unwrap(), TextWay::ProcMem);
     }
 
-    fn store_pieces(mut writer: TextWriter) {
+    fn store_pieces(mut writer: TextWriter, calls: u64) {
         let page = rustix::param::page_size();
         let mapping = Mapping::new(Source::Anonymous, 3 * page, Protection::ReadExecute, page).unwrap();
         let base = mapping.address();
@@ -246,7 +342,7 @@ mod tests {
         write(&[(20, &[9])]);
         let border = [4, 5, 6];
         let writes = write(&[(16, &[1, 2]), (40, &[3]), (page - 1, &border), (2 * page + 8, &[7])]);
-        assert_eq!(writes, if MERGED_WRITES { 2 } else { 4 });
+        assert_eq!(writes, calls);
         let byte = |offset: usize| {
             let at = mapping.as_ptr().wrapping_add(offset);
             // SAFETY: in the mapping.

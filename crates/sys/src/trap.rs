@@ -1,29 +1,32 @@
-//! SIGTRAP: one handler for the traps that code patching puts into running code, in front of whoever else handles the signal.
+//! SIGTRAP: one handler for the traps that code patching puts into running code, in front of whoever else handles the
+//! signal.
 //!
 //! # Who gets a trap
 //!
-//! The handler asks its [`Claim`] first. What that calls foreign goes to the action that was there before ours, with the
-//! same arguments, or to the default action, which ends the process with SIGTRAP.
+//! The handler asks its [`Claim`] first. What that calls foreign goes to the action that was there before ours, with
+//! the same arguments, or to the default action, which ends the process with SIGTRAP.
 //!
-//! An action that is installed later replaces ours; the kernel has no other notion. [`install`] notices and puts ours in front of
-//! it again, so it is to be called before each time that traps may occur. If the later one has kept ours as *its* previous
-//! action and calls it, a foreign trap comes back to us while we are passing it on; a `Passing` slot holds the frame of each such signal
-//! and how far back it has gone, and the next older action gets it.
+//! An action that is installed later replaces ours; the kernel has no other notion. [`install`] notices and puts ours
+//! in front of it again, so it is to be called before each time that traps may occur. If the later one has kept ours as
+//! *its* previous action and calls it, a foreign trap comes back to us while we are passing it on; a `Passing` slot
+//! holds the frame of each such signal and how far back it has gone, and the next older action gets it.
 //!
 //! # Debuggers
 //!
-//! A debugger that traces the process gets each SIGTRAP before we do. gdb knows its own breakpoints; it stops at ours ("Program received signal
-//! SIGTRAP") and, continued, does not deliver the signal, so that the thread goes on behind the trap. It has to be told `handle SIGTRAP nostop noprint
-//! pass` once our handler is installed. From its own breakpoints it then has to be continued by `signal 0`: `continue` delivers their SIGTRAP too, with the
-//! program counter set back, and arrives at the breakpoint again. A claim has to let such a signal pass; if it comes here as one that was sent, nobody
-//! else handles it, and a debugger traces, it is ignored.
+//! A debugger that traces the process gets each SIGTRAP before we do. gdb knows its own breakpoints; it stops at ours
+//! ("Program received signal SIGTRAP") and, continued, does not deliver the signal, so that the thread goes on behind
+//! the trap. It has to be told `handle SIGTRAP nostop noprint pass` once our handler is installed. From its own
+//! breakpoints it then has to be continued by `signal 0`: `continue` delivers their SIGTRAP too, with the program
+//! counter set back, and arrives at the breakpoint again. A claim has to let such a signal pass; if it comes here as
+//! one that was sent, nobody else handles it, and a debugger traces, it is ignored.
 //!
 //! # Reentrancy
 //!
-//! The handler allocates nothing, takes no lock and uses no thread-local storage. `SA_NODEFER`: an action that we call may run into
-//! traps itself. `SA_ONSTACK`: code that traps may run on a stack of its own size; one signal frame and 4 KiB must fit the alternate stack.
-//! One frame, since every signal that can wait does so while the handler runs: alternate stacks are often of 8 KiB, of which a
-//! second frame would not leave enough. The actions behind ours run under the mask that the kernel would have given them.
+//! The handler allocates nothing, takes no lock and uses no thread-local storage. `SA_NODEFER`: an action that we call
+//! may run into traps itself. `SA_ONSTACK`: code that traps may run on a stack of its own size; one signal frame and 4
+//! KiB must fit the alternate stack. One frame, since every signal that can wait does so while the handler runs:
+//! alternate stacks are often of 8 KiB, of which a second frame would not leave enough. The actions behind ours run
+//! under the mask that the kernel would have given them.
 //!
 //! # Memory
 //!
@@ -51,8 +54,8 @@ pub enum Claimed {
 pub enum Origin {
     /// The CPU has executed the trap.
     Cpu,
-    /// Somebody has sent it: for some other reason, or a debugger that took the CPU's and now passes it on (the kernel then forgets what it
-    /// was for, `ptrace_signal` in `kernel/signal.c`).
+    /// Somebody has sent it: for some other reason, or a debugger that took the CPU's and now passes it on (the kernel
+    /// then forgets what it was for, `ptrace_signal` in `kernel/signal.c`).
     Sent,
 }
 
@@ -126,7 +129,8 @@ pub fn install(claim: Claim) -> Result<Installed, TrapError> {
     Ok(Installed::Now)
 }
 
-/// All signals but those that the interrupted instruction causes itself (blocked, those would end the process), and SIGABRT.
+/// All signals but those that the interrupted instruction causes itself (blocked, those would end the process), and
+/// SIGABRT.
 fn every_signal_that_can_wait() -> libc::sigset_t {
     const IMMEDIATE: [i32; 7] =
         [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGSYS, libc::SIGABRT];
@@ -149,7 +153,8 @@ fn handler_address() -> usize {
 fn sigaction(new: Option<&libc::sigaction>) -> Result<libc::sigaction, TrapError> {
     // SAFETY: all-zero is a valid `sigaction`.
     let mut old: libc::sigaction = unsafe { mem::zeroed() };
-    // SAFETY: `new` is null or a valid action, whose handler is async-signal-safe; `old` is a valid place for the answer.
+    // SAFETY: `new` is null or a valid action, whose handler is async-signal-safe; `old` is a valid place for the
+    // answer.
     let answer = unsafe { libc::sigaction(libc::SIGTRAP, new.map_or(ptr::null(), ptr::from_ref), &mut old) };
     if answer == 0 { Ok(old) } else { Err(TrapError(io::Error::last_os_error())) }
 }
@@ -186,7 +191,8 @@ impl Action {
 
 /// Async-signal-safe: lock-free atomics, the claim, system calls; keeps `errno`.
 extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid `siginfo_t` to an SA_SIGINFO handler, and whoever calls us as their previous action does too.
+    // SAFETY: the kernel passes a valid `siginfo_t` to an SA_SIGINFO handler, and whoever calls us as their previous
+    // action does too.
     let code = unsafe { (*info).si_code };
     let origin = if code == TRAP_CODE { Origin::Cpu } else { Origin::Sent };
     // SAFETY: as above for the context, which is a `ucontext_t` that nobody else refers to while the handler runs.
@@ -324,8 +330,8 @@ fn end_process(info: *mut libc::siginfo_t) {
     unsafe { libc::sigaction(libc::SIGTRAP, &default, ptr::null_mut()) };
     let (pid, tid) = (rustix::process::getpid(), rustix::thread::gettid());
     let (pid, tid) = (pid.as_raw_nonzero().get(), tid.as_raw_nonzero().get());
-    // A thread may send itself any code. Not blocked here (SA_NODEFER), so that it ends the process before the call returns.
-    // SAFETY: `info` is valid as in `on_trap`.
+    // A thread may send itself any code. Not blocked here (SA_NODEFER), so that it ends the process before the call
+    // returns. SAFETY: `info` is valid as in `on_trap`.
     let sent = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, libc::SIGTRAP, info) };
     if sent != 0 {
         // SAFETY: ends the process; the signal that was to do it could not be sent.

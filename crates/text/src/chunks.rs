@@ -9,8 +9,8 @@ const BITS: u32 = u64::BITS;
 /// Size classes of the hints: requests of `2^k` chunks and more, up to half a pack.
 const CLASSES: usize = 16;
 
-/// How many words a release looks through for the start of its free run. A hint may be too low, which costs a search, and
-/// never too high.
+/// How many words a release looks through for the start of its free run. A hint may be too low, which costs a search,
+/// and never too high.
 const LOOK_BACK: usize = 2;
 
 /// A map of chunks, free or taken. First fit from the lowest address keeps the upper packs empty, so that they can be
@@ -35,6 +35,13 @@ pub struct ChunkMap<W> {
     hints: [u32; CLASSES],
 }
 
+/// What a chunk may be.
+#[derive(Clone, Copy)]
+enum Is {
+    Free,
+    Taken,
+}
+
 impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
     /// A map of `chunks` free chunks over `words`, whose contents are overwritten.
     ///
@@ -47,7 +54,7 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
         words.as_mut().fill(0);
         let mut map = Self { words, chunks, used: 0, hints: [0; CLASSES] };
         let padding = u32::try_from(bits.min(u64::from(u32::MAX))).unwrap_or(u32::MAX);
-        map.fill(chunks, padding - chunks, true);
+        map.fill(chunks, padding - chunks, Is::Taken);
         map
     }
 
@@ -61,22 +68,23 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
         let class = (count.ilog2() as usize).min(CLASSES - 1);
         let mut from = self.hints[class];
         let first = loop {
-            let run = self.next(from, false)?;
-            let end = self.next(run, true).unwrap_or(self.chunks);
-            let first = run.checked_next_multiple_of(align)?;
-            if first.checked_add(count)? <= end {
-                break first;
+            let first = self.next(from, self.chunks, Is::Free)?.checked_next_multiple_of(align)?;
+            let end = first.checked_add(count).filter(|&end| end <= self.chunks)?;
+            // As far as is asked for, and no further: where the free run ends is nobody's business.
+            match self.next(first, end, Is::Taken) {
+                None => break first,
+                Some(taken) => from = taken,
             }
-            from = end;
         };
         if align == 1 {
-            // Nothing of `count` chunks or more begins below: true for every class whose least size is that.
+            // Nothing of `count` chunks or more begins below what is taken now: true for every class whose least size
+            // is that.
             let at_least = count.next_power_of_two().ilog2() as usize;
             for hint in self.hints.iter_mut().skip(at_least) {
-                *hint = (*hint).max(first);
+                *hint = (*hint).max(first + count);
             }
         }
-        self.fill(first, count, true);
+        self.fill(first, count, Is::Taken);
         self.used += count;
         Some(first)
     }
@@ -88,9 +96,9 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
     /// If one of them is free or does not exist: the caller's books are wrong, and two programs may share memory.
     pub fn release(&mut self, first: u32, count: u32) {
         let end = first.checked_add(count).filter(|&end| count > 0 && end <= self.chunks);
-        let taken = end.is_some_and(|end| self.next(first, false).is_none_or(|free| free >= end));
+        let taken = end.is_some_and(|end| self.next(first, end, Is::Free).is_none());
         assert!(taken, "release of chunks {first}..{} that are not all taken", u64::from(first) + u64::from(count));
-        self.fill(first, count, false);
+        self.fill(first, count, Is::Free);
         self.used -= count;
         let run = self.run_start(first);
         for hint in &mut self.hints {
@@ -112,28 +120,35 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
     pub fn largest_free_run(&self) -> u32 {
         let mut longest = 0;
         let mut from = 0;
-        while let Some(run) = self.next(from, false) {
-            from = self.next(run, true).unwrap_or(self.chunks);
+        while let Some(run) = self.next(from, self.chunks, Is::Free) {
+            from = self.next(run, self.chunks, Is::Taken).unwrap_or(self.chunks);
             longest = longest.max(from - run);
         }
         longest
     }
 
-    /// The first chunk from `from` on that is taken, or that is free.
-    fn next(&self, from: u32, taken: bool) -> Option<u32> {
-        if from >= self.chunks {
+    /// The first chunk in `from..to` that is so. `to` is at most [`chunks`](Self::chunks).
+    fn next(&self, from: u32, to: u32, is: Is) -> Option<u32> {
+        if from >= to {
             return None;
         }
         let words = self.words.as_ref();
-        let flip = if taken { 0 } else { u64::MAX };
+        let flip = match is {
+            Is::Taken => 0,
+            Is::Free => u64::MAX,
+        };
+        let last = ((to - 1) / BITS) as usize;
         let mut index = (from / BITS) as usize;
         let mut word = (words[index] ^ flip) & (u64::MAX << (from % BITS));
         while word == 0 {
+            if index == last {
+                return None;
+            }
             index += 1;
-            word = words.get(index)? ^ flip;
+            word = words[index] ^ flip;
         }
         let found = index as u32 * BITS + word.trailing_zeros();
-        (found < self.chunks).then_some(found)
+        (found < to).then_some(found)
     }
 
     /// Where the free run that holds the free chunk `chunk` begins, or below that where the run is long.
@@ -152,7 +167,7 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
         self.hints[0].min(chunk)
     }
 
-    fn fill(&mut self, first: u32, count: u32, taken: bool) {
+    fn fill(&mut self, first: u32, count: u32, is: Is) {
         let words = self.words.as_mut();
         let mut at = first;
         let end = first + count;
@@ -161,7 +176,10 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
             let run = (BITS - bit).min(end - at);
             let mask = (u64::MAX >> (BITS - run)) << bit;
             let word = &mut words[(at / BITS) as usize];
-            *word = if taken { *word | mask } else { *word & !mask };
+            *word = match is {
+                Is::Taken => *word | mask,
+                Is::Free => *word & !mask,
+            };
             at += run;
         }
     }

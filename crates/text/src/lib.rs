@@ -1,8 +1,8 @@
 //! Executable memory that is rewritten while it runs.
 //!
-//! [`Packs`] puts many small programs, as just-in-time compilers make them, side by side into 2 MiB packs: one huge page,
-//! one entry of the instruction TLB, two mappings. Code is written through another view of the same memory, so that no
-//! mapping is ever writable and executable.
+//! [`Packs`] puts many small programs, as just-in-time compilers make them, side by side into 2 MiB packs: one huge
+//! page, one entry of the instruction TLB, two mappings. Code is written through another view of the same memory, so
+//! that no mapping is ever writable and executable.
 //!
 //! ```
 //! use palimpsest_text::Packs;
@@ -21,7 +21,8 @@
 //! # fn main() {}
 //! ```
 //!
-//! Without the feature `std` only the `no_std` cores are left, for kernels and hypervisors: [`ChunkMap`], and the protocol of [`poke`].
+//! Without the feature `std` only the `no_std` cores are left, for kernels and hypervisors: [`ChunkMap`], and the
+//! protocol of [`poke`].
 
 #![cfg_attr(not(feature = "std"), no_std)]
 
@@ -31,6 +32,7 @@ mod chunks;
 mod address;
 #[cfg(feature = "std")]
 pub mod key;
+pub mod link;
 #[cfg(feature = "std")]
 pub mod observe;
 #[cfg(feature = "std")]

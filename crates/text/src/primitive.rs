@@ -1,8 +1,8 @@
 //! The concurrency seam: atomics of the standard library, or loom's under `--cfg loom`.
 //!
-//! The barrier of [`light_barrier`] and [`heavy_barrier`] is asymmetric: the frequent side pays nothing, since the rare side
-//! runs a core synchronisation, which is a full barrier on every thread of the process (`sys::CoreSync`). loom has no
-//! such thing; there both are sequentially consistent fences, which order the same pairs.
+//! The barrier of [`light_barrier`] and [`heavy_barrier`] is asymmetric: the frequent side pays nothing, since the rare
+//! side runs a core synchronisation, which is a full barrier on every thread of the process (`sys::CoreSync`). loom has
+//! no such thing; there both are sequentially consistent fences, which order the same pairs.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence};

@@ -134,9 +134,9 @@ fn a_child_cannot_write_to_its_parents_code() {
     let packs = manual().open().unwrap();
     let _program = packs.load(&identity(1, 64), 16).unwrap();
     let status = fork_and_wait(|| {
-        let maps = palimpsest_sys::proc::maps::Maps::read().unwrap();
-        let writable = palimpsest_sys::proc::maps::Permissions::WRITE;
-        let code = |entry: &&palimpsest_sys::proc::maps::MapEntry| {
+        let maps = palimpsest_sys::pages::maps::Maps::read().unwrap();
+        let writable = palimpsest_sys::pages::maps::Permissions::WRITE;
+        let code = |entry: &&palimpsest_sys::pages::maps::MapEntry| {
             entry.path.as_ref().is_some_and(|path| path.to_string_lossy().contains("palimpsest-code"))
         };
         i32::from(maps.iter().filter(code).any(|entry| entry.permissions.contains(writable)))
@@ -366,7 +366,7 @@ fn an_inherited_participant_counts_in_the_childs_own_packs() {
 fn a_failed_opening_leaves_no_address_space_behind() {
     let _one = one_at_a_time();
     let mapped =
-        || palimpsest_sys::proc::maps::Maps::read().unwrap().iter().map(|entry| entry.range().len()).sum::<usize>();
+        || palimpsest_sys::pages::maps::Maps::read().unwrap().iter().map(|entry| entry.range().len()).sum::<usize>();
     let status = fork_and_wait(|| {
         let before = mapped();
         // SAFETY: lowers a limit of this child alone.

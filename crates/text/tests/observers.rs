@@ -1,5 +1,5 @@
-//! The observers, verified with the tools that they serve. Every test looks at a child process twice: with the observer, and without, when the tool must know
-//! nothing of the programs.
+//! The observers, verified with the tools that they serve. Every test looks at a child process twice: with the
+//! observer, and without, when the tool must know nothing of the programs.
 
 #[path = "observers/arch/mod.rs"]
 mod arch;

@@ -212,9 +212,9 @@ fn a_program_longer_than_a_pack_has_a_run_of_its_own() {
 #[test]
 fn empty_packs_are_given_back() {
     let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
-    let executable = palimpsest_sys::proc::maps::Permissions::EXECUTE;
+    let executable = palimpsest_sys::pages::maps::Permissions::EXECUTE;
     let mappings = || {
-        let maps = palimpsest_sys::proc::maps::Maps::read().unwrap();
+        let maps = palimpsest_sys::pages::maps::Maps::read().unwrap();
         maps.overlapping(packs.region()).filter(|entry| entry.permissions.contains(executable)).count()
     };
     let before = (packs.stats(), mappings());
@@ -238,7 +238,7 @@ fn data_lies_beside_code_and_is_never_executable() {
         assert_eq!((data.address(), data.len(), address % 32), (address, 100, 0));
         assert!(packs.region().contains(&address));
         assert_eq!(bytes_at(address, 100), [7; 100]);
-        let maps = palimpsest_sys::proc::maps::Maps::read().unwrap();
+        let maps = palimpsest_sys::pages::maps::Maps::read().unwrap();
         let letters = maps.at(address).unwrap().permissions.to_string();
         match access {
             DataAccess::ReadOnly => assert!(letters.starts_with("r--"), "{letters}"),
@@ -412,7 +412,7 @@ fn a_pack_stays_mapped_while_somebody_looks_up() {
     let long = packs.stage(3 * HUGE_PAGE, 16).unwrap();
     let address = long.address().get();
     let is_mapped = || {
-        let maps = palimpsest_sys::proc::maps::Maps::read().unwrap();
+        let maps = palimpsest_sys::pages::maps::Maps::read().unwrap();
         maps.at(address).unwrap().permissions.to_string().starts_with("r-x")
     };
     let found = packs.lookup(program.address().get()).unwrap();

@@ -90,7 +90,8 @@ fn raw_addresses_are_safe_while_pinned() {
                 }
             });
         }
-        // On a slow machine it goes on until something was reclaimed, for a minute at most, since threads may have panicked.
+        // On a slow machine it goes on until something was reclaimed, for a minute at most, since threads may have
+        // panicked.
         let is_enough = || reclaimed.load(Ordering::Relaxed) > 0 || started.elapsed() > 20 * DURATION;
         while started.elapsed() < DURATION || !is_enough() {
             std::thread::sleep(Duration::from_millis(20));

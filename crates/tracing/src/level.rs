@@ -32,8 +32,8 @@ pub fn key_of(level: Level) -> &'static Key {
 
 /// Turns the levels' keys on or off, as the subscribers want at the moment ([`LevelFilter::current`]), in one batch.
 ///
-/// To be called after a subscriber is installed, and after its filter is changed: `tracing` tells nobody when the greatest
-/// level changes. Until then, events of a level that has just become wanted are lost.
+/// To be called after a subscriber is installed, and after its filter is changed: `tracing` tells nobody when the
+/// greatest level changes. Until then, events of a level that has just become wanted are lost.
 ///
 /// # Errors
 ///

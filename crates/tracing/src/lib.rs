@@ -1,19 +1,21 @@
-//! Events and spans of [`tracing`](https://docs.rs/tracing) behind static keys: while they are disabled, a pass costs one NOP.
+//! Events and spans of [`tracing`](https://docs.rs/tracing) behind static keys: while they are disabled, a pass costs
+//! one instruction without effect.
 //!
 //! A disabled event of `tracing` itself loads the greatest level of all subscribers, compares, and then loads the
-//! callsite's interest. Here, nothing is loaded: the code that would do that is out of line, and what jumps there is a NOP.
+//! callsite's interest. Here, nothing is loaded: the code that would do that is out of line, and what jumps there is an
+//! instruction without effect.
 //!
 //! There are two kinds of guards.
 //!
-//! **By level.** [`error!`], [`warn!`], [`info!`], [`debug!`], [`trace!`] and [`event!`] are used as those of `tracing`. They are
-//! guarded by one key for each level, `tracing.error` to `tracing.trace`, which are on at first, so that nothing is lost. [`follow`] turns those
-//! off that no subscriber wants at the moment:
+//! **By level.** [`error!`], [`warn!`], [`info!`], [`debug!`], [`trace!`] and [`event!`] are used as those of
+//! `tracing`. They are guarded by one key for each level, `tracing.error` to `tracing.trace`, which are on at first, so
+//! that nothing is lost. [`follow`] turns those off that no subscriber wants at the moment:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).init();
 //! palimpsest_tracing::follow()?;
-//! palimpsest_tracing::debug!(bytes = 3, "costs one NOP");
+//! palimpsest_tracing::debug!(bytes = 3, "costs one instruction");
 //! # Ok(())
 //! # }
 //! ```

@@ -2,8 +2,8 @@
 
 use std::{fs, path::Path};
 
-use super::{LIBRARIES, build::TestProgram, cpio::Archive};
-use crate::step::StepError;
+use super::{LIBRARIES, cpio::Archive};
+use crate::{programs::TestProgram, step::StepError};
 
 /// What Rust programs are linked with; the first is the loader that their headers name.
 const SHARED: [&str; 4] = ["ld-linux-aarch64.so.1", "libc.so.6", "libgcc_s.so.1", "libm.so.6"];

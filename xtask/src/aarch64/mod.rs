@@ -1,4 +1,5 @@
-//! The tests on AArch64: cross-compiled ([`build`]), then run by qemu's user mode ([`user`]) and in a guest of its own ([`system`]).
+//! The tests on AArch64: cross-compiled ([`build`]), then run by qemu's user mode ([`user`]) and in a guest of its own
+//! ([`system`]).
 
 pub(crate) mod build;
 mod cpio;

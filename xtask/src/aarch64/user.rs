@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use super::{
-    LIBRARIES,
-    build::{self, TestProgram},
-};
+use super::{LIBRARIES, build};
 use crate::{
     process,
+    programs::TestProgram,
     step::{Done, StepError, Unsuitable},
     workspace::Workspace,
 };
@@ -15,18 +13,26 @@ use crate::{
 /// Longest time for one program.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Tests, and whole programs by the name that [`build`] gives them; the system guest runs all of these, and those of [`FREEZING`].
+/// Tests, and whole programs by the name that [`build`] gives them; the system guest runs all of these, and those of
+/// [`FREEZING`].
 const UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "core_sync::tests::broadcasts", reason: SIGNALS },
     Unsuitable { name: "fork::tests::a_child_knows", reason: WIPE },
     Unsuitable { name: "seccomp::tests::a_child_answers", reason: SECCOMP },
     Unsuitable { name: "seccomp::tests::a_child_that_cannot_be_made", reason: SECCOMP },
     Unsuitable { name: "seccomp::tests::a_filter", reason: SECCOMP },
+    Unsuitable { name: "seccomp::tests::each_call", reason: SECCOMP },
+    Unsuitable { name: "seccomp::tests::what_a_filter", reason: SECCOMP },
+    Unsuitable { name: "core_sync::tests::what_is_issued", reason: SECCOMP },
+    Unsuitable { name: "threads::child::tests", reason: SECCOMP },
     Unsuitable { name: "pagemap::tests", reason: SMAPS },
     Unsuitable { name: "vmas::tests", reason: SMAPS },
-    Unsuitable { name: "vmas::kept::tests::figures", reason: SMAPS },
-    Unsuitable { name: "world::tests", reason: SIGNALS },
+    Unsuitable { name: "threads::hold::tests", reason: SIGNALS },
+    Unsuitable { name: "threads::own::tests", reason: SIGNALS },
+    Unsuitable { name: "threads::signal::tests", reason: SIGNALS },
     Unsuitable { name: "sys.tracer", reason: SIGNALS },
+    Unsuitable { name: "memory::view::tests", reason: SMAPS },
+    Unsuitable { name: "forkserver.forkserver", reason: SECCOMP },
     Unsuitable { name: "text.fork", reason: WIPE },
     Unsuitable { name: "text.freed", reason: STALE },
     Unsuitable { name: "text.hostile", reason: SECCOMP },
@@ -57,7 +63,8 @@ pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
     };
     for program in programs.iter().filter(|program| !left_out(program)) {
         let mut qemu = process::program("qemu-aarch64", workspace);
-        // Without the library path, the loader of Debian's cross libc would take the libc of an installed arm64 package, and hang in pthread_create.
+        // Without the library path, the loader of Debian's cross libc would take the libc of an installed arm64
+        // package, and hang in pthread_create.
         qemu.args(["-L", "/usr/aarch64-linux-gnu", "-E"])
             .arg(format!("LD_LIBRARY_PATH={LIBRARIES}"))
             .arg(&program.path);

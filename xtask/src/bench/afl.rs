@@ -9,8 +9,8 @@
 //! | `empty` | no data: what a fork server can reach at all |
 //! | `reset` | one process that puts its memory back, `crates/fork/examples/reset.rs` |
 //!
-//! First all are shown the same queue of inputs, which must leave the same coverage maps. AFL++ counts the runs over its dry run too, some dozen, which flatters
-//! the slow contestants a little.
+//! First all are shown the same queue of inputs, which must leave the same coverage maps. AFL++ counts the runs over
+//! its dry run too, some dozen, which flatters the slow contestants a little.
 
 mod build;
 mod campaign;
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{process::is_runnable, step::StepError, workspace::Workspace};
 
-use build::Built;
+use build::{Built, Purpose};
 
 /// Data of the target in MiB, and what of it a check of equality needs.
 const MEBIBYTES: u32 = 512;
@@ -105,7 +105,8 @@ pub(super) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<Outcom
             return Err(BenchError::Missing { program, package: "afl++" });
         }
     }
-    let built = build::all(workspace)?;
+    let purpose = if arguments.check { Purpose::Comparing } else { Purpose::Measuring };
+    let built = build::all(workspace, purpose)?;
     let seeds = workspace.root.join("bench/afl/seeds");
     if arguments.check {
         let inputs = coverage::compare(&built, &seeds, MEBIBYTES_OF_CHECK)?;

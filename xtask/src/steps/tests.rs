@@ -3,7 +3,7 @@
 use crate::{
     bench::{self, BenchError},
     need::Need,
-    process,
+    process, programs,
     step::{Done, StepError},
     workspace::Workspace,
 };
@@ -19,7 +19,16 @@ pub(super) const BARE_TARGET: Need = Need::Target { triple: BARE_TRIPLE };
 
 pub(super) fn no_std(workspace: &Workspace) -> Result<Done, StepError> {
     let mut build = process::cargo(workspace);
-    build.args(["build", "--package", "palimpsest-text", "--package", "palimpsest-paging", "--no-default-features"]);
+    build.args([
+        "build",
+        "--package",
+        "palimpsest-text",
+        "--package",
+        "palimpsest-paging",
+        "--package",
+        "palimpsest-bpf",
+        "--no-default-features",
+    ]);
     let bare = BARE_TARGET.is_met(workspace);
     if bare {
         build.args(["--target", BARE_TRIPLE]);
@@ -28,9 +37,24 @@ pub(super) fn no_std(workspace: &Workspace) -> Result<Done, StepError> {
     Ok(if bare { Done::Passed } else { Done::PassedWith("built for the host, which has std".to_owned()) })
 }
 
+/// The test programs that take longest, which start first so that none is left alone at the end.
+const LONGEST: [&str; 8] = [
+    "preload.programs",
+    "preload.suite",
+    "text.keys",
+    "fork.snapshot",
+    "text.hostile",
+    "fork.oracle",
+    "sys.tracer",
+    "cli.exit_codes",
+];
+
 pub(super) fn test(workspace: &Workspace) -> Result<Done, StepError> {
-    process::stream(process::cargo(workspace).args(["test", "--workspace", "--all-features", "--no-fail-fast"]))?;
-    Ok(Done::Passed)
+    let everything = ["test", "--workspace", "--all-features"];
+    let programs = programs::build(process::cargo(workspace).args(everything))?;
+    let ran = programs::run(workspace, &programs, &LONGEST);
+    process::stream(process::cargo(workspace).args(everything).args(["--doc", "--no-fail-fast"]))?;
+    Ok(Done::PassedWith(ran?))
 }
 
 /// The same promises of static keys where nothing can be patched.
@@ -58,7 +82,7 @@ pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
 /// The executors for LibAFL, which are a workspace of their own.
 pub(super) fn libafl(workspace: &Workspace) -> Result<Done, StepError> {
     let mut test = process::cargo(workspace);
-    test.args(["test", "--manifest-path"]).arg(workspace.root.join("libafl/Cargo.toml"));
+    test.args(["test", "--manifest-path"]).arg(workspace.root.join("adapters/libafl/Cargo.toml"));
     process::stream(process::apart(&mut test, workspace, LIBAFL))?;
     Ok(Done::Passed)
 }

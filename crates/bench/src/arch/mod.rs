@@ -1,7 +1,7 @@
 //! What is different for each ISA: programs full of sites, and the format of a peer's page tables.
 //!
-//! A program full of sites is a function without arguments that returns how many of its sites fall through. A site that is off is a NOP, and the
-//! instruction after it counts; one that is on jumps past that instruction.
+//! A program full of sites is a function without arguments that returns how many of its sites fall through. A site that
+//! is off is a NOP, and the instruction after it counts; one that is on jumps past that instruction.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -22,8 +22,8 @@ pub(crate) fn program(sites: usize) -> Vec<u8> {
     isa::program(sites, &OFF)
 }
 
-/// The same with a trap in the place of each site, which a handler that does nothing passes; none if this ISA changes sites
-/// without traps.
+/// The same with a trap in the place of each site, which a handler that does nothing passes; none if this ISA changes
+/// sites without traps.
 pub(crate) fn trapping(sites: usize) -> Option<Vec<u8>> {
     isa::TRAPPING.map(|trap| isa::program(sites, &trap))
 }

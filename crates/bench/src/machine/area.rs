@@ -19,8 +19,8 @@ pub(crate) struct CodeArea {
 }
 
 impl CodeArea {
-    /// Maps `reserved` bytes (at least the length of `code`; both rounded up to pages), copies `code` to the beginning and makes the
-    /// pages of the code executable. The rest of the mapping stays writable and untouched.
+    /// Maps `reserved` bytes (at least the length of `code`; both rounded up to pages), copies `code` to the beginning
+    /// and makes the pages of the code executable. The rest of the mapping stays writable and untouched.
     pub(crate) fn place(code: &[u8], reserved: usize) -> Result<Self, PlaceError> {
         let page = rustix::param::page_size();
         let executable = code.len().next_multiple_of(page);

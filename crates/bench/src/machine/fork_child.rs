@@ -1,5 +1,6 @@
 //! Forking: how long it takes, and what a child finds.
 
+use palimpsest_sys::Causes;
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ pub(crate) enum ForkWay {
 #[derive(Debug)]
 pub(crate) struct Child(libc::pid_t);
 
-/// Forks. Returns the child, and how long the call took here; the child does `work` and ends with the code that it returns.
+/// Forks. Returns the child, and how long the call took here; the child does `work` and ends with the code that it
+/// returns.
 pub(crate) fn spawn(way: ForkWay, work: impl FnOnce() -> i32) -> io::Result<(Child, Duration)> {
     let stopwatch = Stopwatch::start();
     let pid = match way {
@@ -98,8 +100,9 @@ pub(crate) fn sleep() -> i32 {
 pub(crate) fn freeze(pages: Pages) -> Result<Duration, palimpsest_fork::FreezeError> {
     let options = Options::new().pages(pages).measure(Measure::Nothing);
     let stopwatch = Stopwatch::start();
-    // SAFETY: 1. a measuring process discards and moves no memory that it froze: glibc's allocator, which it uses, unmaps big blocks and
-    // counts on no zeros in others. 2. It has no I/O under way, as it waits for its parent. 3. Nobody shares or writes its memory. 4. Nor later.
+    // SAFETY: 1. a measuring process discards and moves no memory that it froze: glibc's allocator, which it uses,
+    // unmaps big blocks and counts on no zeros in others. 2. It has no I/O under way, as it waits for its parent. 3.
+    // Nobody shares or writes its memory. 4. Nor later.
     unsafe { palimpsest_fork::freeze(&options) }?;
     Ok(stopwatch.elapsed())
 }
@@ -119,24 +122,25 @@ impl Reset {
     pub(crate) fn take(heap: &Heap, sweep: Sweep) -> Result<Self, String> {
         let ranges = vec![heap.addresses(0..heap.pages())];
         let options = snapshot::Options::new(snapshot::Scope::Ranges(ranges)).sweep(sweep);
-        // SAFETY: 1. the heap is accessed by this thread alone. 2. It is not discarded. 3. The process closes nothing that it did not open.
+        // SAFETY: 1. the heap is accessed by this thread alone. 2. It is not discarded. 3. The process closes nothing
+        // that it did not open.
         let taken = unsafe { Snapshot::take(&options) };
-        taken.map(Self).map_err(|error| crate::error::with_causes(&error))
+        taken.map(Self).map_err(|error| Causes(&error).to_string())
     }
 
     /// Tells that these pages are written in every round.
     pub(crate) fn declare(&mut self, heap: &Heap, page: usize) -> Result<(), String> {
         let range = heap.addresses(page..page + 1);
-        self.0.declare(range).map_err(|error| crate::error::with_causes(&error))
+        self.0.declare(range).map_err(|error| Causes(&error).to_string())
     }
 
     /// Puts everything back. Returns how long that took, and how many pages it were.
     pub(crate) fn restore(&mut self) -> Result<(Duration, usize), String> {
         let stopwatch = Stopwatch::start();
-        // SAFETY: 1. as in `take`. 2. Nothing refers into the heap: it is accessed page by page. 3. Without a sweep, the declared pages are all
-        // that are written.
+        // SAFETY: 1. as in `take`. 2. Nothing refers into the heap: it is accessed page by page. 3. Without a sweep,
+        // the declared pages are all that are written.
         let restored = unsafe { self.0.restore() };
         let taken = stopwatch.elapsed();
-        restored.map(|restored| (taken, restored.pages)).map_err(|error| crate::error::with_causes(&error))
+        restored.map(|restored| (taken, restored.pages)).map_err(|error| Causes(&error).to_string())
     }
 }

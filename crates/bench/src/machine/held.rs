@@ -1,11 +1,11 @@
 //! A batch that is held open: the thread that applies it is stopped, by a signal, while all its sites are traps.
 //!
-//! The signal comes at a random moment. Whether it was the right one is seen by running through the sites: if each of them trapped, the batch
-//! is somewhere between its first and its last round, and stays there until the thread goes on. If not, it goes on at once, and
-//! the next attempt begins.
+//! The signal comes at a random moment. Whether it was the right one is seen by running through the sites: if each of
+//! them trapped, the batch is somewhere between its first and its last round, and stays there until the thread goes on.
+//! If not, it goes on at once, and the next attempt begins.
 //!
-//! While the thread is stopped, it may hold locks (the allocator's, that of batches). So nobody may allocate or apply batches
-//! until it goes on.
+//! While the thread is stopped, it may hold locks (the allocator's, that of batches). So nobody may allocate or apply
+//! batches until it goes on.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -39,7 +39,8 @@ static STOPPED: AtomicBool = AtomicBool::new(false);
 
 /// Toggles all of `sites` in a thread of its own, stops it in the middle, and calls `work` then.
 ///
-/// `work` may run through the sites, and must neither allocate nor apply batches: see the module's documentation. One call at a time.
+/// `work` may run through the sites, and must neither allocate nor apply batches: see the module's documentation. One
+/// call at a time.
 pub(crate) fn while_held<R>(sites: &Sites, seed: u64, work: impl FnOnce() -> R) -> Result<R, PlaceError> {
     let on = sites.batch(Switch::On, 0..sites.count())?;
     let off = sites.batch(Switch::Off, 0..sites.count())?;
@@ -77,8 +78,8 @@ impl Toggler {
         // Relaxed: the value is all that matters; the handler was installed before this thread was made.
         self.thread.store(own, Ordering::Relaxed);
         let toggle_once = || {
-            on.apply()?;
-            off.apply()?;
+            Sites::apply(on)?;
+            Sites::apply(off)?;
             Ok(())
         };
         let mut result = Ok(());
@@ -151,7 +152,8 @@ impl Drop for Stopped {
     }
 }
 
-/// Keeps the thread that toggles here as long as it is to be held. Async-signal-safe: atomics, and a system call that leaves `errno` alone.
+/// Keeps the thread that toggles here as long as it is to be held. Async-signal-safe: atomics, and a system call that
+/// leaves `errno` alone.
 extern "C" fn stop(_signal: i32) {
     STOPPED.store(true, Ordering::SeqCst);
     while HOLD.load(Ordering::SeqCst) == 1 {

@@ -34,7 +34,7 @@ pub(crate) use peer_key::PeerKey;
 pub(crate) use peers::{Allocated, DualAllocator, OwnedModule};
 pub(crate) use population::Population;
 pub(crate) use sites::{Sites, Switch, Trapping};
-pub(crate) use table_host::TableHost;
+pub(crate) use table_host::{TableHost, map_next, map_pages};
 #[cfg(feature = "peers")]
 pub(crate) use table_peers::{CrateTable, MultiArch};
 pub(crate) use trap_action::with_empty_trap_handler;

@@ -26,9 +26,9 @@ impl PeerKey {
 
     /// Turns it on.
     pub(crate) fn enable(&mut self) {
-        // SAFETY: initialised by `take`; one thread at a time, as this value is the only one and borrowed. No thread may be running
-        // *the sites*: only `run` has them, which cannot run now for the same reason. Other code in their pages stays what it is: the pages
-        // are replaced by copies, and nobody else writes to them.
+        // SAFETY: initialised by `take`; one thread at a time, as this value is the only one and borrowed. No thread
+        // may be running *the sites*: only `run` has them, which cannot run now for the same reason. Other code in
+        // their pages stays what it is: the pages are replaced by copies, and nobody else writes to them.
         unsafe { KEY.enable() };
     }
 

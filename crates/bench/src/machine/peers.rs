@@ -1,4 +1,5 @@
-//! The peers' unsafe interfaces: writing into, releasing from `jit-allocator`; dropping a `cranelift-jit` module's memory.
+//! The peers' unsafe interfaces: writing into, releasing from `jit-allocator`; dropping a `cranelift-jit` module's
+//! memory.
 
 use std::ptr;
 
@@ -38,7 +39,8 @@ impl DualAllocator {
             len: code.len(),
             reason: format!("{error:?}"),
         })?;
-        // SAFETY: `alloc` returned `writable` as the view for writing of at least `code.len()` bytes that nobody else has.
+        // SAFETY: `alloc` returned `writable` as the view for writing of at least `code.len()` bytes that nobody else
+        // has.
         unsafe { ptr::copy_nonoverlapping(code.as_ptr(), writable, code.len()) };
         flush_instruction_cache(executable, code.len());
         Ok(Allocated { executable })
@@ -50,8 +52,8 @@ impl DualAllocator {
         reason = "taking the program by value is what makes a second release impossible"
     )]
     pub(crate) fn release(&mut self, allocated: Allocated) -> Result<(), PlaceError> {
-        // SAFETY: `executable` came from `alloc`, and taking `allocated` by value rules out a second release; a program of another
-        // allocator is not found in this one's tree and answered by an error.
+        // SAFETY: `executable` came from `alloc`, and taking `allocated` by value rules out a second release; a program
+        // of another allocator is not found in this one's tree and answered by an error.
         let released = unsafe { self.0.release(allocated.executable) };
         released.map_err(|error| PlaceError::Peer { peer: JIT_ALLOCATOR, len: 0, reason: format!("{error:?}") })
     }
@@ -59,15 +61,16 @@ impl DualAllocator {
 
 impl Drop for DualAllocator {
     fn drop(&mut self) {
-        // SAFETY: whoever owns the allocator holds its programs too and has released them (`machine::Population`, the suites), so
-        // nothing calls into the blocks that this unmaps.
+        // SAFETY: whoever owns the allocator holds its programs too and has released them (`machine::Population`, the
+        // suites), so nothing calls into the blocks that this unmaps.
         unsafe { self.0.reset(ResetPolicy::Hard) };
     }
 }
 
 /// A `JITModule` whose memory is freed with it; the module alone would leak it.
 ///
-/// Its functions may not be called after the drop: `placers::cranelift_jit` replaces the module only when no program is held.
+/// Its functions may not be called after the drop: `placers::cranelift_jit` replaces the module only when no program is
+/// held.
 pub(crate) struct OwnedModule(Option<JITModule>);
 
 impl OwnedModule {
@@ -85,7 +88,8 @@ impl OwnedModule {
 impl Drop for OwnedModule {
     fn drop(&mut self) {
         if let Some(module) = self.0.take() {
-            // SAFETY: as this type's documentation demands, no program of the module is held and so none is called any more.
+            // SAFETY: as this type's documentation demands, no program of the module is held and so none is called any
+            // more.
             unsafe { module.free_memory() };
         }
     }

@@ -14,7 +14,8 @@ type Function = extern "C" fn(u64) -> u64;
 ///
 /// # Invariants
 ///
-/// `functions[i]` enters the code of `held[i]`, which stays executable while `held[i]` exists. Both are emptied together.
+/// `functions[i]` enters the code of `held[i]`, which stays executable while `held[i]` exists. Both are emptied
+/// together.
 pub(crate) struct Population {
     functions: Vec<Function>,
     held: Vec<Loaded>,
@@ -100,7 +101,8 @@ impl Callables<'_> {
 ///
 /// The result may be called only while `loaded` exists; the callers in this file keep both in one [`Population`].
 fn enter(loaded: &Loaded) -> Function {
-    // SAFETY: `Population::place` is the only caller and loads only `Compiled` code, which by that type's invariant is a function of
-    // this type; a placer's `load` returns the address of an executable copy of it (contract of `Placer`).
+    // SAFETY: `Population::place` is the only caller and loads only `Compiled` code, which by that type's invariant is
+    // a function of this type; a placer's `load` returns the address of an executable copy of it (contract of
+    // `Placer`).
     unsafe { mem::transmute::<*const u8, Function>(loaded.entry()) }
 }

@@ -1,6 +1,6 @@
 //! Programs full of sites: running them, and batches that change them.
 
-use palimpsest_text::poke::Batch;
+use palimpsest_text::poke::{Applied, Batch, Mode, ModeChoice, PokeError, arch as poke_arch};
 use palimpsest_text::{Packs, Program};
 
 use crate::{PlaceError, arch};
@@ -8,7 +8,8 @@ use crate::{PlaceError, arch};
 /// What every program of this file is.
 type Function = extern "C" fn() -> u64;
 
-/// Sites of one program. Ten of these are some tens of kilobytes, as the sites of a large program are spread over its text.
+/// Sites of one program. Ten of these are some tens of kilobytes, as the sites of a large program are spread over its
+/// text.
 const PER_PROGRAM: usize = 1000;
 
 /// Alignment of programs in bytes: a cache line.
@@ -40,6 +41,12 @@ impl Sites {
         Ok(Self { programs: sizes.map(load).collect::<Result<_, PlaceError>>()? })
     }
 
+    /// Changes sites by traps, where the ISA has them: no thread of the suites blocks SIGTRAP for long. Keys in program
+    /// text are changed by one byte.
+    pub(crate) fn apply(batch: &Batch<'_>) -> Result<Applied, PokeError> {
+        batch.apply_in(if poke_arch::TRAPS { ModeChoice::Only(Mode::Trap) } else { ModeChoice::Automatic })
+    }
+
     /// How many sites there are.
     pub(crate) fn count(&self) -> usize {
         self.programs.iter().map(|(_, sites)| sites).sum()
@@ -64,8 +71,8 @@ impl Sites {
         for number in numbers {
             let (program, _) = &self.programs[number / PER_PROGRAM];
             let offset = arch::site_offset(number % PER_PROGRAM);
-            // SAFETY: 1. `arch::program` has one instruction of this length at this offset, and no jump into it; `OFF` and `ON` are
-            // single instructions; 2. both go on in the program, which counts or does not.
+            // SAFETY: 1. `arch::program` has one instruction of this length at this offset, and no jump into it; `OFF`
+            // and `ON` are single instructions; 2. both go on in the program, which counts or does not.
             unsafe { batch.add(program, offset, old, new) }?;
         }
         Ok(batch)
@@ -103,8 +110,8 @@ impl Trapping {
 
 /// Runs a program of this file.
 fn run(program: &Program) -> u64 {
-    // SAFETY: programs of this file are loaded from `arch` only, whose code is a function of this type in every version of its sites;
-    // `program` outlives the call.
+    // SAFETY: programs of this file are loaded from `arch` only, whose code is a function of this type in every version
+    // of its sites; `program` outlives the call.
     let function = unsafe { program.function::<Function>() };
     function()
 }
@@ -120,9 +127,10 @@ mod tests {
             let sites = Sites::place(&packs, count).expect("programs are placed");
             assert_eq!((sites.count(), sites.run()), (count, count as u64));
             let on = sites.batch(Switch::On, (0..count).step_by(3)).expect("sites");
-            on.apply().expect("sites are changed");
+            Sites::apply(&on).expect("sites are changed");
             assert_eq!(sites.run(), (count - on.len()) as u64);
-            sites.batch(Switch::Off, (0..count).step_by(3)).expect("sites").apply().expect("sites are changed");
+            let off = sites.batch(Switch::Off, (0..count).step_by(3)).expect("sites");
+            Sites::apply(&off).expect("sites are changed");
             assert_eq!(sites.run(), count as u64);
         }
     }

@@ -1,15 +1,20 @@
-//! A machine for page tables that does what a kernel's does and checks nothing: tables in one array of host memory, a count of references for each
-//! page, and flushes that are counted only.
+//! A machine for page tables that does what a kernel's does and checks nothing: tables in one array of host memory, a
+//! count of references for each page, and flushes that are counted only.
 //!
-//! The physical address of a table is its address in this process, as with a kernel that maps all memory at an offset of zero. Pages have addresses and
-//! counts, and no bytes.
+//! The physical address of a table is its address in this process, as with a kernel that maps all memory at an offset
+//! of zero. Pages have addresses and counts, and no bytes.
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use palimpsest_paging::{Charge, FlushRequest, Frame, Machine, Node, PAGE, Page, PageSize, SpaceId, Table, TableMeta};
+use palimpsest_paging::format::Format;
+use palimpsest_paging::{
+    AddressSpace, Attributes, Charge, CursorMapError, CursorMut, FlushRequest, Frame, Machine, MapError, Node, PAGE,
+    Page, PageSize, PageSizes, SpaceId, Table, TableMeta, VirtAddr,
+};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::{PlaceError, TableError};
@@ -35,8 +40,8 @@ pub(crate) struct Asked {
 ///
 /// # Invariants
 ///
-/// 1. `mapped` is a mapping of `mapped_len` bytes that belongs to this value alone; `tables` lies in it, aligned to [`ALIGN`], with room for
-///    `metas.len()` tables.
+/// 1. `mapped` is a mapping of `mapped_len` bytes that belongs to this value alone; `tables` lies in it, aligned to
+///    [`ALIGN`], with room for `metas.len()` tables.
 /// 2. `free` has the number of each table that is not allocated, once.
 pub(crate) struct TableHost {
     mapped: NonNull<u8>,
@@ -104,7 +109,7 @@ impl TableHost {
     }
 
     /// Gives each of these pages one reference, which mapping takes over.
-    pub(crate) fn give(&self, size: PageSize, pages: std::ops::Range<usize>) {
+    pub(crate) fn give(&self, size: PageSize, pages: Range<usize>) {
         let counts = if size == PageSize::Small { &self.small } else { &self.large };
         for count in &counts[pages] {
             // Relaxed: nobody else has a reference.
@@ -174,8 +179,32 @@ impl Drop for TableHost {
     }
 }
 
-// SAFETY: 1, 2. by the invariants of `TableHost`, whose array never moves. 3. there are no CPUs with translations: nothing loads the tables. 4. pages
-// have no bytes, and each spare one is handed out once until it is given back.
+/// [`AddressSpace::map`] of a host's pages.
+pub(crate) fn map_pages<F: Format>(
+    space: &AddressSpace<F, &TableHost>,
+    range: Range<VirtAddr>,
+    first: Frame,
+    attributes: Attributes,
+    sizes: PageSizes,
+) -> Result<(), MapError> {
+    // SAFETY: 1, 2. pages have counts and no bytes, and no CPU loads the tables.
+    unsafe { space.map(range, first, attributes, sizes) }
+}
+
+/// [`CursorMut::map`] of a host's page.
+pub(crate) fn map_next<F: Format>(
+    cursor: &mut CursorMut<'_, F, &TableHost>,
+    frame: Frame,
+    size: PageSize,
+    attributes: Attributes,
+) -> Result<(), CursorMapError> {
+    // SAFETY: 1, 2. as for `map_pages`.
+    unsafe { cursor.map(frame, size, attributes) }
+}
+
+// SAFETY: 1, 2. by the invariants of `TableHost`, whose array never moves. 3. there are no CPUs with translations:
+// nothing loads the tables. 4. pages have no bytes, and each spare one is handed out once until it is given back. 6.
+// counts fall with Release, and are read with Acquire.
 unsafe impl Machine for &TableHost {
     type Pending = ();
 
@@ -186,6 +215,10 @@ unsafe impl Machine for &TableHost {
         // SAFETY: the table was free, so that nobody refers to its bytes, and it lies in the mapping.
         unsafe { table.write_bytes(0, 1) };
         Some(Frame::containing(address))
+    }
+
+    fn free_tables(&self) -> usize {
+        self.free.borrow().len()
     }
 
     unsafe fn free_table(&self, table: Frame) {
@@ -212,8 +245,8 @@ unsafe impl Machine for &TableHost {
     #[inline]
     fn release(&self, page: Page) {
         let counter = self.counter(page);
-        // Acquire, partner: the Release below. Forbids that a page is used again before others have left it. One reference is the caller's, and
-        // nobody else can make it more.
+        // Acquire, partner: the Release below. Forbids that a page is used again before others have left it. One
+        // reference is the caller's, and nobody else can make it more.
         if counter.load(Ordering::Acquire) == 1 {
             counter.store(0, Ordering::Relaxed);
         } else if counter.fetch_sub(1, Ordering::AcqRel) != 1 {

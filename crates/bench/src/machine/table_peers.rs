@@ -64,7 +64,8 @@ impl CrateTable {
     fn with<T>(&mut self, run: impl FnOnce(&mut OffsetPageTable<'_>, &mut Frames<'_>) -> T) -> T {
         // SAFETY: by invariant 1 nobody else uses the root, and it is a table: zeroed, or written by the crate.
         let root = unsafe { self.root.as_mut() };
-        // SAFETY: tables have their physical addresses in this process (`TableHost`), and by invariant 1 the root leads to tables alone.
+        // SAFETY: tables have their physical addresses in this process (`TableHost`), and by invariant 1 the root leads
+        // to tables alone.
         let mut table = unsafe { OffsetPageTable::new(root, CrateVirt::zero()) };
         run(&mut table, &mut Frames(&self.host))
     }

@@ -7,7 +7,8 @@ use std::ptr;
 use super::sites::Trapping;
 use crate::PlaceError;
 
-/// Gives `measure` a function that runs through all traps with an empty handler in place, and puts the action before back.
+/// Gives `measure` a function that runs through all traps with an empty handler in place, and puts the action before
+/// back.
 ///
 /// Nobody else may have traps meanwhile, and no batch may begin.
 pub(crate) fn with_empty_trap_handler<R>(

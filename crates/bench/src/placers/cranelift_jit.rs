@@ -1,6 +1,7 @@
 //! The crate `cranelift-jit`: `define_function_bytes` and `finalize_definitions`.
 //!
-//! A module frees all its functions together, so freeing here only counts; when the last program has gone the module is replaced.
+//! A module frees all its functions together, so freeing here only counts; when the last program has gone the module is
+//! replaced.
 
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_jit::{JITBuilder, JITModule};

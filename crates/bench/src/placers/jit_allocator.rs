@@ -1,4 +1,5 @@
-//! The crate `jit-allocator`, a port of asmjit's allocator: small programs share dual-mapped blocks, without huge pages.
+//! The crate `jit-allocator`, a port of asmjit's allocator: small programs share dual-mapped blocks, without huge
+//! pages.
 
 use super::{Loaded, Placer, foreign};
 use crate::PlaceError;

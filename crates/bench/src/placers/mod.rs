@@ -14,6 +14,7 @@ use std::str::FromStr;
 
 use cranelift_module::FuncId;
 pub(crate) use packed::{EachInstruction, HugePages, Packed};
+use palimpsest_text::WriteView;
 
 use crate::PlaceError;
 use crate::machine::CodeArea;
@@ -22,8 +23,8 @@ use crate::machine::CodeArea;
 ///
 /// # Contract
 ///
-/// `load` returns the address of an executable copy of the bytes it was given, and that copy stays until the returned value is given
-/// to `free` or the placer is dropped. `machine::Population` relies on it.
+/// `load` returns the address of an executable copy of the bytes it was given, and that copy stays until the returned
+/// value is given to `free` or the placer is dropped. `machine::Population` relies on it.
 pub(crate) trait Placer {
     /// Makes a copy of `code` that can be called.
     fn load(&mut self, code: &[u8]) -> Result<Loaded, PlaceError>;
@@ -98,6 +99,10 @@ pub(crate) enum Contestant {
     PackedBatch,
     /// Palimpsest's packs through its module for Cranelift.
     PackedCranelift,
+    /// Palimpsest's packs with a write view that is open during copies only.
+    PackedDuringCopies,
+    /// Palimpsest's packs without a write view: the kernel writes.
+    PackedNoView,
     /// A page of its own for each program.
     PageEach,
     /// A 128 KiB mapping for each program.
@@ -114,10 +119,12 @@ pub(crate) enum Contestant {
 
 impl Contestant {
     /// All of them.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Packed,
         Self::PackedBatch,
         Self::PackedCranelift,
+        Self::PackedDuringCopies,
+        Self::PackedNoView,
         Self::PageEach,
         Self::Bucket128k,
         Self::JitAllocator,
@@ -132,6 +139,8 @@ impl Contestant {
             Self::Packed => "packed",
             Self::PackedBatch => "packed_batch",
             Self::PackedCranelift => "packed_cranelift",
+            Self::PackedDuringCopies => "packed_during_copies",
+            Self::PackedNoView => "packed_no_view",
             Self::PageEach => "page_each",
             Self::Bucket128k => "bucket_128k",
             Self::JitAllocator => "jit_allocator",
@@ -143,7 +152,10 @@ impl Contestant {
 
     /// Whether the figure is Palimpsest's.
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::Packed | Self::PackedBatch | Self::PackedCranelift)
+        matches!(
+            self,
+            Self::Packed | Self::PackedBatch | Self::PackedCranelift | Self::PackedDuringCopies | Self::PackedNoView
+        )
     }
 
     /// Whether ours are compared with it. Nobody can beat the plain copy, which does not make code executable.
@@ -171,6 +183,8 @@ impl Contestant {
             Self::Packed => Box::new(Packed::open()?),
             Self::PackedBatch => Box::new(packed::Batch::open()?),
             Self::PackedCranelift => Box::new(packed_cranelift::PackedCranelift::open()?),
+            Self::PackedDuringCopies => Box::new(Packed::open_with(WriteView::DuringCopies)?),
+            Self::PackedNoView => Box::new(Packed::open_with(WriteView::None)?),
             Self::PageEach => Box::new(page_each::PageEach),
             Self::Bucket128k => Box::new(bucket_128k::Bucket128k),
             Self::Copy => Box::new(floor::Floor::new()),

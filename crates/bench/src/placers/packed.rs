@@ -1,12 +1,13 @@
-//! Palimpsest's packs, with default options: the backing is the best that works here, retired programs are reclaimed automatically.
+//! Palimpsest's packs, with default options: the backing is the best that works here, retired programs are reclaimed
+//! automatically.
 
 use palimpsest_sys::CoreSync;
 use palimpsest_sys::arch::flush_instruction_cache;
-use palimpsest_text::{Packs, Program, Refused};
+use palimpsest_text::{Packs, Program, Refused, WriteView};
 
 use super::{Loaded, Placer, foreign};
 use crate::PlaceError;
-use crate::error::with_causes;
+use palimpsest_sys::Causes;
 
 /// Alignment of entries in bytes: what compilers ask for.
 const ALIGN: usize = 16;
@@ -23,6 +24,11 @@ impl Packed {
         Ok(Self { packs: Packs::new()? })
     }
 
+    /// With packs of its own, which are written in that way.
+    pub(crate) fn open_with(view: WriteView) -> Result<Self, PlaceError> {
+        Ok(Self { packs: Packs::builder().write_view(view).open()? })
+    }
+
     /// The backing in use.
     pub(crate) fn backing(&self) -> String {
         self.packs.backing().to_string()
@@ -30,7 +36,7 @@ impl Packed {
 
     /// The better backings that do not work here, each with the reason.
     pub(crate) fn refused(&self) -> Vec<String> {
-        let told = |refused: &Refused| format!("{}: {}", refused.backing, with_causes(&refused.error));
+        let told = |refused: &Refused| format!("{}: {}", refused.backing, Causes(&refused.error));
         self.packs.refused().iter().map(told).collect()
     }
 

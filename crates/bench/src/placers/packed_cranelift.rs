@@ -3,7 +3,7 @@
 
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_module::{Module, default_libcall_names};
-use palimpsest_cranelift::{PackBuilder, PackModule};
+use palimpsest_cranelift::{PackModule, PackModuleBuilder};
 
 use super::{Loaded, Placer, foreign};
 use crate::PlaceError;
@@ -20,7 +20,7 @@ impl PackedCranelift {
             .map_err(|error| refused(0, &error))?
             .finish(settings::Flags::new(flags))
             .map_err(|error| refused(0, &error))?;
-        PackModule::try_new(PackBuilder::with_isa(isa, default_libcall_names()))
+        PackModule::try_new(PackModuleBuilder::with_isa(isa, default_libcall_names()))
             .map(Self)
             .map_err(|error| refused(0, &error))
     }

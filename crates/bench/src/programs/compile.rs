@@ -1,4 +1,5 @@
-//! From [`Source`] to machine code by Cranelift, without relocations, so that the same bytes run wherever they are placed.
+//! From [`Source`] to machine code by Cranelift, without relocations, so that the same bytes run wherever they are
+//! placed.
 
 use std::sync::Arc;
 use std::thread;
@@ -18,8 +19,8 @@ use crate::BenchError;
 ///
 /// # Invariants
 ///
-/// `code` is what Cranelift emitted for a function with the host's C calling convention that takes a `u64` and returns a `u64`, and
-/// needs no relocation. The fields are private to this module, which alone makes values of this type.
+/// `code` is what Cranelift emitted for a function with the host's C calling convention that takes a `u64` and returns
+/// a `u64`, and needs no relocation. The fields are private to this module, which alone makes values of this type.
 #[derive(Clone, Debug)]
 pub(crate) struct Compiled {
     code: Arc<[u8]>,

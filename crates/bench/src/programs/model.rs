@@ -1,7 +1,8 @@
 //! A generated program as data, and what it computes.
 //!
-//! A program is a function from `u64` to `u64` over six variables: straight-line arithmetic with constants of its own and a few short
-//! forward branches. No two programs of one population are equal, so nothing in the CPU can share work between them.
+//! A program is a function from `u64` to `u64` over six variables: straight-line arithmetic with constants of its own
+//! and a few short forward branches. No two programs of one population are equal, so nothing in the CPU can share work
+//! between them.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};

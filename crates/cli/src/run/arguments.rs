@@ -12,8 +12,8 @@ pub(crate) struct Arguments {
     /// Freeze its memory at a fork, so that this and later forks take constant time.
     #[arg(long, required = true)]
     pub(crate) freeze: bool,
-    /// When, if not at the first fork that is worth it: `fork` (the first), `fork:N`, `signal:NAME` (at the fork after it) or `size:BYTES` (the first fork with so
-    /// much memory; suffixes K, M, G).
+    /// When, if not at the first fork that is worth it: `fork` (the first), `fork:N`, `signal:NAME` (at the fork after
+    /// it) or `size:BYTES` (the first fork with so much memory; suffixes K, M, G).
     #[arg(long, value_name = "WHEN")]
     pub(crate) at: Option<At>,
     /// Tell what was frozen and what it gains: on standard error, or `fd:N`, or appended to a file.
@@ -56,7 +56,9 @@ pub(crate) enum Threads {
 pub(crate) enum Trusted {
     /// A runtime manages memory by system calls of its own, but discards none.
     Go,
-    /// io_uring buffers are not in private memory.
+    /// No request of Linux AIO is under way in private memory.
+    Aio,
+    /// io_uring holds on to nothing in private memory.
     #[value(name = "io_uring")]
     IoUring,
     /// All memory is locked, and may be held twice.
@@ -70,6 +72,7 @@ impl Trusted {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Go => "go",
+            Self::Aio => "aio",
             Self::IoUring => "io_uring",
             Self::Locked => "locked",
             Self::Seccomp => "seccomp",

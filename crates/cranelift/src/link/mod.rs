@@ -3,19 +3,17 @@
 //! Places are asked for first, because a program's final address is known before its bytes have to be; so forward and
 //! mutual references need no second pass. Code bytes are patched in the private image, never in executable memory.
 
-mod islands;
 mod patch;
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use cranelift_module::{DataId, FuncId};
+use palimpsest_text::link::{Encoder, Islands, Reference};
 use palimpsest_text::{Packs, Staged, StagedData};
 use tracing::debug;
 
-use self::islands::Islands;
 use self::patch::{Patcher, Resolve};
-use crate::arch::Machine;
 use crate::definition::{DataObject, Fixup, Function, LiveData, LiveFunction, Target};
 use crate::error::LinkError;
 use crate::scope::Scope;
@@ -28,10 +26,10 @@ const SHORTEST: u64 = 4;
 
 /// One finalization under way. Dropping it gives all places back.
 pub(crate) struct Batch<'a> {
-    machine: &'a dyn Machine,
+    encoder: &'a dyn Encoder,
     packs: &'a Packs,
     scope: &'a Scope,
-    functions: Vec<(FuncId, Staged, Islands)>,
+    functions: Vec<(FuncId, Staged, Islands<Target>)>,
     data: Vec<(DataId, StagedData)>,
     addresses: Addresses<'a>,
 }
@@ -72,9 +70,9 @@ impl Resolve for Addresses<'_> {
 }
 
 impl<'a> Batch<'a> {
-    pub(crate) fn new(machine: &'a dyn Machine, packs: &'a Packs, scope: &'a Scope) -> Self {
+    pub(crate) fn new(encoder: &'a dyn Encoder, packs: &'a Packs, scope: &'a Scope) -> Self {
         Self {
-            machine,
+            encoder,
             packs,
             scope,
             functions: Vec::new(),
@@ -100,9 +98,10 @@ impl<'a> Batch<'a> {
         };
         let region = self.packs.region();
         let name = self.scope.function_name(id);
-        let islands = Islands::plan(self.machine, pending.code.len(), &pending.fixups, |call| {
-            self.may_be_far(call, &name, &region)
-        })?;
+        let islands =
+            Islands::plan(self.encoder, pending.code.len(), pending.fixups.iter().map(Fixup::reference), |call| {
+                self.may_be_far(call, &name, &region)
+            })?;
         let len = islands.program_len();
         let align = pending.align.max(islands.align()).max(LEAST_ALIGN);
         let mut staged =
@@ -118,7 +117,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Whether a call from somewhere in `region` may be too far from its callee.
-    fn may_be_far(&self, call: &Fixup, referrer: &str, region: &Range<usize>) -> Result<bool, LinkError> {
+    fn may_be_far(&self, call: &Reference<Target>, referrer: &str, region: &Range<usize>) -> Result<bool, LinkError> {
         // No call, and no function in the packs, begins later than its own length before the region's end.
         let (first, last) = (region.start as u64, region.end as u64 - SHORTEST);
         let farthest = if self.scope.is_pending(call.target) {
@@ -127,7 +126,7 @@ impl<'a> Batch<'a> {
             let to = self.addresses.address(call.target, referrer)?;
             to.abs_diff(first).max(to.abs_diff(last))
         };
-        Ok(farthest > self.machine.call_reach())
+        Ok(farthest > self.encoder.call_reach())
     }
 
     fn place_data(&mut self, id: DataId) -> Result<(), LinkError> {
@@ -157,7 +156,7 @@ impl<'a> Batch<'a> {
             let image = staged.image();
             image[..pending.code.len()].copy_from_slice(&pending.code);
             Patcher {
-                machine: self.machine,
+                encoder: self.encoder,
                 resolve: &self.addresses,
                 referrer: &self.scope.function_name(*id),
                 base,
@@ -175,7 +174,7 @@ impl<'a> Batch<'a> {
             let image = staged.image();
             pending.contents.write(image);
             Patcher {
-                machine: self.machine,
+                encoder: self.encoder,
                 resolve: &self.addresses,
                 referrer: &self.scope.data_name(*id),
                 base,

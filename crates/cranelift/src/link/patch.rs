@@ -1,9 +1,10 @@
 //! Filling in the fields of one definition whose address, and whose targets' addresses, are known.
 
-use super::islands::Islands;
-use crate::arch::{self, Machine, Misfit, Role};
+use palimpsest_text::link::{Encoder, Islands, Misfit, Role};
+
 use crate::definition::{Fixup, Target};
 use crate::error::LinkError;
+use crate::fields;
 
 /// Tells addresses and, for errors, names.
 pub(super) trait Resolve {
@@ -16,7 +17,7 @@ pub(super) trait Resolve {
 
 /// One definition being linked.
 pub(super) struct Patcher<'a, R> {
-    pub(super) machine: &'a dyn Machine,
+    pub(super) encoder: &'a dyn Encoder,
     pub(super) resolve: &'a R,
     /// Name of the definition.
     pub(super) referrer: &'a str,
@@ -25,7 +26,7 @@ pub(super) struct Patcher<'a, R> {
     /// Bytes that relocations may touch: the definition without its islands.
     pub(super) len: usize,
     pub(super) fixups: &'a [Fixup],
-    pub(super) islands: &'a Islands,
+    pub(super) islands: &'a Islands<Target>,
 }
 
 impl<R: Resolve> Patcher<'_, R> {
@@ -45,10 +46,10 @@ impl<R: Resolve> Patcher<'_, R> {
             }
             Role::Call => {
                 let to = self.destination(fixup, image)?;
-                match (self.write(fixup, image, at, to), self.islands.veneer(self.machine, fixup)) {
+                match (self.write(fixup, image, at, to), self.islands.veneer(self.encoder, &fixup.reference())) {
                     (Err(LinkError::OutOfRange { .. }), Some(veneer)) => {
-                        let bias = self.machine.call_bias();
-                        self.machine.write_veneer(&mut image[veneer..], to.wrapping_add_signed(bias));
+                        let bias = self.encoder.call_bias();
+                        self.encoder.write_veneer(&mut image[veneer..], to.wrapping_add_signed(bias));
                         let veneer = self.base + veneer as u64;
                         self.write(fixup, image, at, veneer.wrapping_add_signed(-bias))
                     }
@@ -65,7 +66,7 @@ impl<R: Resolve> Patcher<'_, R> {
     /// The address that `fixup`'s field shall mean. Fills in the slot, if it is one that means a slot.
     fn destination(&self, fixup: &Fixup, image: &mut [u8]) -> Result<u64, LinkError> {
         let symbol = self.resolve.address(fixup.target, self.referrer)?;
-        let place = match self.islands.slot(fixup) {
+        let place = match self.islands.slot(fixup.target) {
             Some(slot) if fixup.role == Role::Slot => {
                 image[slot..slot + 8].copy_from_slice(&symbol.to_le_bytes());
                 self.base + slot as u64
@@ -92,7 +93,7 @@ impl<R: Resolve> Patcher<'_, R> {
 
     fn write(&self, fixup: &Fixup, image: &mut [u8], at: u64, to: u64) -> Result<(), LinkError> {
         let site = image[..self.len].get_mut(fixup.offset as usize..).unwrap_or_default();
-        arch::patch(self.machine, fixup.kind, site, at, to).map_err(|misfit| self.explain(misfit, fixup, at, to))
+        fields::patch(self.encoder, fixup.kind, site, at, to).map_err(|misfit| self.explain(misfit, fixup, at, to))
     }
 
     fn explain(&self, misfit: Misfit, fixup: &Fixup, from: u64, to: u64) -> LinkError {

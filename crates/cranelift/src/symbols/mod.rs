@@ -16,7 +16,8 @@ pub(crate) type Lookup = Box<dyn Fn(&str) -> Option<*const u8> + Send>;
 pub(crate) struct Symbols {
     named: HashMap<String, usize>,
     lookups: Vec<Lookup>,
-    /// Answers of everything but `named`; the lookups may be slow, and a symbol should not move while code refers to it.
+    /// Answers of everything but `named`; the lookups may be slow, and a symbol should not move while code refers to
+    /// it.
     found: RefCell<HashMap<String, usize>>,
 }
 

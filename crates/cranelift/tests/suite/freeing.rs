@@ -4,11 +4,11 @@ use super::common::{add_n, add_n_to, call1, declare, define};
 use cranelift_codegen::ir::types::I64;
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData};
 use cranelift_module::{DataDescription, FuncOrDataId, Linkage, Module, default_libcall_names};
-use palimpsest_cranelift::{FreeError, LinkError, PackBuilder, PackModule};
+use palimpsest_cranelift::{FreeError, LinkError, PackModule, PackModuleBuilder};
 use palimpsest_text::Packs;
 
 fn module_in(packs: &Packs) -> PackModule {
-    let mut builder = PackBuilder::new(default_libcall_names()).unwrap();
+    let mut builder = PackModuleBuilder::new(default_libcall_names()).unwrap();
     builder.packs(packs.clone());
     PackModule::new(builder)
 }

@@ -5,7 +5,7 @@ use cranelift_codegen::ir::types::{F32, F64, I64};
 use cranelift_codegen::ir::{AbiParam, InstBuilder, LibCall};
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_module::{Linkage, Module, default_libcall_names};
-use palimpsest_cranelift::{PackBuilder, PackModule};
+use palimpsest_cranelift::{PackModule, PackModuleBuilder};
 
 /// A module for this architecture's oldest members, so that rounding is not an instruction.
 fn module() -> PackModule {
@@ -13,7 +13,7 @@ fn module() -> PackModule {
     let mut flags = settings::builder();
     flags.set("is_pic", "false").unwrap();
     let isa = isa.finish(settings::Flags::new(flags)).unwrap();
-    PackModule::new(PackBuilder::with_isa(isa, default_libcall_names()))
+    PackModule::new(PackModuleBuilder::with_isa(isa, default_libcall_names()))
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn other_names() {
     let isa = cranelift_native::builder_with_options(false).unwrap();
     let isa = isa.finish(settings::Flags::new(settings::builder())).unwrap();
     let names = |call: LibCall| format!("my_{call}");
-    let mut builder = PackBuilder::with_isa(isa, Box::new(names));
+    let mut builder = PackModuleBuilder::with_isa(isa, Box::new(names));
     builder.symbol("my_CeilF64", three as *const u8);
     let mut module = PackModule::new(builder);
     let mut signature = module.make_signature();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use cranelift_codegen::gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
 use cranelift_module::{Linkage, default_libcall_names};
-use palimpsest_cranelift::{PackBuilder, PackModule};
+use palimpsest_cranelift::{PackModule, PackModuleBuilder};
 use palimpsest_text::observe::UnwindRegistry;
 use palimpsest_text::{CodeAddress, Loaded, ObserveError, Observer, Packs};
 
@@ -40,7 +40,7 @@ impl Observer for Log {
 
 fn module_observed_by(observer: impl Observer + 'static, symbols: &[(&str, *const u8)]) -> PackModule {
     let packs = Packs::builder().observer(observer).open().unwrap();
-    let mut builder = PackBuilder::new(default_libcall_names()).unwrap();
+    let mut builder = PackModuleBuilder::new(default_libcall_names()).unwrap();
     builder.packs(packs).symbols(symbols.iter().copied());
     PackModule::new(builder)
 }

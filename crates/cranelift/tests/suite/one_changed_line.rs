@@ -19,7 +19,7 @@ macro_rules! with_both {
             $($test)+
         }
         mod packs {
-            use palimpsest_cranelift::{PackBuilder as JITBuilder, PackModule as JITModule};
+            use palimpsest_cranelift::{PackModuleBuilder as JITBuilder, PackModule as JITModule};
             use super::*;
             $($test)+
         }

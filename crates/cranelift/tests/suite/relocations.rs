@@ -11,7 +11,7 @@ use cranelift_codegen::settings::{self, Configurable};
 use cranelift_module::{
     DataDescription, FuncId, Linkage, Module, ModuleError, ModuleReloc, ModuleRelocTarget, default_libcall_names,
 };
-use palimpsest_cranelift::{DefineError, LinkError, PackBuilder, PackModule};
+use palimpsest_cranelift::{DefineError, LinkError, PackModule, PackModuleBuilder};
 
 /// An address that no pack is within 2 GiB of: packs lie below 2⁴⁷, and nothing but the zero page so low.
 const FAR: usize = 0x7ff8;
@@ -34,7 +34,7 @@ fn host_isa(is_pic: &str) -> OwnedTargetIsa {
 }
 
 fn module_for(isa: OwnedTargetIsa, symbols: &[(&str, *const u8)]) -> PackModule {
-    let mut builder = PackBuilder::with_isa(isa, default_libcall_names());
+    let mut builder = PackModuleBuilder::with_isa(isa, default_libcall_names());
     builder.symbols(symbols.iter().copied());
     PackModule::new(builder)
 }

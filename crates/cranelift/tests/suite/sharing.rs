@@ -4,11 +4,11 @@ use std::thread;
 
 use super::common::{add_n, add_n_to, call1, declare};
 use cranelift_module::{Linkage, default_libcall_names};
-use palimpsest_cranelift::{PackBuilder, PackModule};
+use palimpsest_cranelift::{PackModule, PackModuleBuilder};
 use palimpsest_text::Packs;
 
-fn builder_in(packs: &Packs) -> PackBuilder {
-    let mut builder = PackBuilder::new(default_libcall_names()).unwrap();
+fn builder_in(packs: &Packs) -> PackModuleBuilder {
+    let mut builder = PackModuleBuilder::new(default_libcall_names()).unwrap();
     builder.packs(packs.clone());
     builder
 }
@@ -54,7 +54,7 @@ fn many_small_functions() {
     let packs = Packs::new().unwrap();
     // Verifying takes most of the time of an unoptimised Cranelift.
     let flags = [("enable_verifier", "false")];
-    let mut builder = PackBuilder::with_flags(&flags, default_libcall_names()).unwrap();
+    let mut builder = PackModuleBuilder::with_flags(&flags, default_libcall_names()).unwrap();
     builder.packs(packs.clone());
     let mut module = PackModule::new(builder);
     let syncs = packs.stats().core_syncs;

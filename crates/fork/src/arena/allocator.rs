@@ -11,7 +11,8 @@ fn slice(block: *mut u8, len: usize) -> Result<NonNull<[u8]>, AllocError> {
     Ok(NonNull::slice_from_raw_parts(NonNull::new(block).ok_or(AllocError)?, len))
 }
 
-// SAFETY: blocks are valid until they are freed or the arena is dropped, wherever the arena is moved to; it cannot be cloned.
+// SAFETY: blocks are valid until they are freed or the arena is dropped, wherever the arena is moved to; it cannot be
+// cloned.
 unsafe impl Allocator for Arena {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         slice(Arena::allocate(self, layout.size(), layout.align()), layout.size())
@@ -39,7 +40,8 @@ unsafe impl Allocator for Arena {
 
 /// # Safety
 ///
-/// 1. `block` is a block of `arena` with layout `old`, and nobody uses it but through the answer, unless that is an error.
+/// 1. `block` is a block of `arena` with layout `old`, and nobody uses it but through the answer, unless that is an
+///    error.
 unsafe fn fit(arena: &Arena, block: NonNull<u8>, old: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
     if new.align() <= old.align() {
         // SAFETY: 1. is contract 1. 2. The old alignment was asked for, and satisfies the new one.

@@ -32,7 +32,7 @@ pub struct Stats {
     /// Bytes of free runs.
     pub free: usize,
     /// Mappings, about.
-    pub chunks: usize,
+    pub segments: usize,
     /// Error number with which the last memory file was refused, or 0.
     pub refused: c_int,
 }
@@ -131,7 +131,8 @@ pub extern "C" fn palimpsest_arena_trim() -> usize {
     ARENA.trim()
 }
 
-/// Fills in as much of `stats` as its field `size` says it has. 0, or -1 and `EINVAL` if that is not even the field itself.
+/// Fills in as much of `stats` as its field `size` says it has. 0, or -1 and `EINVAL` if that is not even the field
+/// itself.
 ///
 /// # Safety
 ///
@@ -154,7 +155,7 @@ pub unsafe extern "C" fn palimpsest_arena_stats(stats: *mut Stats) -> c_int {
         frozen: found.memory.frozen,
         anonymous: found.memory.anonymous,
         free: found.free,
-        chunks: found.chunks,
+        segments: found.segments,
         refused: found.refused.unwrap_or(0),
     });
     let len = size.min(size_of::<Stats>());

@@ -1,7 +1,7 @@
 //! Size classes: steps of 16 bytes up to 128, then four to each doubling, so that at most a fifth of a block is wasted.
 
-/// The piece of address space that runs are counted in. It is a whole number of pages on every Linux system (the largest base page is
-/// 64 KiB), and pages that a block does not reach are never touched.
+/// The piece of address space that runs are counted in. It is a whole number of pages on every Linux system (the
+/// largest base page is 64 KiB), and pages that a block does not reach are never touched.
 pub(super) const UNIT: usize = 64 << 10;
 
 /// Largest size that shares a slab with others.
@@ -39,7 +39,8 @@ impl Class {
         Self(index as u8)
     }
 
-    /// The smallest class whose blocks hold `size` bytes and all lie at multiples of `align`; `None` if no slab can do that.
+    /// The smallest class whose blocks hold `size` bytes and all lie at multiples of `align`; `None` if no slab can do
+    /// that.
     pub(super) fn aligned(size: usize, align: usize) -> Option<Self> {
         if align > UNIT || size > MAX_SMALL {
             return None;

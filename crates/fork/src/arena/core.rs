@@ -1,23 +1,28 @@
-//! The allocator proper, in a mapping of its own, so that the [`Arena`](super::Arena) that points to it may be a constant and may move.
+//! The allocator proper, in a mapping of its own, so that the [`Arena`](super::Arena) that points to it may be a
+//! constant and may move.
 
 use std::mem::{self, MaybeUninit};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use palimpsest_sys::memory::call;
+use palimpsest_sys::memory::extent::Commit;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::pages::maps::Permissions;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
 
-use super::chunks::{Chunk, Flipped, MOST, State};
 use super::class::{CLASSES, Class, MAX_SMALL, UNIT};
-use super::lock::Lock;
 use super::runs::mark;
+use super::segments::{Flipped, MOST, Segment, State};
 use super::slab::{Bin, Block, SHARDS, shard};
 use super::space::{Layout, Space};
 use super::stats::{InUse, Memory, Stats};
 use super::unit::{Kind, Units};
 use super::{Backing, forks, misuse};
+use crate::lock::Lock;
 
-/// Freed runs of so many units give their memory back at once: at this size the system calls are lost in the page faults.
+/// Freed runs of so many units give their memory back at once: at this size the system calls are lost in the page
+/// faults.
 const DISCARD_UNITS: u32 = 64;
 
 /// Keeps neighbours out of each other's cache lines.
@@ -34,7 +39,7 @@ pub(super) struct Core {
     /// The next arena of this process; written under the registry's lock.
     pub(super) next: AtomicPtr<Core>,
     freezes: AtomicUsize,
-    /// Chunks whose file could not be made constant.
+    /// Segments whose file could not be made constant.
     unsealed: AtomicUsize,
 }
 
@@ -42,28 +47,20 @@ impl Core {
     /// Makes one that fork handlers know of.
     pub(super) fn create(backing: Backing) -> Result<NonNull<Self>, Errno> {
         let layout = Layout::reserve()?;
-        // SAFETY: a new mapping where the kernel likes.
-        let mapped = unsafe {
-            rustix::mm::mmap_anonymous(
-                ptr::null_mut(),
-                mapping_len(),
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        };
-        let place = mapped.inspect_err(|_| {
+        let rights = Permissions::READ.union(Permissions::WRITE);
+        let mapped = call::map(mapping_len(), rights, Commit::Uncounted).inspect_err(|_| {
             // SAFETY: nobody knows of it yet.
             unsafe { layout.release() };
         })?;
         // Behind the value, at its alignment.
-        let table = place.wrapping_byte_add(table_offset()).cast::<MaybeUninit<Chunk>>();
-        // SAFETY: mapped to this length, aligned, used by nothing else, and valid uninitialised; `'static` is as long as the mapping,
-        // which the value in it does not outlive.
+        let table = ptr::with_exposed_provenance_mut::<MaybeUninit<Segment>>(mapped.start + table_offset());
+        // SAFETY: mapped to this length, aligned, used by nothing else, and valid uninitialised; `'static` is as long
+        // as the mapping, which the value in it does not outlive.
         let table = unsafe { std::slice::from_raw_parts_mut(table, MOST) };
         let mut space = Space::new(layout, table, backing);
         match forks::watch() {
-            Ok(()) => space.chunks.forgo_files_where_memory_is_counted(),
-            Err(errno) => space.chunks.forgo_files(errno),
+            Ok(()) => space.segments.forgo_files_where_memory_is_counted(),
+            Err(errno) => space.segments.forgo_files(errno),
         }
         // SAFETY: records are reserved there, aligned to a piece, and used by this value alone.
         let units = unsafe { Units::new(layout.records()) };
@@ -76,7 +73,7 @@ impl Core {
             freezes: AtomicUsize::new(0),
             unsealed: AtomicUsize::new(0),
         };
-        let place = place.cast::<Self>();
+        let place = ptr::with_exposed_provenance_mut::<Self>(mapped.start);
         // SAFETY: mapped, page-aligned, and nobody else's.
         unsafe { place.write(core) };
         // SAFETY: a successful mapping is not at 0.
@@ -94,11 +91,12 @@ impl Core {
         forks::leave(core);
         // SAFETY: contract 1.
         let this = unsafe { core.as_ref() };
-        this.space.lock().chunks.close();
+        this.space.lock().segments.close();
         // SAFETY: contract 1.
         unsafe { this.layout.release() };
-        // SAFETY: the mapping that `create` made; nothing in the value has a destructor that matters.
-        let _ = unsafe { rustix::mm::munmap(core.as_ptr().cast(), mapping_len()) };
+        let start = core.addr().get();
+        // SAFETY: 1. the mapping that `create` made; nothing in the value has a destructor that matters.
+        let _ = unsafe { call::unmap(Span::new(start, start + mapping_len())) };
     }
 
     /// Allocates at least `size` bytes at a multiple of `align`, a power of two.
@@ -150,7 +148,7 @@ impl Core {
     fn give(&self, space: &mut Space, first: u32, len: u32) {
         let range = self.layout.address(first)..self.layout.address(first + len);
         // SAFETY: the caller gives these units up.
-        let zeroed = if len >= DISCARD_UNITS { unsafe { space.chunks.discard(&range) } } else { 0 };
+        let zeroed = if len >= DISCARD_UNITS { unsafe { space.segments.discard(&range) } } else { 0 };
         let dirty = if zeroed == range.len() { 0 } else { len };
         space.runs.give(&self.units, first, len, dirty);
     }
@@ -200,7 +198,7 @@ impl Core {
     }
 
     fn flip(&self, space: &mut Space) -> Flipped {
-        let flipped = space.chunks.flip();
+        let flipped = space.segments.flip();
         // Relaxed: numbers for `stats`.
         self.freezes.fetch_add(usize::from(flipped.bytes > 0), Ordering::Relaxed);
         self.unsealed.fetch_add(flipped.unsealed, Ordering::Relaxed);
@@ -221,10 +219,10 @@ impl Core {
             last = first;
             let range = self.layout.address(first)..self.layout.address(first + len);
             // SAFETY: the run is free, so nobody needs its bytes, and the lock keeps it so.
-            let mut zeroed = unsafe { space.chunks.discard(&range) };
+            let mut zeroed = unsafe { space.segments.discard(&range) };
             let mut at = range.start;
             // SAFETY: as above.
-            while let Some(renewed) = unsafe { space.chunks.renew(&(at..range.end)) } {
+            while let Some(renewed) = unsafe { space.segments.renew(&(at..range.end)) } {
                 at = renewed.end;
                 zeroed += renewed.len();
             }
@@ -245,7 +243,14 @@ impl Core {
         mem::forget(space);
     }
 
-    /// Releases every lock, in the parent or in the child.
+    /// Drops what a child must not have, and releases every lock.
+    pub(super) fn after_fork_in_child(&self) {
+        // SAFETY: taken by `before_fork`, in the thread that this one is a copy of.
+        unsafe { self.space.held() }.segments.close();
+        self.after_fork();
+    }
+
+    /// Releases every lock.
     pub(super) fn after_fork(&self) {
         self.space.release();
         self.bins.iter().for_each(|bin| bin.0.release());
@@ -264,22 +269,22 @@ impl Core {
         let space = self.space.lock();
         in_use.blocks += space.large;
         in_use.bytes += space.large_units * UNIT;
-        let chunks = &space.chunks;
+        let segments = &space.segments;
         Stats {
             in_use,
             memory: Memory {
-                shared: chunks.bytes(State::Shared),
-                frozen: chunks.bytes(State::Frozen),
-                anonymous: chunks.bytes(State::Anonymous),
+                shared: segments.bytes(State::Shared),
+                frozen: segments.bytes(State::Frozen),
+                anonymous: segments.bytes(State::Anonymous),
             },
             committed: space.committed(),
             free: space.runs.free as usize * UNIT,
             longest_free: space.runs.longest(&self.units) as usize * UNIT,
-            chunks: chunks.all().len(),
+            segments: segments.all().len(),
             // Relaxed: numbers.
             freezes: self.freezes.load(Ordering::Relaxed),
             unsealed: self.unsealed.load(Ordering::Relaxed),
-            refused: chunks.refused.map(|errno| errno.raw_os_error()),
+            refused: segments.refused.map(|errno| errno.raw_os_error()),
         }
     }
 
@@ -317,7 +322,7 @@ fn table_offset() -> usize {
 }
 
 fn mapping_len() -> usize {
-    (table_offset() + MOST * size_of::<Chunk>()).next_multiple_of(rustix::param::page_size())
+    (table_offset() + MOST * size_of::<Segment>()).next_multiple_of(rustix::param::page_size())
 }
 
 #[cfg(test)]
@@ -356,6 +361,25 @@ mod tests {
             assert!(waits_for(this, &this.bins[index].0), "bin {index}");
         }
         assert!(waits_for(this, &this.space), "runs");
+        // SAFETY: nobody uses it any more.
+        unsafe { Core::destroy(core) };
+    }
+
+    /// What could not be made private is neither mapped in the child nor of use to it.
+    #[test]
+    fn a_child_closes_the_files_of_memory_that_stayed_shared() {
+        let core = Core::create(Backing::Memfd).unwrap();
+        // SAFETY: made above, and destroyed below.
+        let this = unsafe { core.as_ref() };
+        this.allocate(1 << 20, 16).unwrap();
+        let files = || this.space.lock().segments.all().iter().filter_map(|segment| segment.file).collect::<Vec<_>>();
+        let before = files();
+        assert!(!before.is_empty());
+        this.bins.iter().for_each(|bin| bin.0.acquire());
+        this.space.acquire();
+        this.after_fork_in_child();
+        assert_eq!(files(), []);
+        assert!(before.iter().all(|file| file.seal() == Err(Errno::BADF)), "they are closed");
         // SAFETY: nobody uses it any more.
         unsafe { Core::destroy(core) };
     }

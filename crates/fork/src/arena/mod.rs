@@ -1,68 +1,79 @@
-//! An allocator whose memory is made to be frozen: a fork then copies no page tables of it, and freezing copies no bytes.
+//! An allocator whose memory is made to be frozen: a fork then copies no page tables of it, and freezing copies no
+//! bytes.
 //!
 //! # How
 //!
-//! Memory is handed out from *chunks*. A chunk is a memory file of its own, mapped shared while it is being filled. Freezing maps the same file
-//! at the same addresses again, private: every byte stays where it is and what it is, and the kernel has no private page to remember, so that
-//! `fork` skips the mapping (`mm/memory.c`, `vma_needs_copy`). What parent or child write afterwards are copies of their own, page by page.
-//! Different files never become one mapping, so that a written page costs a fork the page tables of one chunk. New memory comes in new shared
-//! chunks.
+//! Memory is handed out from *segments*. A segment is a memory file of its own, mapped shared while it is being filled.
+//! Freezing maps the same file at the same addresses again, private: every byte stays where it is and what it is, and
+//! the kernel has no private page to remember, so that `fork` skips the mapping (`mm/memory.c`, `vma_needs_copy`). What
+//! parent or child write afterwards are copies of their own, page by page. Different files never become one mapping, so
+//! that a written page costs a fork the page tables of one segment. New memory comes in new shared segments.
 //!
-//! The arena owns its address space and what is done to it. The hazards of freezing other people's memory do not exist: no discard advice on
-//! frozen memory, no growth by `mremap`, no flags that get lost, no guard pages, no locked pages.
+//! The arena owns its address space and what is done to it. The hazards of freezing other people's memory do not exist:
+//! no discard advice on frozen memory, no growth by `mremap`, no flags that get lost, no guard pages, no locked pages.
 //!
 //! # Why freezing needs no stopped threads
 //!
-//! A thread may write while a chunk is made private. The kernel replaces the mapping under the lock of the address space, and flushes the
-//! old translations before it gives the lock back; a fault waits for it (`mm/vma.c`, `mmap_region`). So a store either reaches the
-//! file's page before, and is part of what is frozen, or faults afterwards, and goes to a copy of that page. None is lost, and no
-//! access finds a hole. Copying anonymous memory away in use, as the engine has to, would lose stores: only
-//! [`Arena::refreeze`] does, and asks for a promise.
+//! A thread may write while a segment is made private. The kernel replaces the mapping under the lock of the address
+//! space, and flushes the old translations before it gives the lock back; a fault waits for it (`mm/vma.c`,
+//! `mmap_region`). So a store either reaches the file's page before, and is part of what is frozen, or faults
+//! afterwards, and goes to a copy of that page. None is lost, and no access finds a hole. Copying anonymous memory away
+//! in use, as the engine has to, would lose stores: only [`Arena::refreeze`] does, and asks for a promise.
 //!
 //! # Fork without freeze
 //!
-//! A child must not see later stores of its parent, and a shared mapping would show them. Two measures, since there are two ways to fork:
+//! A child must not see later stores of its parent, and a shared mapping would show them. Two measures, since there are
+//! two ways to fork:
 //!
-//! * `fork` of the C library, which everything but raw system calls and `_Fork` goes through, runs handlers: they freeze first (`forks`). A fork *is*
-//!   a freeze of what has come since the last, and costs next to nothing if nothing has.
-//! * Shared chunks are marked so that children do not get them (`MADV_DONTFORK`). A child of a raw `clone` system call or `_Fork` (glibc 2.34), which run no handlers,
-//!   faults when it touches memory that was never frozen, instead of sharing it. Call [`Arena::freeze`] before such a call, with one thread;
-//!   `vfork` and `posix_spawn`, whose children share everything by design, are not concerned.
+//! * `fork` of the C library, which everything but raw system calls and `_Fork` goes through, runs handlers: they
+//!   freeze first (`forks`). A fork *is* a freeze of what has come since the last, and costs next to nothing if nothing
+//!   has.
+//! * Shared segments are marked so that children do not get them (`MADV_DONTFORK`). A child of a raw `clone` system
+//!   call or `_Fork` (glibc 2.34), which run no handlers, faults when it touches memory that was never frozen, instead
+//!   of sharing it. Call [`Arena::freeze`] before such a call, with one thread; `vfork` and `posix_spawn`, whose
+//!   children share everything by design, are not concerned.
 //!
-//! The alternative is anonymous memory until the first freeze, which then copies. It is safe with any fork by nature; it doubles
-//! the memory of a chunk for a time, takes as long as the copy, and is wrong while other threads write. It remains for systems
-//! without memory files: [`Stats::refused`] tells, and [`Memory::anonymous`] is what a freeze would have to copy.
+//! The alternative is anonymous memory until the first freeze, which then copies. It is safe with any fork by nature;
+//! it doubles the memory of a segment for a time, takes as long as the copy, and is wrong while other threads write. It
+//! remains for systems without memory files: [`Stats::refused`] tells, and [`Memory::anonymous`] is what a freeze would
+//! have to copy.
 //!
 //! # Descriptors
 //!
-//! A chunk that is being filled cannot be frozen without its file. All arenas together have at most half of the process's descriptors; memory beyond is anonymous.
-//! Frozen chunks keep theirs within a quarter, at most 1024; the others are copied whole when they are frozen again.
+//! A segment that is being filled cannot be frozen without its file. All arenas together have at most half of the
+//! process's descriptors; memory beyond is anonymous. The descriptor cannot write to the file, and is closed as soon as
+//! the segment is private. So no child that handlers know of has a descriptor of its parent's memory; what could not be
+//! made private, the child's handler closes.
 //!
 //! # Locks
 //!
-//! A bin's lock, then the lock of the runs; the registry of arenas before both. Fork handlers take all of them, so that the child finds a
-//! consistent arena and no lock of a thread that it does not have. Allocating and freeing small blocks takes one uncontended lock and
-//! makes no system call but for new memory.
+//! A bin's lock, then the lock of the runs; the registry of arenas before both. Fork handlers take all of them, so that
+//! the child finds a consistent arena and no lock of a thread that it does not have. Allocating and freeing small
+//! blocks takes one uncontended lock and makes no system call but for new memory.
 //!
-//! Bookkeeping lies apart from the blocks (`unit`): neither freeing nor allocating writes to a frozen page that holds a neighbour.
+//! Bookkeeping lies apart from the blocks (`unit`): neither freeing nor allocating writes to a frozen page that holds a
+//! neighbour.
 //!
 //! # What stays dangerous
 //!
-//! A device that writes to memory of the arena while it is frozen (registered io_uring buffers, RDMA, direct I/O under way) writes to
-//! the file, and so also to what children see. Such files cannot be sealed: [`Stats::unsealed`] counts them.
+//! A device that writes to memory of the arena while it is frozen (registered io_uring buffers, RDMA, direct I/O under
+//! way) writes to the file, and so also to what children see. Such files cannot be sealed: [`Stats::unsealed`] counts
+//! them.
 
-mod chunks;
 mod class;
 mod core;
-mod extent;
+mod files;
 mod forks;
-mod lock;
 mod refreeze;
 mod runs;
+mod segments;
 mod slab;
 mod space;
 mod stats;
 mod unit;
+
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 
 #[cfg(feature = "allocator-api2")]
 mod allocator;
@@ -80,7 +91,7 @@ use self::core::Core;
 pub use self::refreeze::{RefreezeError, Refrozen};
 pub use self::stats::{InUse, Memory, Stats};
 
-/// Chunks are whole multiples of this, so that their memory can be collapsed into huge pages.
+/// Segments are whole multiples of this, so that their memory can be collapsed into huge pages.
 const PIECE: usize = palimpsest_sys::HUGE_PAGE;
 
 /// Where an arena gets memory.
@@ -117,8 +128,9 @@ pub struct FreezeError {
 
 /// An allocator that freezes without copying; see the [module](self).
 ///
-/// It works as the global allocator, as an allocator of single collections (feature `allocator-api2`), and through functions for C
-/// (feature `capi`). It takes nothing from the system until its first allocation. Dropping it frees all its memory at once.
+/// It works as the global allocator, as an allocator of single collections (feature `allocator-api2`), and through
+/// functions for C (feature `capi`). It takes nothing from the system until its first allocation. Dropping it frees all
+/// its memory at once.
 ///
 /// ```
 /// use palimpsest_fork::arena::Arena;
@@ -145,14 +157,16 @@ impl Arena {
         Self::with_backing(Backing::Memfd)
     }
 
-    /// An arena in memory of this kind. [`Backing::Anonymous`] is for processes under a filter that kills them for `memfd_create`.
+    /// An arena in memory of this kind. [`Backing::Anonymous`] is for processes under a filter that kills them for
+    /// `memfd_create`.
     pub const fn with_backing(backing: Backing) -> Self {
         Self { core: AtomicPtr::new(ptr::null_mut()), backing }
     }
 
     /// Freezes what was allocated so far. Other threads may go on using it.
     ///
-    /// Forks by the C library do this by themselves; calling it before saves the first of them the time, about 40 ms per GiB in use.
+    /// Forks by the C library do this by themselves; calling it before saves the first of them the time, about 40 ms
+    /// per GiB in use.
     ///
     /// # Errors
     ///
@@ -166,10 +180,11 @@ impl Arena {
         }
     }
 
-    /// Freezes, and freezes again what this process wrote since it was frozen, by copying pieces of 2 MiB.
+    /// Freezes, and freezes again the segments that this process wrote to since, by copying them.
     ///
-    /// A written page makes each fork copy the page tables of its chunk (about 15 µs per MiB of it that is in use). Copying takes about 0.8 ms
-    /// for each written piece, and is worth it before many forks.
+    /// A written page makes each fork copy the page tables of its segment (about 15 µs per MiB of it that is in use).
+    /// Copying takes about 0.4 ms for each MiB, and is worth it before many forks. Written and clean pieces of 2 MiB
+    /// get segments of their own, so that the next call copies no more than what is written again.
     ///
     /// # Safety
     ///
@@ -181,13 +196,14 @@ impl Arena {
     pub unsafe fn refreeze(&self) -> Result<Refrozen, RefreezeError> {
         let Some(core) = self.existing() else { return Ok(Refrozen::default()) };
         let mut space = core.space().lock();
-        space.chunks.flip();
-        // SAFETY: contract 1; this thread writes to its stack and to the arena's table, which are not memory of the arena.
-        unsafe { refreeze::refreeze(&mut space.chunks) }
+        space.segments.flip();
+        // SAFETY: contract 1; this thread writes to its stack and to the arena's table, which are not memory of the
+        // arena.
+        unsafe { refreeze::refreeze(&mut space.segments) }
     }
 
-    /// Gives memory of free blocks back to the system, also where it is frozen: whole free pieces get new, shared memory there. Returns
-    /// the bytes that are given back.
+    /// Gives memory of free blocks back to the system, also where it is frozen: whole free pieces get new, shared
+    /// memory there. Returns the bytes that are given back.
     pub fn trim(&self) -> usize {
         self.existing().map_or(0, Core::trim)
     }
@@ -197,7 +213,8 @@ impl Arena {
         self.existing().map_or(Stats::NOTHING, Core::stats)
     }
 
-    /// Allocates `size` bytes at a multiple of `align`, a power of two. Null if there is no memory; a size of 0 is one of 1.
+    /// Allocates `size` bytes at a multiple of `align`, a power of two. Null if there is no memory; a size of 0 is one
+    /// of 1.
     pub fn allocate(&self, size: usize, align: usize) -> *mut u8 {
         let block = self.core().and_then(|core| core.allocate(size, align));
         block.map_or(ptr::null_mut(), |block| ptr::with_exposed_provenance_mut(block.address))
@@ -222,8 +239,8 @@ impl Arena {
         core.release(block.addr().get());
     }
 
-    /// Makes a block one of `size` bytes at a multiple of `align`, with the contents that fit, in place if that is possible. Null leaves it as
-    /// it was: there is no memory.
+    /// Makes a block one of `size` bytes at a multiple of `align`, with the contents that fit, in place if that is
+    /// possible. Null leaves it as it was: there is no memory.
     ///
     /// # Safety
     ///
@@ -295,14 +312,15 @@ impl fmt::Debug for Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         if let Some(core) = NonNull::new(*self.core.get_mut()) {
-            // SAFETY: made by `create` by the invariant of the field; blocks borrow the arena or are the business of whoever allocated them
-            // through raw pointers.
+            // SAFETY: made by `create` by the invariant of the field; blocks borrow the arena or are the business of
+            // whoever allocated them through raw pointers.
             unsafe { Core::destroy(core) };
         }
     }
 }
 
-// SAFETY: blocks have the layout that was asked for, are nobody else's until they are freed, and stay where they are; nothing unwinds.
+// SAFETY: blocks have the layout that was asked for, are nobody else's until they are freed, and stay where they are;
+// nothing unwinds.
 unsafe impl GlobalAlloc for Arena {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -331,7 +349,8 @@ unsafe impl GlobalAlloc for Arena {
     }
 }
 
-/// Ends the process, telling what the program did. Nothing here may allocate: the caller may be the allocator of the standard library.
+/// Ends the process, telling what the program did. Nothing here may allocate: the caller may be the allocator of the
+/// standard library.
 #[cold]
 fn misuse(what: &str) -> ! {
     for part in ["palimpsest: arena: the program frees or resizes ", what, "\n"] {

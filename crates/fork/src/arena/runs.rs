@@ -1,8 +1,8 @@
 //! Runs of units: free ones in lists by size, merged with their neighbours as they come back.
 //!
-//! A free run is written down at both of its ends, so that a neighbour finds it whichever side it is on. Its first `dirty` units may hold
-//! old bytes, the rest reads as zeros: memory that was never used lies at the end of the arena and becomes part of the run before it without
-//! losing that knowledge.
+//! A free run is written down at both of its ends, so that a neighbour finds it whichever side it is on. Its first
+//! `dirty` units may hold old bytes, the rest reads as zeros: memory that was never used lies at the end of the arena
+//! and becomes part of the run before it without losing that knowledge.
 
 use super::unit::{Kind, NONE, Units};
 
@@ -31,8 +31,8 @@ pub(super) struct Taken {
 }
 
 impl Runs {
-    /// Takes `len` units, the first at a multiple of `align` units counted from `origin`: the number of units before the first in the
-    /// address space, modulo `align`.
+    /// Takes `len` units, the first at a multiple of `align` units counted from `origin`: the number of units before
+    /// the first in the address space, modulo `align`.
     pub(super) fn take(&mut self, units: &Units, len: u32, align: u32, origin: u32) -> Option<Taken> {
         let wanted = len.checked_add(align - 1).filter(|wanted| *wanted < 1 << (LISTS - 1))?;
         let run = self.find(units, len, align, origin, wanted)?;
@@ -70,7 +70,8 @@ impl Runs {
         (above != 0).then(|| self.heads[above.trailing_zeros() as usize])
     }
 
-    /// Gives `len` units back of which the first `dirty` may hold something else than zeros. Returns the free run that they became part of.
+    /// Gives `len` units back of which the first `dirty` may hold something else than zeros. Returns the free run that
+    /// they became part of.
     pub(super) fn give(&mut self, units: &Units, first: u32, len: u32, dirty: u32) -> u32 {
         let (mut start, mut total, mut soiled) = (first, len, dirty);
         let behind = first + len;

@@ -1,16 +1,16 @@
 //! Small blocks: slabs of one size, each slab in one bin at a time.
 //!
-//! There is a bin for each class and shard; a thread allocates from the bin of its own shard, so that threads seldom wait for each other, and
-//! frees to the bin that the slab came from.
+//! There is a bin for each class and shard; a thread allocates from the bin of its own shard, so that threads seldom
+//! wait for each other, and frees to the bin that the slab came from.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::class::{Class, UNIT};
-use super::lock::Lock;
 use super::runs::mark;
 use super::space::Space;
 use super::unit::{Kind, NONE, Unit, Units};
+use crate::lock::Lock;
 
 /// Bins of each class.
 pub(super) const SHARDS: usize = 4;

@@ -3,25 +3,30 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use palimpsest_sys::memory::call;
+use palimpsest_sys::memory::extent::Commit;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::pages::maps::Permissions;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
 
-use super::chunks::{Chunk, Chunks};
 use super::class::UNIT;
 use super::runs::{Runs, Taken};
+use super::segments::{Segment, Segments};
 use super::unit::{Unit, Units};
 use super::{Backing, PIECE};
 
 /// Sizes of the reservation that are tried: address-space limits and 39-bit machines refuse the larger ones.
 const RESERVATIONS: [usize; 5] = [1 << 40, 1 << 37, 1 << 34, 1 << 32, 1 << 30];
 
-/// An arena that grows little by little gets chunks of at least this part of the whole: with up to as many per doubling, mappings stay few.
+/// An arena that grows little by little gets segments of at least this part of the whole: with up to as many per
+/// doubling, mappings stay few.
 const PARTS: usize = 32;
 
-/// A request that is most of the arena comes at once, and is cut into so many, up to twice: one written byte makes a fork copy less.
+/// A request that is most of the arena comes at once, and is cut into so many, up to twice: one written byte makes a
+/// fork copy less.
 const PARTS_AT_ONCE: usize = 64;
 
-/// Chunks do not get longer than this, in bytes.
+/// Segments do not get longer than this, in bytes.
 const LONGEST: usize = 128 << 20;
 
 /// Requests above this are checked against the machine's memory: the file would be granted whatever its size.
@@ -37,8 +42,7 @@ pub(super) struct Layout {
     records: usize,
     records_len: usize,
     /// The whole reservation.
-    start: usize,
-    len: usize,
+    whole: Span,
 }
 
 impl Layout {
@@ -48,19 +52,10 @@ impl Layout {
         for data_len in RESERVATIONS {
             let records_len = (data_len / UNIT * size_of::<Unit>()).next_multiple_of(PIECE);
             let len = data_len + records_len + PIECE;
-            // SAFETY: a new mapping where the kernel likes.
-            match unsafe {
-                rustix::mm::mmap_anonymous(
-                    ptr::null_mut(),
-                    len,
-                    ProtFlags::empty(),
-                    MapFlags::PRIVATE | MapFlags::NORESERVE,
-                )
-            } {
-                Ok(start) => {
-                    let start = start.expose_provenance();
-                    let data = start.next_multiple_of(PIECE);
-                    return Ok(Self { data, data_len, records: data + data_len, records_len, start, len });
+            match call::map(len, Permissions::default(), Commit::Uncounted) {
+                Ok(whole) => {
+                    let data = whole.start.next_multiple_of(PIECE);
+                    return Ok(Self { data, data_len, records: data + data_len, records_len, whole });
                 }
                 Err(errno) => refused = errno,
             }
@@ -82,8 +77,8 @@ impl Layout {
     ///
     /// 1. Nobody uses memory of the arena any more.
     pub(super) unsafe fn release(&self) {
-        // SAFETY: the range was mapped by `reserve`, and contract 1.
-        let _ = unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(self.start), self.len) };
+        // SAFETY: 1. the range was mapped by `reserve`, and contract 1.
+        let _ = unsafe { call::unmap(self.whole) };
     }
 }
 
@@ -91,7 +86,7 @@ impl Layout {
 pub(super) struct Space {
     pub(super) layout: Layout,
     pub(super) runs: Runs,
-    pub(super) chunks: Chunks,
+    pub(super) segments: Segments,
     /// Bytes of data that have memory.
     data: usize,
     /// Bytes of records that have memory.
@@ -102,10 +97,10 @@ pub(super) struct Space {
 }
 
 impl Space {
-    pub(super) fn new(layout: Layout, table: &'static mut [MaybeUninit<Chunk>], backing: Backing) -> Self {
+    pub(super) fn new(layout: Layout, table: &'static mut [MaybeUninit<Segment>], backing: Backing) -> Self {
         let runs = Runs::default();
-        let chunks = Chunks::new(table, backing);
-        Self { layout, runs, chunks, data: 0, records: 0, large: 0, large_units: 0 }
+        let segments = Segments::new(table, backing);
+        Self { layout, runs, segments, data: 0, records: 0, large: 0, large_units: 0 }
     }
 
     /// Takes a run, with new memory if need be.
@@ -139,12 +134,14 @@ impl Space {
         let piece = piece.clamp(PIECE, LONGEST);
         let goal = self.data + bytes;
         while self.data < goal {
-            // A little more than asked for, so that small requests do not come back at once; never beyond the reservation.
+            // A little more than asked for, so that small requests do not come back at once; never beyond the
+            // reservation.
             let len =
                 piece.min(self.layout.data_len - self.data).min(if bytes > piece { goal - self.data } else { piece });
             self.back_records(units, self.data + len)?;
-            // SAFETY: 1. behind the data that has memory and inside the reservation, in whole pieces; no unit of it is known to anyone yet.
-            unsafe { self.chunks.add(self.layout.data + self.data, len) }?;
+            // SAFETY: 1. behind the data that has memory and inside the reservation, in whole pieces; no unit of it is
+            // known to anyone yet.
+            unsafe { self.segments.add(self.layout.data + self.data, len) }?;
             let first = units.count();
             self.data += len;
             // The reservation has less than 2^32 units.
@@ -161,8 +158,9 @@ impl Space {
         let needed = (data / UNIT * size_of::<Unit>()).next_multiple_of(PIECE);
         debug_assert!(needed <= self.layout.records_len && units.count() as usize * UNIT == self.data);
         if needed > self.records {
-            // SAFETY: 1. behind the records that have memory and inside their part of the reservation, whose pieces are whole.
-            unsafe { self.chunks.add(self.layout.records + self.records, needed - self.records) }?;
+            // SAFETY: 1. behind the records that have memory and inside their part of the reservation, whose pieces are
+            // whole.
+            unsafe { self.segments.add(self.layout.records + self.records, needed - self.records) }?;
             self.records = needed;
         }
         Ok(())

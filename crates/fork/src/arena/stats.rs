@@ -19,8 +19,8 @@ pub struct Memory {
     pub shared: usize,
     /// Frozen.
     pub frozen: usize,
-    /// Ordinary memory, since files were refused: a fork copies the page tables of these, and only [`refreeze`](super::Arena::refreeze),
-    /// by copying, can freeze them.
+    /// Ordinary memory, since files were refused: a fork copies the page tables of these, and only
+    /// [`refreeze`](super::Arena::refreeze), by copying, can freeze them.
     pub anonymous: usize,
 }
 
@@ -38,10 +38,11 @@ pub struct Stats {
     /// Bytes of the longest free run.
     pub longest_free: usize,
     /// Mappings of the arena, about.
-    pub chunks: usize,
+    pub segments: usize,
     /// Freezes that found something to freeze, those at forks included.
     pub freezes: usize,
-    /// Files that could not be sealed: something, probably a device, still held their pages.
+    /// Files that could not be sealed: something, probably a device, still held their pages and may write to frozen
+    /// memory.
     pub unsealed: usize,
     /// Error number with which the last file was refused.
     pub refused: Option<i32>,
@@ -55,7 +56,7 @@ impl Stats {
         committed: 0,
         free: 0,
         longest_free: 0,
-        chunks: 0,
+        segments: 0,
         freezes: 0,
         unsealed: 0,
         refused: None,
@@ -64,7 +65,7 @@ impl Stats {
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} blocks of {} bytes in {} mappings", self.in_use.blocks, self.in_use.bytes, self.chunks)?;
+        writeln!(f, "{} blocks of {} bytes in {} mappings", self.in_use.blocks, self.in_use.bytes, self.segments)?;
         let Memory { shared, frozen, anonymous } = self.memory;
         writeln!(f, "shared {shared}, frozen {frozen}, anonymous {anonymous}; free runs {}", self.free)?;
         match self.refused {

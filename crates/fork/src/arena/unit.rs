@@ -1,6 +1,8 @@
-//! What is known of each unit: records that lie apart from the blocks, so that allocating and freeing write to no block.
+//! What is known of each unit: records that lie apart from the blocks, so that allocating and freeing write to no
+//! block.
 //!
-//! Records are all atomics, each accessed `Relaxed`: they are plain memory, and the locks order the accesses. Who may touch what:
+//! Records are all atomics, each accessed `Relaxed`: they are plain memory, and the locks order the accesses. Who may
+//! touch what:
 //!
 //! | the unit is | fields | owner |
 //! |---|---|---|
@@ -8,8 +10,8 @@
 //! | first of a slab | `live`, `fresh`, `hint`, `bitmap`, `previous`, `next` | the lock of the bin `class`, `shard` |
 //! | part of a slab or run in use | `kind`, `class`, `shard`, `head`, `dirty`, `len` | nobody: constant as long as a block in it is allocated |
 //!
-//! A thread that frees a block reads the constant fields without a lock: they were written before the block was handed out, and whoever
-//! passed the pointer on to this thread has ordered that.
+//! A thread that frees a block reads the constant fields without a lock: they were written before the block was handed
+//! out, and whoever passed the pointer on to this thread has ordered that.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -145,7 +147,8 @@ impl Unit {
 pub(super) struct Units {
     /// # Invariants
     ///
-    /// `base..base + committed` is mapped for reading and writing as long as this exists, zeroed at first, and accessed as [`Unit`] only.
+    /// `base..base + committed` is mapped for reading and writing as long as this exists, zeroed at first, and accessed
+    /// as [`Unit`] only.
     base: *const Unit,
     committed: AtomicU32,
 }
@@ -172,8 +175,8 @@ impl Units {
     /// 1. They are mapped for reading and writing, and stay so as long as this exists.
     /// 2. Those that are new are zeros.
     pub(super) unsafe fn commit(&self, count: u32) {
-        // Release: pairs with the load in `get`. An index reaches another thread with a block or a lock, which orders this already;
-        // for a wild pointer the count is all there is.
+        // Release: pairs with the load in `get`. An index reaches another thread with a block or a lock, which orders
+        // this already; for a wild pointer the count is all there is.
         self.committed.store(count, Ordering::Release);
     }
 
@@ -183,7 +186,8 @@ impl Units {
         self.committed.load(Ordering::Acquire)
     }
 
-    /// The record of unit `index`. Ends the process if there is none: a pointer was given back that never came from here.
+    /// The record of unit `index`. Ends the process if there is none: a pointer was given back that never came from
+    /// here.
     #[inline]
     pub(super) fn get(&self, index: u32) -> &Unit {
         if index >= self.count() {

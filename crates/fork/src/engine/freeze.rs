@@ -2,8 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use palimpsest_sys::extent::{Extent, ExtentError, Use};
-use palimpsest_sys::pagemap::{Pagemap, PagemapError, Wanted};
+use palimpsest_sys::memory::extent::{Extent, ExtentError, Use};
+use palimpsest_sys::memory::view::View;
+use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
 
 use super::guards::Guards;
 use super::piece::{Outcome, PIECE, Target, freeze_piece};
@@ -22,8 +23,52 @@ const WINDOW: usize = 1 << 30;
 pub(crate) struct Budget {
     /// Further mappings.
     pub(crate) mappings: usize,
-    /// Further descriptors that are kept for repairs.
-    pub(crate) descriptors: usize,
+}
+
+/// An extent that is being filled, with its descriptor. It lives for a part of a round.
+#[derive(Debug)]
+pub(crate) struct Fresh {
+    extent: Extent,
+    serial: u32,
+    /// The address that is offset 0 in it.
+    base: usize,
+    /// The end of what was stored, as an offset.
+    end: usize,
+    /// Bytes that were stored.
+    stored: usize,
+}
+
+impl Fresh {
+    /// Makes an empty one for memory from `base` on, which is a multiple of [`PIECE`].
+    pub(crate) fn create(state: &mut State, base: usize) -> Result<Self, ExtentError> {
+        let extent = Extent::create(Use::Frozen)?;
+        Ok(Self { extent, serial: state.contents.next_serial(), base, end: 0, stored: 0 })
+    }
+
+    /// Freezes a piece into it.
+    ///
+    /// # Safety
+    ///
+    /// As [`freeze_piece`].
+    pub(crate) unsafe fn take(
+        &mut self,
+        state: &mut State,
+        piece: Span,
+        runs: &[Span],
+        traits: Traits,
+    ) -> Result<Outcome, ExtentError> {
+        let target = Target { extent: &self.extent, base: self.base };
+        // SAFETY: as this function's own.
+        let outcome = unsafe { freeze_piece(target, piece, runs, traits) }?;
+        if let Outcome::Frozen(bytes) = outcome {
+            self.end = self.end.max(piece.end - self.base);
+            self.stored += bytes;
+            for run in runs {
+                state.contents.note(self.serial, run.start - self.base..run.end - self.base);
+            }
+        }
+        Ok(outcome)
+    }
 }
 
 /// Why a freeze ended early. What is frozen stays so, and the rest is as it was.
@@ -36,7 +81,7 @@ pub(crate) enum Stopped {
     #[error("the process would have too many mappings; raise vm.max_map_count (`sysctl -w vm.max_map_count=…`)")]
     Mappings,
     #[error("{0}")]
-    Tables(#[from] palimpsest_sys::mapped_vec::Full),
+    Tables(#[from] palimpsest_sys::memory::vec::Full),
 }
 
 /// The figures of a freeze.
@@ -49,8 +94,8 @@ pub(crate) struct Figures {
     pub(crate) collapsed: usize,
 }
 
-/// How many chunks memory is cut into. Each costs a fork and the child's exit about 1.1 µs together, for ever; one that was written to costs 14 µs for each
-/// MiB that is present, until a repair cuts the written piece out.
+/// How many chunks memory is cut into. Each costs a fork and the child's exit about 1.1 µs together, for ever; one that
+/// was written to costs 14 µs for each MiB that is present, until a repair cuts the written piece out.
 const CHUNKS: usize = 32;
 
 /// The chunk length for so many populated bytes.
@@ -84,7 +129,8 @@ impl Freezer<'_> {
     ///
     /// # Safety
     ///
-    /// 1. Nothing else in the process runs or writes to eligible memory, the kernel on behalf of earlier requests included.
+    /// 1. Nothing else in the process runs or writes to eligible memory, the kernel on behalf of earlier requests
+    ///    included.
     pub(crate) unsafe fn freeze_all(&mut self) -> Result<(), Stopped> {
         for index in 0..self.state.eligible.len() {
             let whole = self.state.eligible[index].span;
@@ -103,8 +149,8 @@ impl Freezer<'_> {
         Ok(())
     }
 
-    /// Fills the table of runs with the populated ones of `span`, and tells up to where: a chunk's end, or the span's. If there are more than fit, the last chunk
-    /// is left for the next time.
+    /// Fills the table of runs with the populated ones of `span`, and tells up to where: a chunk's end, or the span's.
+    /// If there are more than fit, the last chunk is left for the next time.
     fn collect_runs(&mut self, span: Span) -> Result<usize, PagemapError> {
         let runs = &mut self.state.runs;
         runs.clear();
@@ -117,7 +163,8 @@ impl Freezer<'_> {
             }
         })?;
         let end = full_at.map_or(span.end, |at| at & !(self.chunk - 1));
-        // A chunk with more runs than the table has room for, which takes a chunk above 1 GiB: its pieces are done in several rounds.
+        // A chunk with more runs than the table has room for, which takes a chunk above 1 GiB: its pieces are done in
+        // several rounds.
         Ok(if end > span.start { end } else { full_at.unwrap_or(span.end) & !(PIECE - 1) })
     }
 
@@ -131,10 +178,10 @@ impl Freezer<'_> {
         // SAFETY: as this function's own.
         let result = unsafe { self.freeze_pieces(index, part, &mut extent) };
         // Whatever happened, mappings of it may be there.
-        let kept = extent.map_or(Ok(()), |extent| {
+        let kept = extent.map_or(Ok(()), |fresh| {
             self.figures.chunks += 1;
             let traits = self.state.eligible[index].traits;
-            self.state.keep(extent, traits, &mut self.budget)
+            self.state.keep(fresh, traits, &mut self.budget)
         });
         result.and(kept)
     }
@@ -142,7 +189,7 @@ impl Freezer<'_> {
     /// # Safety
     ///
     /// As [`freeze_all`](Self::freeze_all).
-    unsafe fn freeze_pieces(&mut self, index: usize, part: Span, extent: &mut Option<Extent>) -> Result<(), Stopped> {
+    unsafe fn freeze_pieces(&mut self, index: usize, part: Span, extent: &mut Option<Fresh>) -> Result<(), Stopped> {
         let traits = self.state.eligible[index].traits;
         let base = part.start & !(PIECE - 1);
         let mut next = self.state.runs.partition_point(|run| run.end <= part.start);
@@ -157,15 +204,16 @@ impl Freezer<'_> {
                 self.state.skipped.push(Skipped { span: piece, populated, reason: Skip::Guarded })?;
                 continue;
             }
-            // A piece that does not continue the one before becomes a mapping of its own, and so does what is left behind it.
+            // A piece that does not continue the one before becomes a mapping of its own, and so does what is left
+            // behind it.
             self.budget.take_mappings(if frozen_to == piece.start { 0 } else { 2 })?;
             let extent = match extent {
                 Some(extent) => extent,
-                None => extent.insert(Extent::create(Use::Frozen)?),
+                None => extent.insert(Fresh::create(self.state, base)?),
             };
-            // SAFETY: 1. a part of an eligible mapping, as the inventory has it, and nothing has changed the mappings since but us. 2. is the
-            // caller's. 3. the runs are what the kernel calls populated, cut to the piece.
-            match unsafe { freeze_piece(Target { extent, base }, piece, runs.as_slice(), traits) }? {
+            // SAFETY: 1. a part of an eligible mapping, as the inventory has it, and nothing has changed the mappings
+            // since but us. 2. is the caller's. 3. the runs are what the kernel calls populated, cut to the piece.
+            match unsafe { extent.take(self.state, piece, runs.as_slice(), traits) }? {
                 Outcome::Frozen(bytes) => {
                     frozen_to = piece.end;
                     self.figures.frozen += bytes;
@@ -193,15 +241,17 @@ impl Budget {
 }
 
 impl State {
-    /// Seals a finished extent, whose mappings have these traits, and remembers it, with its descriptor as long as there are enough.
-    pub(crate) fn keep(&mut self, mut extent: Extent, traits: Traits, budget: &mut Budget) -> Result<(), Stopped> {
+    /// Seals a finished extent, whose mappings have these traits, closes its descriptor and remembers it. It gets a
+    /// view if there is room for one; without, a repair copies all of it.
+    pub(crate) fn keep(&mut self, fresh: Fresh, traits: Traits, budget: &mut Budget) -> Result<(), Stopped> {
+        let Fresh { mut extent, serial, end, stored, .. } = fresh;
         let sealed = extent.seal();
-        if budget.descriptors == 0 {
-            extent.close();
-        } else {
-            budget.descriptors -= 1;
-        }
-        self.add_extent(Held::new(extent, traits))?;
+        let view = match budget.take_mappings(1) {
+            Ok(()) if end > 0 => View::of(&extent, end, self.views_start()).ok(),
+            _ => None,
+        };
+        extent.close();
+        self.add_extent(Held::new(extent.id(), serial, view, stored, traits))?;
         Ok(sealed?)
     }
 }
@@ -218,7 +268,8 @@ impl Runs {
     }
 }
 
-/// The runs of `piece` among the sorted `runs` from `first` on, cut to it; their length; and where the next piece's begin.
+/// The runs of `piece` among the sorted `runs` from `first` on, cut to it; their length; and where the next piece's
+/// begin.
 fn runs_of(runs: &[Span], first: usize, piece: Span) -> (Runs, usize, usize) {
     let mut own = Runs { all: [Span::default(); PIECE / 4096 / 2], len: 0 };
     let (mut next, mut populated) = (first, 0);

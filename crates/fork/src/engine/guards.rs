@@ -1,13 +1,15 @@
-//! Guard regions (`MADV_GUARD_INSTALL`, Linux 6.13): pages that look unpopulated, and would be gone after a replacement.
+//! Guard regions (`MADV_GUARD_INSTALL`, Linux 6.13): pages that look unpopulated, and would be gone after a
+//! replacement.
 
-use palimpsest_sys::pagemap::{Pagemap, PagemapError};
+use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError};
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::span::Span;
 
-/// `PM_GUARD_REGION` of `/proc/PID/pagemap` (`fs/proc/task_mmu.c`, Linux 6.15). In 6.13 and 6.14 guards show as swapped, and reading one fails.
+/// `PM_GUARD_REGION` of `/proc/PID/pagemap` (`fs/proc/task_mmu.c`, Linux 6.15). In 6.13 and 6.14 guards show as
+/// swapped, and reading one fails.
 const GUARD: u64 = 1 << 58;
 const ENTRY: usize = size_of::<u64>();
 

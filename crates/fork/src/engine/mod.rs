@@ -6,15 +6,16 @@
 //! | `plan`, `own` | what is frozen, what is not and why |
 //! | `freeze`, `piece`, `traits` | windows, chunks and pieces: copied, sealed, shown with what they had |
 //! | `repair`, `runs`, `thawing` | frozen memory that was written to since, and what becomes anonymous again |
-//! | `registry`, `touched` | tables outside the heap |
-//! | `guards`, `signals`, `measure`, `span` | what they need |
+//! | `registry`, `frozen_map`, `contents` | tables outside the heap |
+//! | `guards`, `span` | what they need |
 //!
-//! From the inventory on nothing uses the heap: it is the heap that is rewritten, and a call of `malloc` could make or remove a mapping that the inventory
-//! speaks of.
+//! From the inventory on nothing uses the heap: it is the heap that is rewritten, and a call of `malloc` could make or
+//! remove a mapping that the inventory speaks of.
 
+mod contents;
 mod freeze;
+pub(crate) mod frozen_map;
 pub(crate) mod guards;
-pub(crate) mod measure;
 pub(crate) mod own;
 pub(crate) mod piece;
 mod plan;
@@ -22,8 +23,5 @@ pub(crate) mod registry;
 pub(crate) mod repair;
 pub(crate) mod round;
 pub(crate) mod runs;
-pub(crate) mod signals;
-pub(crate) mod span;
 pub(crate) mod thawing;
-pub(crate) mod touched;
-pub(crate) mod traits;
+pub(crate) use palimpsest_sys::memory::{span, traits};

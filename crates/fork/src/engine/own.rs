@@ -2,27 +2,32 @@
 //!
 //! * this library's tables, and those of held threads;
 //! * the stack below and around the running code;
-//! * what the running thread and the kernel write for it beside the stack: `errno`, which lies below all thread-local variables of the program on some machines and so
-//!   as far from the thread pointer as those are long, and the area of restartable sequences, into which the kernel writes the
-//!   CPU's number whenever it has put the thread aside;
-//! * the thread's control block and what is near it. Nothing is written there during a freeze, but much at once after it.
+//! * what the running thread and the kernel write for it beside the stack: `errno`, which lies below all thread-local
+//!   variables of the program on some machines and so as far from the thread pointer as those are long, and the area of
+//!   restartable sequences, into which the kernel writes the CPU's number whenever it has put the thread aside;
+//! * the thread's control block and what is near it. Nothing is written there during a freeze, but much at once after
+//!   it.
 //!
-//! A held thread makes no step, and the kernel writes for it when it goes on; what it needs then is left out as well, since a freeze of it would be for nothing.
+//! A held thread makes no step, and the kernel writes for it when it goes on; what it needs then is left out as well,
+//! since a freeze of it would be for nothing.
 
-use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicPtr, AtomicUsize, Ordering};
 
-use palimpsest_sys::mapped_vec::Full;
-use palimpsest_sys::world::{Stopped, World};
+use palimpsest_sys::memory::vec::Full;
+use palimpsest_sys::threads::hold::{Stopped, World};
 
 use super::plan::Excluded;
-use super::registry::{Locked, State};
+use super::registry::{self, Locked, Shared, State};
 use super::span::Span;
 use crate::error::FreezeError;
+use crate::hazards::wiped::Wiped;
 use crate::report::Skip;
 use crate::snapshot::rseq_area;
 
-/// Where a thread's area of restartable sequences is, from its thread pointer, and how long it is; [`UNASKED`] at first, 0 for none. All threads have it at the same
-/// place. `Relaxed`: two numbers that whoever asks finds to be the same.
+/// Where a thread's area of restartable sequences is, from its thread pointer, and how long it is; [`UNASKED`] at
+/// first, 0 for none. All threads have it at the same place. `Relaxed`: two numbers that whoever asks finds to be the
+/// same.
 static RSEQ: (AtomicIsize, AtomicUsize) = (AtomicIsize::new(0), AtomicUsize::new(UNASKED));
 
 const UNASKED: usize = usize::MAX;
@@ -53,8 +58,8 @@ impl Locked {
         let state: &mut State = &mut *self;
         state.excluded.clear();
         state.add_excluded(shared)?;
-        let tables: [Span; 8] = {
-            let mut tables = [Span::default(); 8];
+        let tables: [Span; 9] = {
+            let mut tables = [Span::default(); 9];
             for (place, span) in tables.iter_mut().zip(state.own_spans()) {
                 *place = span;
             }
@@ -96,17 +101,70 @@ impl State {
     }
 }
 
-/// Asks the C library where the area of restartable sequences is, once. Takes locks of the dynamic linker and may allocate.
+/// What the calling thread uses: its stack, its control block, `errno`, and the area of restartable sequences.
+fn own_areas() -> [Span; 4] {
+    let around = |at: usize, below: usize, above: usize| Span::new(at.saturating_sub(below), at.saturating_add(above));
+    let here = [0_u8; 1];
+    let stack = std::hint::black_box(here.as_ptr().addr());
+    // SAFETY: the C library gives a valid pointer to the thread's own variable.
+    let errno = unsafe { libc::__errno_location() }.addr();
+    let pointer = thread_pointer();
+    let rseq = pointer.wrapping_add_signed(RSEQ.0.load(Ordering::Relaxed));
+    let len = Some(RSEQ.1.load(Ordering::Relaxed)).filter(|len| *len != UNASKED).unwrap_or(0);
+    [
+        around(stack, BELOW_STACK_POINTER, ABOVE_STACK_POINTER),
+        around(pointer, AROUND_THREAD_POINTER, AROUND_THREAD_POINTER),
+        Span::new(errno, errno + size_of::<i32>()),
+        Span::new(rseq, rseq.saturating_add(len)),
+    ]
+}
+
+/// Whether the calling thread uses `span`, or this library's tables lie there.
+pub(crate) fn is_in_use_here(span: Span) -> bool {
+    let tables = registry::shared().map(Shared::span);
+    own_areas().into_iter().chain(tables).any(|area| area.overlaps(span))
+}
+
+/// 1 in a process that has frozen or repaired by itself; 0 in its children.
+static HOME: Wiped<AtomicI32> = Wiped::new();
+
+/// Tells that this process freezes: it may open files of `/proc`.
+pub(crate) fn note_home() {
+    // Relaxed, here and below: the number is all there is to know.
+    HOME.get().inspect(|home| home.store(1, Ordering::Relaxed));
+}
+
+/// Whether this process has frozen or repaired by itself.
+pub(crate) fn is_home() -> bool {
+    HOME.get().is_some_and(|home| home.load(Ordering::Relaxed) != 0)
+}
+
+/// Where the C library says that there is one thread (`__libc_single_threaded`, glibc 2.32); null if it does not.
+static SINGLE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+
+/// Whether the C library knows that there is no other thread. Makes no system call.
+pub(crate) fn is_alone_for_sure() -> bool {
+    let place = SINGLE.load(Ordering::Relaxed);
+    // SAFETY: null, or a variable of the C library, which is there for as long as the process; a byte that the library
+    // writes whole.
+    !place.is_null() && unsafe { place.read_volatile() } != 0
+}
+
+/// Asks the C library where the area of restartable sequences is, once. Takes locks of the dynamic linker and may
+/// allocate.
 pub(crate) fn find_rseq() {
     if RSEQ.1.load(Ordering::Relaxed) != UNASKED {
         return;
     }
+    let single = palimpsest_sys::global_symbol("__libc_single_threaded");
+    SINGLE.store(single.map_or(ptr::null_mut(), NonNull::as_ptr), Ordering::Relaxed);
     let area = rseq_area();
     RSEQ.0.store(area.start.wrapping_sub(thread_pointer()).cast_signed(), Ordering::Relaxed);
     RSEQ.1.store(area.len(), Ordering::Relaxed);
 }
 
-/// An address in the control block that the C library has for this thread, which is where the thread pointer points to or just below (glibc: `struct pthread`).
+/// An address in the control block that the C library has for this thread, which is where the thread pointer points to
+/// or just below (glibc: `struct pthread`).
 pub(crate) fn thread_pointer() -> usize {
     // SAFETY: only tells the calling thread's identity.
     unsafe { libc::pthread_self() as usize }

@@ -1,9 +1,9 @@
 //! Which memory is frozen, and which is not and why.
 
-use palimpsest_sys::extent::FileId;
-use palimpsest_sys::mapped_vec::Full;
-use palimpsest_sys::proc::maps::Permissions;
-use palimpsest_sys::vmas::{Label, Vma, VmaFlags};
+use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::memory::vec::Full;
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 
 use super::registry::State;
 use super::span::Span;
@@ -127,7 +127,8 @@ fn reason_to_skip(vma: &Vma, least: usize) -> Option<Skip> {
     })
 }
 
-/// Whether the mapping at `address` has a NUMA policy of its own (`get_mempolicy(2)`). Where that cannot be told, it has none.
+/// Whether the mapping at `address` has a NUMA policy of its own (`get_mempolicy(2)`). Where that cannot be told, it
+/// has none.
 fn has_memory_policy(address: usize) -> bool {
     /// `MPOL_F_ADDR` of `include/uapi/linux/mempolicy.h`.
     const OF_ADDRESS: usize = 2;

@@ -2,10 +2,11 @@
 //!
 //! Two parts with different rules:
 //!
-//! * [`State`] belongs to who holds the lock. Locking never waits: freezes and repairs by two threads at once are a mistake of the caller, and a signal handler
-//!   that waited for the code it interrupted would wait for ever. The lock is the holder's process id, so that a child is never locked out
-//!   by a thread that it does not have.
-//! * [`Shared`] holds atomics that anybody reads at any time: counters, and the [touched spans](super::touched), a superset of what is frozen.
+//! * [`State`] belongs to who holds the lock. Locking never waits: freezes and repairs by two threads at once are a
+//!   mistake of the caller, and a signal handler that waited for the code it interrupted would wait for ever. The lock
+//!   is the holder's process id, so that a child is never locked out by a thread that it does not have.
+//! * [`Shared`] holds atomics that anybody reads at any time: counters, and the [map](super::frozen_map) of what is
+//!   frozen.
 //!
 //! The memory is never given back, since guards may read it at any time.
 
@@ -15,23 +16,38 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use palimpsest_sys::MapError;
-use palimpsest_sys::extent::{Commit, Extent, FileId};
-use palimpsest_sys::mapped_vec::{Full, MappedVec, leak_zeroed};
+use palimpsest_sys::memory::calls;
+use palimpsest_sys::memory::extent::{Commit, FileId};
+use palimpsest_sys::memory::vec::{Full, MappedVec, leak_zeroed};
+use palimpsest_sys::memory::view::View;
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::vmas::{Vma, VmaFlags, Vmas};
 use palimpsest_sys::proc::sysctl;
-use palimpsest_sys::vmas::{KeptMaps, Vma, VmaFlags, Vmas};
 
+use super::contents::Contents;
+use super::frozen_map::FrozenMap;
+use super::piece::PIECE;
 use super::plan::{Eligible, Excluded, Skipped};
 use super::repair::{HotPiece, MOST_HOT, may_be_replaced};
 use super::span::Span;
-use super::touched::Touched;
 use super::traits::Traits;
 use crate::hazards::borrowed;
 
 /// An extent that is, or was, mapped somewhere.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
-    pub(crate) extent: Extent,
-    /// Whether a mapping of it was seen by the inventory that is being worked on.
+    pub(crate) id: FileId,
+    /// Its number in this process and its children; never 0.
+    pub(crate) serial: u32,
+    /// What it is mapped from again.
+    view: Option<View>,
+    /// Whether the view was seen by the inventory that is being worked on.
+    is_view_seen: bool,
+    /// Bytes that were stored in it.
+    stored: usize,
+    /// Whether it holds something that the program has erased.
+    pub(crate) is_erased: bool,
+    /// Whether a mapping of it, other than the view, was seen by that inventory.
     pub(crate) seen: bool,
     /// What all its mappings have; nothing if they differ.
     pub(crate) flags: Option<VmaFlags>,
@@ -53,10 +69,48 @@ pub(crate) enum Hold {
 }
 
 impl Held {
-    /// A new extent, whose mappings have these traits.
-    pub(crate) fn new(extent: Extent, traits: Traits) -> Self {
+    /// A new extent with so many bytes, whose mappings have these traits.
+    pub(crate) fn new(id: FileId, serial: u32, view: Option<View>, stored: usize, traits: Traits) -> Self {
         let (flags, commit) = (traits.known_flags(), traits.commit());
-        Self { extent, seen: true, flags, commit, mapped: 0, hold: Hold::Loose }
+        let is_view_seen = view.is_some();
+        Self {
+            id,
+            serial,
+            view,
+            is_view_seen,
+            stored,
+            is_erased: false,
+            seen: true,
+            flags,
+            commit,
+            mapped: 0,
+            hold: Hold::Loose,
+        }
+    }
+
+    /// Whether this mapping of it is the view.
+    pub(crate) fn is_view(&self, vma: &Vma) -> bool {
+        let has_no_rights = vma.permissions == Permissions::default();
+        vma.offset == 0 && has_no_rights && self.view.is_some_and(|view| view.span() == Span::from(vma.range()))
+    }
+
+    /// The view, if the inventory that is being worked on has seen it.
+    pub(crate) fn view(&self) -> Option<View> {
+        self.view.filter(|_| self.is_view_seen)
+    }
+
+    /// Unmaps the view, if it was seen.
+    pub(crate) fn drop_view(&mut self) {
+        if let Some(view) = self.view() {
+            // SAFETY: 1. seen by an inventory since which nobody else has run; forgotten below.
+            unsafe { view.unmap() };
+        }
+        self.view = None;
+    }
+
+    /// Begins an inventory.
+    pub(crate) fn look_again(&mut self) {
+        (self.seen, self.is_view_seen) = (false, false);
     }
 
     /// What must replace a mapping of it.
@@ -66,6 +120,10 @@ impl Held {
 
     /// Notes a mapping of it that an inventory has found, with its flags.
     pub(crate) fn see(&mut self, vma: &Vma) {
+        if self.is_view(vma) {
+            self.is_view_seen = true;
+            return;
+        }
         let flags = self.traits(vma).known_flags();
         if !self.seen {
             (self.seen, self.flags, self.mapped, self.hold) = (true, flags, 0, Hold::Loose);
@@ -77,10 +135,16 @@ impl Held {
         }
     }
 
-    /// Whether more than half of the memory that it takes is shown by nothing any more, so that moving the rest elsewhere frees more than it takes.
-    pub(crate) fn is_sparse(&self) -> bool {
+    /// Whether all that shows it is to be moved elsewhere.
+    pub(crate) fn is_to_go(&self) -> bool {
+        self.is_erased || self.is_sparse()
+    }
+
+    /// Whether more than half of the memory that it takes is shown by nothing any more, so that moving the rest
+    /// elsewhere frees more than it takes.
+    fn is_sparse(&self) -> bool {
         // A mapping may show holes, so this is the least that is lost.
-        self.hold == Hold::Loose && self.extent.allocated().is_ok_and(|allocated| allocated > 2 * self.mapped)
+        self.hold == Hold::Loose && self.stored > 2 * self.mapped
     }
 }
 
@@ -96,6 +160,8 @@ pub(crate) struct State {
     pub(crate) excluded: MappedVec<Excluded>,
     /// Sorted by identity.
     pub(crate) extents: &'static mut MappedVec<Held>,
+    /// Which pages the extents hold.
+    pub(crate) contents: &'static mut Contents,
     pub(crate) hot: &'static mut MappedVec<HotPiece>,
 }
 
@@ -103,10 +169,12 @@ pub(crate) struct State {
 #[derive(Debug)]
 struct Lasting {
     extents: MappedVec<Held>,
+    contents: Contents,
     hot: MappedVec<HotPiece>,
 }
 
-/// Runs in a window of 1 GiB with pages of 4 KiB are at most half as many as its pages; bigger windows have their runs cut off and taken up again.
+/// Runs in a window of 1 GiB with pages of 4 KiB are at most half as many as its pages; bigger windows have their runs
+/// cut off and taken up again.
 const RUNS: usize = 1 << 17;
 /// Mappings that a process has room for at most here, however high the sysctl is: the tables are address space only.
 const MOST_MAPPINGS: usize = 1 << 21;
@@ -129,6 +197,7 @@ impl State {
             runs: MappedVec::with_capacity(RUNS)?,
             excluded: MappedVec::with_capacity(mappings)?,
             extents: &mut lasting.extents,
+            contents: &mut lasting.contents,
             hot: &mut lasting.hot,
         })
     }
@@ -144,28 +213,31 @@ impl State {
             self.runs.range(),
             self.excluded.range(),
             self.extents.range(),
+            self.contents.range(),
             self.hot.range(),
         ]
         .into_iter()
         .map(Span::from)
     }
 
+    /// Below this there is room for another view: below the tables and the other views, so that it fills no gap between
+    /// the program's mappings.
+    pub(crate) fn views_start(&self) -> usize {
+        let views = self.extents.iter().filter_map(Held::view).map(|view| view.span().start);
+        views.chain(shared().map(|shared| shared.span().start)).min().unwrap_or(0)
+    }
+
     /// The extent that a mapping shows.
     pub(crate) fn held(&mut self, id: FileId) -> Option<&mut Held> {
-        let place = self.extents.binary_search_by_key(&key(id), |held| key(held.extent.id())).ok()?;
+        let place = self.extents.binary_search_by_key(&key(id), |held| key(held.id)).ok()?;
         self.extents.get_mut(place)
     }
 
-    /// The extent that a mapping shows, as it was told by the kernel.
-    pub(crate) fn extent_of(&mut self, vma: &Vma) -> Option<Extent> {
-        self.held(FileId { device: vma.device, inode: vma.inode }).map(|held| held.extent)
-    }
-
-    /// Adds an extent at its place in the order. New files need not have higher numbers than older ones: each CPU gives them out of a batch of its own (`get_next_ino` in
-    /// `fs/inode.c`).
+    /// Adds an extent at its place in the order. New files need not have higher numbers than older ones: each CPU gives
+    /// them out of a batch of its own (`get_next_ino` in `fs/inode.c`).
     pub(crate) fn add_extent(&mut self, held: Held) -> Result<(), Full> {
-        let new = key(held.extent.id());
-        let place = self.extents.partition_point(|known| key(known.extent.id()) < new);
+        let new = key(held.id);
+        let place = self.extents.partition_point(|known| key(known.id) < new);
         self.extents.push(held)?;
         self.extents[place..].rotate_right(1);
         Ok(())
@@ -222,11 +294,11 @@ pub(crate) struct Counters {
 pub(crate) struct Shared {
     /// Process id of who holds `lasting`; 0 for nobody.
     owner: AtomicI32,
-    pub(crate) touched: Touched,
-    /// Where the mappings of this process are told.
-    pub(crate) maps: KeptMaps,
+    pub(crate) map: FrozenMap,
     /// Ranges in frozen memory that were discarded since the last freeze.
     replacements: AtomicUsize,
+    /// 1 if the program has erased something that is still in an extent.
+    erased: AtomicUsize,
     pub(crate) counters: Counters,
     lasting: UnsafeCell<Lasting>,
 }
@@ -259,15 +331,29 @@ fn make() -> Result<&'static Shared, MapError> {
     let page = rustix::param::page_size();
     let head = size_of::<Shared>().next_multiple_of(page);
     let hot = (MOST_HOT * size_of::<HotPiece>()).next_multiple_of(page);
+    let contents = Contents::bytes().next_multiple_of(page);
     let extents = (most_mappings() * size_of::<Held>()).next_multiple_of(page);
-    let whole = leak_zeroed(head + hot + extents)?;
+    let len = head + hot + contents + extents;
+    let room = leak_zeroed(len + PIECE)?;
+    // What is used of a usual process's tables is then in one page table, which is all that a child gets a copy of.
+    let ahead = room.as_ptr().addr().next_multiple_of(PIECE) - room.as_ptr().addr();
+    // SAFETY: there are so many bytes more than are needed.
+    let whole = unsafe { room.add(ahead) };
+    let all = Span::new(whole.as_ptr().expose_provenance(), whole.as_ptr().addr() + len);
+    // A huge page would be copied as a whole. A refusal is from a kernel that makes none.
+    // SAFETY: 1. changes no contents.
+    let _ = unsafe { calls::advise(all, libc::MADV_NOHUGEPAGE) };
     // SAFETY: inside the memory that was made for it.
     let hot_place = unsafe { whole.add(head) };
     // SAFETY: as above.
-    let extents_place = unsafe { whole.add(head + hot) };
+    let contents_place = unsafe { whole.add(head + hot) };
+    // SAFETY: as above.
+    let extents_place = unsafe { whole.add(head + hot + contents) };
     let lasting = Lasting {
-        // SAFETY: 1. whole pages of the mapping made above, behind the head and before the extents.
+        // SAFETY: 1. whole pages of the mapping made above, behind the head and before the contents.
         hot: unsafe { MappedVec::within(hot_place, hot) },
+        // SAFETY: 1. whole pages of that mapping, before the extents.
+        contents: Contents::new(unsafe { MappedVec::within(contents_place, contents) }),
         // SAFETY: 1. the last whole pages of that mapping.
         extents: unsafe { MappedVec::within(extents_place, extents) },
     };
@@ -292,7 +378,8 @@ impl Shared {
             return Ok(None);
         }
         let own = rustix::process::getpid().as_raw_nonzero().get();
-        // Acquire, partner: the Release store in `Locked::drop`. Forbids to work on tables that the last holder is still writing.
+        // Acquire, partner: the Release store in `Locked::drop`. Forbids to work on tables that the last holder is
+        // still writing.
         let known = self.owner.load(Ordering::Relaxed);
         if known == own {
             return Ok(None);
@@ -302,7 +389,8 @@ impl Shared {
             return Ok(None);
         }
         let held = Holding(self);
-        // SAFETY: there is one holder at a time, and what it lends ends with it: `Locked` gives `State` out by reference alone.
+        // SAFETY: there is one holder at a time, and what it lends ends with it: `Locked` gives `State` out by
+        // reference alone.
         let lasting = unsafe { &mut *self.lasting.get() };
         Ok(Some(Locked { state: State::new(lasting)?, shared: self, held }))
     }
@@ -321,6 +409,21 @@ impl Shared {
     /// Counts a replacement in frozen memory, and tells how many there were.
     pub(crate) fn count_replacement(&self) -> usize {
         self.replacements.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Notes that an extent holds what was erased. Relaxed, here and below: the map says which.
+    pub(crate) fn note_erased(&self) {
+        self.erased.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether an extent may hold what was erased.
+    pub(crate) fn has_erased(&self) -> bool {
+        self.erased.load(Ordering::Relaxed) != 0
+    }
+
+    /// Begins anew: the map was rewritten.
+    pub(crate) fn forget_erased(&self) {
+        self.erased.store(0, Ordering::Relaxed);
     }
 
     /// Begins a new count of replacements.
@@ -372,9 +475,6 @@ impl std::fmt::Debug for Shared {
 
 #[cfg(test)]
 mod tests {
-    use palimpsest_sys::extent::Use;
-    use palimpsest_sys::proc::maps::Permissions;
-
     use super::*;
 
     #[test]
@@ -387,21 +487,18 @@ mod tests {
             offset: 0,
             device: Default::default(),
             inode: 1,
-            label: palimpsest_sys::vmas::Label::Extent,
+            label: palimpsest_sys::pages::vmas::Label::Extent,
             anonymous: 0,
             flags,
             protection_key: 0,
         };
-        let extent = Extent::create(Use::Frozen).expect("memory files can be made");
         for (before, commit) in [(VmaFlags::default(), Commit::Counted), (VmaFlags::NO_RESERVE, Commit::Uncounted)] {
-            let mut held = Held::new(extent, Traits::of(&vma(before)));
+            let mut held = Held::new(FileId::default(), 1, None, 0, Traits::of(&vma(before)));
             // Each mapping of an extent is made without a reserve, whatever it replaces.
             held.seen = false;
             held.see(&vma(VmaFlags::NO_RESERVE));
             assert_eq!((held.traits(&vma(VmaFlags::NO_RESERVE)).commit(), held.flags), (commit, Some(before)));
         }
-        let mut extent = extent;
-        extent.close();
     }
 
     #[test]
@@ -413,20 +510,16 @@ mod tests {
             std::thread::yield_now();
         };
         assert!(locked.extents.is_empty(), "no test of this program freezes");
-        let new = || Extent::create(Use::Frozen).expect("memory files can be made");
-        let mut extents: Vec<_> = (0..9).map(|_| new()).collect();
         // As if each had been made on another CPU.
-        extents.reverse();
-        extents.swap(2, 6);
-        for (index, extent) in extents.iter().enumerate() {
+        let ids = [9, 8, 2, 6, 5, 4, 7, 3, 1].map(|inode| FileId { inode, ..FileId::default() });
+        for (index, id) in ids.iter().enumerate() {
             let traits = Traits { permissions: Permissions::READ, flags: VmaFlags::default(), protection_key: 0 };
-            locked.add_extent(Held::new(*extent, traits)).expect("room");
-            for known in &extents[..=index] {
-                let found = locked.held(known.id()).map(|held| held.extent);
+            locked.add_extent(Held::new(*id, 1 + index as u32, None, 0, traits)).expect("room");
+            for known in &ids[..=index] {
+                let found = locked.held(*known).map(|held| held.id);
                 assert_eq!(found, Some(*known), "one of {} is lost", index + 1);
             }
         }
         locked.extents.clear();
-        extents.iter_mut().for_each(Extent::close);
     }
 }

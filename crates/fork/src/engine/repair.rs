@@ -1,35 +1,40 @@
 //! Frozen memory that was written to since: made cheap again.
 //!
-//! The first write to a private mapping of a file gives the whole mapping an `anon_vma`, and from then on each fork copies every page table entry of it, clean
-//! ones included (`vma_needs_copy` in `mm/memory.c`). Only a new mapping is without. So in each mapping with written pages, the pieces
-//! without any are mapped afresh from the same extent, which loses nothing, and the written ones are copied to a new extent: the old one is sealed, and children
-//! may show it. Of a piece with few written pages only the stretches around those are copied, and its rest is mapped afresh: they become small mappings of their own, and
-//! when they are written to again, they alone are dear. What is written to round after round is left alone for a while, a whole piece as anonymous memory.
+//! The first write to a private mapping of a file gives the whole mapping an `anon_vma`, and from then on each fork
+//! copies every page table entry of it, clean ones included (`vma_needs_copy` in `mm/memory.c`). Only a new mapping is
+//! without. So in each mapping with written pages, the pieces without any are mapped afresh from the same extent, which
+//! loses nothing, and the written ones are copied to a new extent: the old one is sealed, and children may show it. Of
+//! a piece with few written pages only the stretches around those are copied, and its rest is mapped afresh: they
+//! become small mappings of their own, and when they are written to again, they alone are dear. What is written to
+//! round after round is left alone for a while, a whole piece as anonymous memory.
 //!
-//! A sealed file cannot give back the memory of pieces that nothing shows any more. Once these are more than half of it, its other pieces are copied too, so
-//! that it goes altogether: as many bytes at most as were replaced before.
+//! A sealed file cannot give back the memory of pieces that nothing shows any more. Once these are more than half of
+//! it, its other pieces are copied too, so that it goes altogether: as many bytes at most as were replaced before.
 
-use palimpsest_sys::extent::{Extent, FileId, Use};
-use palimpsest_sys::pagemap::{Pagemap, Wanted};
-use palimpsest_sys::proc::maps::Permissions;
-use palimpsest_sys::vmas::{Vma, VmaFlags};
+use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::memory::view::View;
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
+use palimpsest_sys::pages::vmas::{Vma, VmaFlags};
 
-use super::freeze::{Budget, Stopped};
+use super::freeze::{Budget, Fresh, Stopped};
 use super::guards::Guards;
-use super::piece::{Outcome, PIECE, Target, freeze_piece, show};
+use super::piece::{Outcome, PIECE, show_again};
 use super::plan::Excluded;
 use super::registry::State;
-use super::runs::{PieceRuns, add_contents};
+use super::runs::PieceRuns;
 use super::span::Span;
 use super::thawing::make_anonymous;
 use super::traits::Traits;
 use crate::report::Skip;
 
-/// What is copied around a written page at least, in bytes: as much as a read fault maps at once (`fault_around_bytes` in `mm/memory.c`).
+/// What is copied around a written page at least, in bytes: as much as a read fault maps at once (`fault_around_bytes`
+/// in `mm/memory.c`).
 const GRAIN: usize = 64 << 10;
 /// Mappings up to this long are not divided any more.
 const SMALL: usize = 4 * GRAIN;
-/// A piece with more stretches than this is copied as a whole: each that is written to again costs a fork 1.6 µs, and 2 MiB of anonymous memory 4 µs.
+/// A piece with more stretches than this is copied as a whole: each that is written to again costs a fork 1.6 µs, and 2
+/// MiB of anonymous memory 4 µs.
 const MOST_STRETCHES: usize = 2;
 /// Rounds that a hot piece is left alone for at most. Not many, since rounds get rarer where they gain nothing.
 const MOST_REST: u64 = 8;
@@ -129,15 +134,20 @@ impl State {
             return None;
         }
         let held = self.held(FileId { device: vma.device, inode: vma.inode })?;
-        let work = match (held.is_sparse(), vma.anonymous) {
-            (true, _) => Work::Move,
-            (false, 0) => return None,
-            (false, _) => Work::Renew,
+        if held.is_view(vma) {
+            return None;
+        }
+        let work = match (held.is_to_go(), vma.anonymous, held.view()) {
+            (true, ..) => Work::Move,
+            (false, 0, _) => return None,
+            (false, _, Some(view)) => Work::Renew(view),
+            (false, _, None) => Work::Move,
         };
-        Some(Subject { vma: *vma, extent: held.extent, traits: held.traits(vma), work, fresh: None })
+        Some(Subject { vma: *vma, serial: held.serial, traits: held.traits(vma), work, fresh: None })
     }
 
-    /// What a repair is going to take, in nanoseconds, as far as the figures of the mappings tell: new mappings, and copies.
+    /// What a repair is going to take, in nanoseconds, as far as the figures of the mappings tell: new mappings, and
+    /// copies.
     pub(crate) fn quote(&mut self, round: u64, per_mib: u64) -> u64 {
         /// A mapping that replaces one with present pages.
         const MAPPING: usize = 6_000;
@@ -178,27 +188,27 @@ pub(crate) struct Repairer<'a> {
 /// A frozen mapping under repair.
 struct Subject {
     vma: Vma,
-    /// What it shows.
-    extent: Extent,
+    /// The number of the extent that it shows.
+    serial: u32,
     /// What replaces it must have.
     traits: Traits,
     work: Work,
     /// What its written parts are copied to, once there are any.
-    fresh: Option<Extent>,
+    fresh: Option<Fresh>,
 }
 
 impl Subject {
-    /// The extent with the address where its offset 0 would lie: below the mapping, since offsets are small.
-    fn shown(&self) -> Target<'_> {
-        Target { extent: &self.extent, base: self.vma.start.wrapping_sub(self.vma.offset as usize) }
+    /// The address where the extent's offset 0 would lie: below the mapping, since offsets are small.
+    fn base(&self) -> usize {
+        self.vma.start.wrapping_sub(self.vma.offset as usize)
     }
 }
 
 /// What is done about a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Work {
-    /// Its written parts are copied, and the rest is mapped afresh.
-    Renew,
+    /// Its written parts are copied, and the rest is mapped afresh from this.
+    Renew(View),
     /// All of it is copied, so that its extent has no mapping any more.
     Move,
 }
@@ -222,7 +232,8 @@ enum Fate {
 }
 
 impl Repairer<'_> {
-    /// Makes every frozen mapping with written pages cheap again. What cannot be stays as it is, and the others are gone on with; the first reason is given.
+    /// Makes every frozen mapping with written pages cheap again. What cannot be stays as it is, and the others are
+    /// gone on with; the first reason is given.
     ///
     /// # Safety
     ///
@@ -233,14 +244,15 @@ impl Repairer<'_> {
             let vma = self.state.vmas[index];
             let Some(subject) = self.state.work_on(&vma) else { continue };
             self.repaired.mappings += 1;
-            // SAFETY: 1. is this function's own; the mapping is one of the extent, says the list that was read with nothing else running.
+            // SAFETY: 1. is this function's own; the mapping is one of the extent, says the list that was read with
+            // nothing else running.
             result = result.and(unsafe { self.repair_mapping(subject) });
         }
         result
     }
 
-    /// First the written parts are taken away, then what is between them is mapped afresh in one go: a new mapping that lies beside a part of the old one is
-    /// joined to it by the kernel, and has its `anon_vma` at once.
+    /// First the written parts are taken away, then what is between them is mapped afresh in one go: a new mapping that
+    /// lies beside a part of the old one is joined to it by the kernel, and has its `anon_vma` at once.
     ///
     /// # Safety
     ///
@@ -274,8 +286,10 @@ impl Repairer<'_> {
             if clean.is_empty() {
                 continue;
             }
-            // SAFETY: 1. without written pages, this part shows the extent's bytes and nothing else.
-            match unsafe { show(subject.shown(), clean, subject.traits) } {
+            let Work::Renew(view) = subject.work else { continue };
+            // SAFETY: 1. seen by the inventory; without written pages, this part shows the extent's bytes and nothing
+            // else. 2. (1).
+            match unsafe { show_again(view, subject.base(), clean, subject.traits) } {
                 Ok(()) => self.repaired.renewed += clean.len().div_ceil(PIECE),
                 Err(error) => {
                     self.repaired.failed += 1;
@@ -289,7 +303,8 @@ impl Repairer<'_> {
         result.and(kept)
     }
 
-    /// Copies the written parts of a piece, or leaves them alone, and adds them to the table of runs. Where the extent cannot be mapped again, all of it is taken.
+    /// Copies the written parts of a piece, or leaves them alone, and adds them to the table of runs. Where the extent
+    /// cannot be mapped again, all of it is taken.
     ///
     /// # Safety
     ///
@@ -303,10 +318,9 @@ impl Repairer<'_> {
             self.state.runs.push(piece)?;
             return Ok(scanned?);
         }
-        let stretches = if subject.work == Work::Renew && subject.extent.is_open() {
-            Stretches::new(piece, &subject.vma, &written)
-        } else {
-            Stretches::whole(piece)
+        let stretches = match subject.work {
+            Work::Renew(_) => Stretches::new(piece, &subject.vma, &written),
+            Work::Move => Stretches::whole(piece),
         };
         let is_small = subject.vma.range().len() <= SMALL;
         // Whatever becomes of them, none is mapped afresh.
@@ -319,7 +333,8 @@ impl Repairer<'_> {
                 (true, false) => Fate::Anonymous,
                 (true, true) => Fate::Left,
             };
-            // SAFETY: 1. and 2. are this function's own, for a part of the piece. 3. all written runs, of which it takes its own.
+            // SAFETY: 1. and 2. are this function's own, for a part of the piece. 3. all written runs, of which it
+            // takes its own.
             result = result.and(unsafe { self.copy_part(subject, *stretch, &written, fate) });
         }
         result
@@ -344,21 +359,22 @@ impl Repairer<'_> {
         }
         let traits = subject.traits;
         let mut runs = written.inside(part);
-        add_contents(&mut runs, subject.shown(), part)?;
+        self.state.contents.add_to(&mut runs, subject.serial, subject.base(), part);
         self.budget.take_mappings(2)?;
         if fate == Fate::Anonymous {
-            // SAFETY: 1. whole pages of a private mapping, whose bytes outside the runs are zeros; nothing writes to them (1 above).
+            // SAFETY: 1. whole pages of a private mapping, whose bytes outside the runs are zeros; nothing writes to
+            // them (1 above).
             unsafe { make_anonymous(part, runs.as_slice(), traits) }?;
             self.repaired.thawed += 1;
             return Ok(());
         }
-        let extent = match &mut subject.fresh {
+        let fresh = match &mut subject.fresh {
             Some(fresh) => fresh,
-            None => subject.fresh.insert(Extent::create(Use::Frozen)?),
+            None => subject.fresh.insert(Fresh::create(self.state, subject.vma.start & !(PIECE - 1))?),
         };
-        let target = Target { extent, base: subject.vma.start & !(PIECE - 1) };
-        // SAFETY: 1. a private mapping, whose bytes outside the runs are zeros. 2. is (1). 3. written pages and contents of the file.
-        match unsafe { freeze_piece(target, part, runs.as_slice(), traits) }? {
+        // SAFETY: 1. a private mapping, whose bytes outside the runs are zeros. 2. is (1). 3. written pages and
+        // contents of the file.
+        match unsafe { fresh.take(self.state, part, runs.as_slice(), traits) }? {
             Outcome::Frozen(_) => self.repaired.copied += 1,
             Outcome::Unreadable => {}
         }

@@ -3,15 +3,17 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use palimpsest_sys::extent::FileId;
-use palimpsest_sys::pagemap::{Pagemap, ScanWay};
-use palimpsest_sys::vmas::{Detail, Label};
+use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay};
+use palimpsest_sys::pages::vmas::{Detail, Label};
+use palimpsest_sys::threads::own::Blocked;
 
 use super::freeze::{Budget, Figures, Freezer, Stopped, chunk_len};
+use super::frozen_map::Entry;
 use super::guards::Guards;
-use super::registry::{Locked, State};
+use super::registry::{Held, Locked, State};
 use super::repair::{Repaired, Repairer};
-use super::signals::Blocked;
 use super::span::Span;
 use crate::error::FreezeError;
 use crate::hazards::{FileSize, Headroom};
@@ -44,11 +46,13 @@ pub(crate) enum Mode {
 }
 
 impl Locked {
-    /// Plays one round. The caller has blocked signals, as `_blocked` shows, and holds other threads still. Nothing here uses the heap.
+    /// Plays one round. The caller has blocked signals, as `_blocked` shows, and holds other threads still. Nothing
+    /// here uses the heap.
     ///
     /// # Safety
     ///
-    /// 1. No other thread runs, and none is started; the kernel writes to none of the memory on behalf of earlier requests.
+    /// 1. No other thread runs, and none is started; the kernel writes to none of the memory on behalf of earlier
+    ///    requests.
     pub(crate) unsafe fn play(
         &mut self,
         mode: Mode,
@@ -94,9 +98,7 @@ impl Locked {
         }
         if mode != Mode::Survey {
             let _file_size = FileSize::raise();
-            let kept = self.extents.iter().filter(|held| held.seen).count();
-            let mut budget =
-                Budget { mappings: headroom.mappings, descriptors: headroom.descriptors.saturating_sub(kept) };
+            let mut budget = Budget { mappings: headroom.mappings };
             let mut repairer = Repairer {
                 state: &mut *self,
                 pagemap,
@@ -126,8 +128,13 @@ impl Locked {
         self.exclude_resting(round)?;
         self.excluded.sort_unstable_by_key(|excluded| excluded.span);
         self.vmas.read(Detail::Figures).map_err(FreezeError::from)?;
-        for held in self.extents.iter_mut() {
-            held.seen = false;
+        self.extents.iter_mut().for_each(Held::look_again);
+        if self.shared.has_erased() {
+            let map = &self.shared.map;
+            for held in self.extents.iter_mut() {
+                let is_its_own = |entry: Entry| entry.is_erased() && entry.extent() == Some(held.serial);
+                held.is_erased = map.find(|_, entry| is_its_own(entry)).is_some();
+            }
         }
         self.plan(options.least).map_err(Stopped::from)?;
         Ok(())
@@ -136,48 +143,69 @@ impl Locked {
     /// Forgets extents that nothing maps any more, and brings the figures up to date.
     fn settle(&mut self, chunk: usize, round: u64) {
         let shared = self.shared;
-        // The mappings have changed, so extents that a repair has emptied are seen only by a new reading. If that fails, they are kept.
+        // The mappings have changed, so extents that a repair has emptied are seen only by a new reading. If that
+        // fails, they are kept, and the map says nothing that it is sure of.
         let state: &mut State = &mut *self;
-        if state.vmas.read(Detail::Places).is_ok() {
-            for held in state.extents.iter_mut() {
-                held.seen = false;
-            }
-            shared.touched.clear();
+        let is_read = state.vmas.read(Detail::Places).is_ok();
+        state.extents.iter_mut().for_each(Held::look_again);
+        if is_read {
+            shared.map.clear();
             shared.forget_replacements();
-            let (mut bytes, mut open, mut open_flags) = (0, Span::default(), None);
+            shared.forget_erased();
+            let mut has_erased = false;
+            let (mut bytes, mut open, mut said) = (0, Span::default(), None);
             for index in 0..state.vmas.len() {
                 let vma = state.vmas[index];
-                let flags = match state.held(FileId { device: vma.device, inode: vma.inode }) {
+                let entry = match state.held(FileId { device: vma.device, inode: vma.inode }) {
+                    Some(held) if held.is_view(&vma) => {
+                        held.see(&vma);
+                        Entry::of_view(held.serial)
+                    }
                     Some(held) => {
                         held.seen = true;
                         bytes += vma.range().len();
-                        held.flags
+                        let entry = Entry::new(vma.permissions, held.flags, held.serial);
+                        has_erased |= held.is_erased;
+                        if held.is_erased { entry.erased() } else { entry }
                     }
-                    None if vma.label == Label::Snapshot => None,
+                    None if vma.label == Label::Snapshot && !vma.permissions.contains(Permissions::SHARED) => {
+                        Entry::of_snapshot(vma.permissions)
+                    }
                     None => continue,
                 };
-                if open.end == vma.start && open_flags == flags {
+                if open.end == vma.start && said == Some(entry) {
                     open.end = vma.end;
-                } else {
-                    shared.touched.add(open, open_flags);
-                    (open, open_flags) = (vma.range().into(), flags);
+                    continue;
                 }
+                if let Some(said) = said {
+                    shared.map.append(open, said);
+                }
+                (open, said) = (vma.range().into(), Some(entry));
             }
-            shared.touched.add(open, open_flags);
+            if let Some(said) = said {
+                shared.map.append(open, said);
+            }
+            if has_erased {
+                shared.note_erased();
+            }
             let mut kept = 0;
             for index in 0..state.extents.len() {
                 let mut held = state.extents[index];
                 if !held.seen {
-                    held.extent.close();
+                    held.drop_view();
                     continue;
                 }
                 state.extents[kept] = held;
                 kept += 1;
             }
             state.extents.truncate(kept);
+            let State { contents, extents, .. } = state;
+            contents.retain(|serial| extents.iter().any(|held| held.serial == serial));
             // Relaxed, here and below: figures for reading.
             shared.counters.frozen_bytes.store(bytes, Ordering::Relaxed);
             shared.counters.chunks.store(kept, Ordering::Relaxed);
+        } else {
+            shared.map.doubt();
         }
         let resting = state.hot.iter().filter(|piece| piece.is_resting(round)).count();
         shared.counters.hot_pieces.store(resting, Ordering::Relaxed);

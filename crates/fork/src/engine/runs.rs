@@ -2,9 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use palimpsest_sys::extent::ExtentError;
-
-use super::piece::{PIECE, Target};
+use super::piece::PIECE;
 use super::span::Span;
 
 /// Runs of pages in a piece, ascending and apart.
@@ -51,7 +49,14 @@ impl PieceRuns {
         }
     }
 
-    fn join(&mut self) {
+    /// One run in the place of all.
+    pub(crate) fn set(&mut self, run: Span) {
+        self.len = 0;
+        let _ = self.push(run);
+    }
+
+    /// Puts the runs in order.
+    pub(crate) fn join(&mut self) {
         self.all[..self.len].sort_unstable();
         let mut joined = 0;
         for index in 0..self.len {
@@ -65,28 +70,6 @@ impl PieceRuns {
         }
         self.len = joined;
     }
-}
-
-/// Adds the runs of `piece` for which the extent has contents; all of it where that cannot be told.
-pub(crate) fn add_contents(runs: &mut PieceRuns, target: Target<'_>, piece: Span) -> Result<(), ExtentError> {
-    let Target { extent, base } = target;
-    let page = rustix::param::page_size();
-    let offsets = piece.start.wrapping_sub(base) as u64..piece.end.wrapping_sub(base) as u64;
-    let mut is_whole = false;
-    let told = extent.contents(offsets, &mut |run| {
-        let start = base.wrapping_add(run.start as usize) & !(page - 1);
-        let end = base.wrapping_add(run.end as usize).next_multiple_of(page);
-        let flow = runs.push(Span::new(start, end).intersection(piece));
-        is_whole |= flow.is_break();
-        flow
-    });
-    if is_whole || matches!(told, Err(ExtentError::Closed { .. })) {
-        runs.len = 0;
-        let _ = runs.push(piece);
-        return Ok(());
-    }
-    runs.join();
-    told
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! Back to anonymous memory.
 
-use palimpsest_sys::extent::{Extent, ExtentError, Use, map_zeros_over};
-use palimpsest_sys::proc::maps::Permissions;
+use palimpsest_sys::memory::extent::{Extent, ExtentError, Use, map_zeros_over};
+use palimpsest_sys::memory::remap::give_up;
+use palimpsest_sys::pages::maps::Permissions;
 use rustix::io::Errno;
 
-use super::piece::{Target, give_up, show};
+use super::piece::{Target, show};
 use super::span::Span;
 use super::traits::Traits;
 
@@ -12,7 +13,8 @@ use super::traits::Traits;
 ///
 /// # Safety
 ///
-/// 1. `piece` is whole pages of private memory of this process, `runs` hold all bytes of it that are not zero, and nothing writes to it.
+/// 1. `piece` is whole pages of private memory of this process, `runs` hold all bytes of it that are not zero, and
+///    nothing writes to it.
 pub(crate) unsafe fn make_anonymous(piece: Span, runs: &[Span], traits: Traits) -> Result<(), ExtentError> {
     let permissions = traits.permissions;
     let mut copy = Extent::create(Use::Frozen)?;
@@ -36,9 +38,9 @@ pub(crate) unsafe fn make_anonymous(piece: Span, runs: &[Span], traits: Traits) 
     });
     if let Err(error) = filled {
         // What was there may be gone, but it is in the copy: show that instead.
-        // SAFETY: 1. all bytes are in `copy`.
+        // SAFETY: 1. all bytes are in `copy`; 2. the caller's contract.
         if let Err(second) = unsafe { show(Target { extent: &copy, base: piece.start }, piece, traits) } {
-            give_up(piece, second);
+            give_up(piece, &second);
         }
         let _ = copy.seal();
         copy.close();
@@ -56,6 +58,7 @@ pub(crate) unsafe fn make_anonymous(piece: Span, runs: &[Span], traits: Traits) 
 fn protect(piece: Span, traits: Traits) {
     let rights = rustix::mm::MprotectFlags::from_bits_retain(traits.rights().cast_unsigned());
     let at = std::ptr::with_exposed_provenance_mut(piece.start);
-    // SAFETY: no code that runs meanwhile uses the memory. A refusal, for too many mappings, is met again by who reads or writes it.
+    // SAFETY: no code that runs meanwhile uses the memory. A refusal, for too many mappings, is met again by who reads
+    // or writes it.
     let _: Result<(), Errno> = unsafe { rustix::mm::mprotect(at, piece.len(), rights) };
 }

@@ -1,22 +1,30 @@
 //! `madvise` on frozen memory.
 //!
-//! A private mapping of a file shows the file again where its pages are discarded; anonymous memory shows zeros. So discarding becomes a
-//! replacement by fresh anonymous memory. Every such replacement in the middle of a mapping makes two more; small ones in a mapping that has had many
-//! are done by writing zeros instead, so that the number of mappings stays bounded. So is all that is in a [snapshot](crate::snapshot).
+//! A private mapping of a file shows the file again where its pages are discarded; anonymous memory shows zeros. So
+//! discarding becomes a replacement by fresh anonymous memory. Every such replacement in the middle of a mapping makes
+//! two more; small ones in a process that has made many are done by writing zeros instead, so that the number of
+//! mappings stays bounded. So is all that is in a [snapshot](crate::snapshot), and what has rights or flags that are
+//! not known.
+//!
+//! The kernel is asked to discard first: so it is the kernel that finds holes and locked memory. What follows makes
+//! zeros of what it shows then.
 
 use palimpsest_sys::arch::untagged;
-use palimpsest_sys::extent::map_zeros_over;
-use palimpsest_sys::proc::maps::Permissions;
-use palimpsest_sys::vmas::{Label, VmaFlags};
+use palimpsest_sys::memory::calls;
+use palimpsest_sys::memory::remap;
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::vmas::VmaFlags;
 use rustix::io::Errno;
 
 use super::errno::Kept;
-use super::frozen::{self, Kind, Part, each_part};
-use super::{Outcome, changed, thaw, touches};
-use crate::engine::measure::last_errno;
+use super::moving::dress;
+use super::parts::{Part, parts};
+use super::release::{Reach, release};
+use super::{Outcome, changed, touches};
+use crate::engine::frozen_map::Entry;
 use crate::engine::registry;
 use crate::engine::span::Span;
-use crate::engine::traits::is_locked;
+use crate::engine::traits::Traits;
 
 /// `MADV_GUARD_INSTALL` (Linux 6.13, `include/uapi/asm-generic/mman-common.h`).
 const GUARD_INSTALL: i32 = 102;
@@ -42,47 +50,38 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
         return Outcome::NotOurs;
     };
     let _errno = Kept::now();
-    // Whether this kernel knows the advice: it looks before it sees that there is nothing to do (`do_madvise` in mm/madvise.c).
-    // SAFETY: no memory is concerned.
-    if unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(address), 0, advice) } != 0 {
+    // Whether this kernel knows the advice: it looks before it sees that there is nothing to do (`do_madvise` in
+    // mm/madvise.c). SAFETY: 1. no memory is concerned.
+    if unsafe { calls::advise(Span::new(address, address), advice) }.is_err() {
         return Outcome::NotOurs;
     }
     match advice {
         libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL => {
-            match frozen::only_part(span) {
-                // SAFETY: 1. is this function's own.
-                Ok(Some(part)) if part.kind == Kind::Frozen => return Outcome::Done(unsafe { discard(part, advice) }),
-                Ok(Some(_)) => return Outcome::NotOurs,
-                Ok(None) => {}
-                Err(errno) => return Outcome::Done(Err(errno)),
-            }
-            match frozen::any(span) {
-                Ok(true) => {}
-                Ok(false) => return Outcome::NotOurs,
-                Err(errno) => return Outcome::Done(Err(errno)),
-            }
-            let mut mapped_to = span.start;
             let mut has_hole = false;
-            let done = each_part(span, |part| {
-                has_hole |= part.span.start != mapped_to;
-                mapped_to = part.span.end;
-                // SAFETY: 1. is this function's own.
-                unsafe { discard(part, advice) }
-            });
-            has_hole |= mapped_to != span.end;
-            // The kernel does what it can and then tells of holes (`madvise_walk_vmas` in mm/madvise.c).
-            Outcome::Done(done.and(if has_hole { Err(Errno::NOMEM) } else { Ok(()) }))
+            for part in parts(span) {
+                let done = match part {
+                    // SAFETY: 1. is this function's own.
+                    Part::Other(span) => unsafe { calls::advise(span, advice) },
+                    Part::Hole(_) => Err(Errno::NOMEM),
+                    // SAFETY: 1. is this function's own.
+                    Part::Frozen(span, entry) => unsafe { discard(span, entry, advice) },
+                };
+                match done {
+                    Ok(()) => {}
+                    // The kernel does what it can and then tells of holes (`madvise_walk_vmas` in mm/madvise.c).
+                    Err(Errno::NOMEM) => has_hole = true,
+                    Err(errno) => return Outcome::Done(Err(errno)),
+                }
+            }
+            Outcome::Done(if has_hole { Err(Errno::NOMEM) } else { Ok(()) })
         }
-        libc::MADV_REMOVE => match frozen::any(span) {
-            // As for anonymous memory.
-            Ok(true) => Outcome::Done(Err(Errno::INVAL)),
-            Ok(false) => Outcome::NotOurs,
-            Err(errno) => Outcome::Done(Err(errno)),
-        },
-        // Refused for mappings of files.
-        libc::MADV_WIPEONFORK => match thaw(span.range()) {
+        // As for anonymous memory.
+        libc::MADV_REMOVE => Outcome::Done(Err(Errno::INVAL)),
+        // Refused for mappings of files. What is wiped in children is secret: nothing of it is left behind.
+        libc::MADV_WIPEONFORK => match release(span, Reach::Extents) {
             Err(Errno::NOMEM) => Outcome::Done(Err(Errno::NOMEM)),
-            // What could not be thawed, since other threads may not be stopped, is a mapping of a file to the kernel too: EINVAL.
+            // What could not be thawed, since other threads may not be stopped, is a mapping of a file to the kernel
+            // too: EINVAL.
             Ok(()) | Err(_) => Outcome::NotOurs,
         },
         // Those that change nothing that a replacement must have.
@@ -93,48 +92,136 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
         | libc::MADV_POPULATE_WRITE
         | libc::MADV_COLLAPSE
         | GUARD_REMOVE => Outcome::NotOurs,
-        _ => {
-            changed(span.range());
-            Outcome::NotOurs
-        }
+        _ => match flags_of(advice) {
+            Some((set, cleared)) => {
+                // SAFETY: 1. is this function's own.
+                let given = unsafe { calls::advise(span, advice) };
+                if let Some(shared) = registry::shared() {
+                    // After a failure some of it may have the flags.
+                    let change =
+                        |entry: Entry| if given.is_ok() { entry.with_flags(set, cleared) } else { entry.changed() };
+                    shared.map.change(span, &change);
+                }
+                Outcome::Done(given)
+            }
+            None => {
+                changed(span.range());
+                Outcome::NotOurs
+            }
+        },
     }
+}
+
+/// The flags that an advice sets, and those that it takes away.
+const fn flags_of(advice: i32) -> Option<(VmaFlags, VmaFlags)> {
+    const NONE: VmaFlags = VmaFlags::from_bits(0);
+    Some(match advice {
+        libc::MADV_HUGEPAGE => (VmaFlags::HUGE_PAGE, VmaFlags::NO_HUGE_PAGE),
+        libc::MADV_NOHUGEPAGE => (VmaFlags::NO_HUGE_PAGE, VmaFlags::HUGE_PAGE),
+        libc::MADV_DONTDUMP => (VmaFlags::DONT_DUMP, NONE),
+        libc::MADV_DODUMP => (NONE, VmaFlags::DONT_DUMP),
+        libc::MADV_DONTFORK => (VmaFlags::DONT_FORK, NONE),
+        libc::MADV_DOFORK => (NONE, VmaFlags::DONT_FORK),
+        libc::MADV_MERGEABLE => (VmaFlags::MERGEABLE, NONE),
+        libc::MADV_UNMERGEABLE => (NONE, VmaFlags::MERGEABLE),
+        libc::MADV_NORMAL => (NONE, VmaFlags::SEQUENTIAL.union(VmaFlags::RANDOM)),
+        libc::MADV_SEQUENTIAL => (VmaFlags::SEQUENTIAL, VmaFlags::RANDOM),
+        libc::MADV_RANDOM => (VmaFlags::RANDOM, VmaFlags::SEQUENTIAL),
+        _ => return None,
+    })
 }
 
 /// # Safety
 ///
-/// 1. The caller may discard the part's contents.
-unsafe fn discard(part: Part, advice: i32) -> Result<(), Errno> {
-    let Part { span, vma, kind } = part;
-    if kind == Kind::Frozen {
-        let is_locked = is_locked(span);
-        if is_locked && advice != DONTNEED_LOCKED {
+/// 1. The caller may discard the contents of `span`, of which the map says `entry`.
+unsafe fn discard(span: Span, entry: Entry, advice: i32) -> Result<(), Errno> {
+    if !entry.is_sure() {
+        return Err(Errno::NOMEM);
+    }
+    let is_locked = |traits: &Traits| advice == DONTNEED_LOCKED || traits.flags.intersects(VmaFlags::LOCKED);
+    let traits = entry.traits().filter(|traits| !is_locked(traits));
+    let is_small = span.len() <= SMALL && entry.key() == 0;
+    let is_to_stay = entry.is_of_snapshot() || traits.is_none() || (is_small && replacements() > MANY);
+    let is_guard = advice == GUARD_INSTALL;
+    // A snapshot finds out what was written, and not what was discarded.
+    let is_asked = !entry.is_of_snapshot() || is_guard;
+    if is_asked {
+        // A mapping of a file refuses MADV_FREE.
+        let asked = if advice == DONTNEED_LOCKED { advice } else { libc::MADV_DONTNEED };
+        // SAFETY: 1. is this function's own.
+        match unsafe { calls::advise(span, asked) } {
+            Ok(()) => {}
+            Err(Errno::NOMEM) => {
+                let page = rustix::param::page_size();
+                if span.len() <= page {
+                    return Err(Errno::NOMEM);
+                }
+                let middle = span.start + (span.len() / page / 2) * page;
+                let halves = [Span::new(span.start, middle), Span::new(middle, span.end)];
+                // SAFETY: 1. parts of the memory that is this function's own.
+                let [first, second] = halves.map(|half| unsafe { discard(half, entry, advice) });
+                return first.and(second);
+            }
             // As of all memory (`madvise_dontneed_free_valid_vma`, `is_valid_guard_vma`).
-            return Err(Errno::INVAL);
-        }
-        let is_writable = vma.permissions.contains(Permissions::WRITE);
-        // A snapshot finds out what was written, and not what was replaced. What has a protection key may not be writable to this thread.
-        let is_to_stay = vma.label == Label::Snapshot
-            || (span.len() <= SMALL && replacements() > MANY && part.known_flags().is_some());
-        if advice != GUARD_INSTALL && is_writable && is_to_stay {
-            let place = std::ptr::with_exposed_provenance_mut::<u8>(span.start);
-            // SAFETY: writable memory, says the kernel, whose contents the caller gives up (1).
-            unsafe { place.write_bytes(0, span.len()) };
-            return Ok(());
-        }
-        let mut traits = part.traits()?;
-        if is_locked {
-            traits.flags = traits.flags.union(VmaFlags::LOCKED);
-        }
-        // SAFETY: 1. the contents are given up (1).
-        unsafe { map_zeros_over(span.range(), traits.permissions, traits.commit()) }.map_err(|_| Errno::NOMEM)?;
-        traits.give_to(span);
-        if advice != GUARD_INSTALL {
-            return Ok(());
+            Err(errno) => return Err(errno),
         }
     }
-    // SAFETY: the caller's own advice (1) on memory that is not frozen, or not any more.
-    let answer = unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(span.start), span.len(), advice) };
-    if answer == 0 { Ok(()) } else { Err(last_errno()) }
+    let permissions = entry.permissions();
+    if !is_to_stay || is_guard {
+        let unknown = Traits { permissions, flags: VmaFlags::default(), protection_key: 0 };
+        let traits = traits.unwrap_or(unknown);
+        // SAFETY: 1. the contents are given up (1). 2. the memory is the caller's, as long as the call lasts.
+        if unsafe { remap::zero(span, permissions, traits.commit()) }.is_ok() {
+            dress(span, traits);
+            if !is_guard {
+                return Ok(());
+            }
+            if let Some(shared) = registry::shared() {
+                // What cannot be read is not to be taken for memory that can be copied.
+                shared.map.forget(span);
+            }
+            // SAFETY: 1. is this function's own.
+            return unsafe { calls::advise(span, advice) };
+        }
+    }
+    if is_guard {
+        return Err(Errno::NOMEM);
+    }
+    // SAFETY: 1. the contents are given up (1).
+    unsafe { write_zeros(span, permissions) }
+}
+
+/// Writes zeros to memory that has these rights, if it can be written to.
+///
+/// # Safety
+///
+/// 1. The caller may discard the contents of `span`.
+unsafe fn write_zeros(span: Span, permissions: Permissions) -> Result<(), Errno> {
+    let writable = permissions.union(Permissions::READ).union(Permissions::WRITE);
+    let is_writable = permissions.contains(Permissions::WRITE);
+    if !is_writable {
+        // SAFETY: 1. for the time of the writing: nobody counts on it not to be writable.
+        unsafe { calls::protect(span, writable) }?;
+    }
+    // Makes it writable without a signal where it is not: it may have a protection key. Kernels before 5.14 do not know
+    // this. SAFETY: 1. changes no contents.
+    let told = unsafe { calls::advise(span, libc::MADV_POPULATE_WRITE) };
+    // SAFETY: 1. no memory is concerned.
+    let knows =
+        told.is_ok() || unsafe { calls::advise(Span::new(span.start, span.start), libc::MADV_POPULATE_WRITE) }.is_ok();
+    let written = if told.is_ok() || (!knows && calls::is_all_mapped(span)) {
+        let place = std::ptr::with_exposed_provenance_mut::<u8>(span.start);
+        // SAFETY: writable memory whose contents the caller gives up (1).
+        unsafe { place.write_bytes(0, span.len()) };
+        Ok(())
+    } else {
+        Err(Errno::NOMEM)
+    };
+    if !is_writable {
+        // SAFETY: 1. the rights of before.
+        unsafe { calls::protect(span, permissions) }?;
+    }
+    written
 }
 
 /// How many replacements there were, this one included.

@@ -1,29 +1,39 @@
-//! What has to happen when a program manages memory that is frozen, so that it sees what it would see of anonymous memory.
+//! What has to happen when a program manages memory that is frozen, so that it sees what it would see of anonymous
+//! memory.
 //!
-//! For whoever stands between a program and the kernel: an interposed `madvise` asks here first. Nothing here uses the heap, and `errno` is left alone.
-//! A process that never froze pays one load. Pointers may have tags (AArch64, and x86-64 with LAM), wherever the kernel takes them.
+//! For whoever stands between a program and the kernel: an interposed `madvise` asks here first. Nothing here uses the
+//! heap, and `errno` is left alone. A process that never froze pays one load. Pointers may have tags (AArch64, and
+//! x86-64 with LAM), wherever the kernel takes them.
 //!
-//! Whether an address shows frozen memory is told by the kernel each time, from the mapping's file: the library's own list may be out of date, as
-//! the C library's inner calls pass by everyone. For that a descriptor is kept from the first freeze on, so that neither a `chroot` nor the limit of descriptors is in
-//! the way. If the program closes it and no other can be opened, calls about frozen memory fail with ENOMEM, and nothing is changed.
+//! Whether an address shows frozen memory, and with which rights, is told by a map in
+//! memory. No file is opened or kept: a guard works in a child that was confined by `chroot`, by limits or by a filter,
+//! if that lets it make the call in question and other calls about memory (`mmap`, `munmap`, `mremap`, `madvise`,
+//! `mprotect`).
 //!
-//! A guard stops other threads only if the freeze was allowed to ([`OtherThreads::Stop`](crate::OtherThreads::Stop)). Only what must become anonymous memory needs
-//! that: `MADV_WIPEONFORK` and `MREMAP_DONTUNMAP`, which fail with EINVAL otherwise, as from a kernel that cannot do them for such memory.
+//! So the map must be kept right: tell it of mappings that replace others ([`replaced`]) and of changed rights
+//! ([`protected`], [`changed`]).
+//!
+//! A guard stops other threads only if the freeze was allowed to ([`OtherThreads::Stop`](crate::OtherThreads::Stop)).
+//! Only what must become anonymous memory needs that: `MADV_WIPEONFORK` and `MREMAP_DONTUNMAP`, which fail with EINVAL
+//! otherwise, as from a kernel that cannot do them for such memory.
 
 mod advice;
 mod errno;
-mod frozen;
 mod moving;
-mod thaw;
+mod parts;
+mod release;
 
 use std::ops::Range;
 
+use palimpsest_sys::pages::maps::Permissions;
 use rustix::io::Errno;
 
 pub use advice::madvise;
 pub use moving::{Remap, mremap};
-pub use thaw::{before_mlock, before_mlockall, thaw};
+pub(crate) use release::forget_erased;
+pub use release::{before_mlock, before_mlockall, confined, forget, thaw};
 
+use crate::engine::frozen_map::Entry;
 use crate::engine::registry;
 use crate::engine::span::Span;
 
@@ -38,32 +48,52 @@ pub enum Outcome<T = ()> {
 
 /// Whether a range may hold frozen memory. Takes no lock; says yes too often rather than too seldom.
 pub fn touches(range: Range<usize>) -> bool {
-    registry::shared().is_some_and(|shared| shared.touched.holds(Span::of_pointers(range)))
+    registry::shared().is_some_and(|shared| shared.map.holds(Span::of_pointers(range)))
 }
 
-/// Whether this process runs in the memory of another, as children of `vfork` do: then it must leave frozen memory to its owner. The first call in a process
-/// decides that the memory is its own; call it early.
+/// Whether this process runs in the memory of another, as children of `vfork` do: then it must leave frozen memory to
+/// its owner. The first call in a process decides that the memory is its own; call it early.
 pub fn is_borrowed() -> bool {
     crate::hazards::borrowed::owner().is_some()
 }
 
-/// Looks up what a freeze needs of the dynamic linker, which takes locks and may allocate: for whoever may freeze inside of `malloc` or a signal handler. Else a freeze does it
-/// itself.
+/// Looks up what a freeze needs of the dynamic linker, which takes locks and may allocate: for whoever may freeze
+/// inside of `malloc` or a signal handler. Else a freeze does it itself.
 pub fn prepare() {
     crate::engine::own::find_rseq();
 }
 
-/// Tells that whatever was at `range` is gone (`munmap`, `mmap` with `MAP_FIXED`). Not needed for correctness: it keeps [`touches`] quick.
-pub fn forget(range: Range<usize>) {
+/// Tells that whatever was at `range` is gone, and something else is there (`mmap` that has succeeded).
+pub fn replaced(range: Range<usize>) {
     if let Some(shared) = registry::shared() {
-        shared.touched.forget(Span::of_pointers(range));
+        shared.map.forget(Span::of_pointers(range));
     }
 }
 
-/// Tells that mappings in `range` are about to get other flags, by `mprotect` with other rights than read, write and execute (`PROT_MTE`), `pkey_mprotect`, `mlock`, or
-/// advice that did not come through [`madvise`]: what is replaced from then on has what the kernel tells. Call it again afterwards if other threads may freeze.
+/// Tells that memory at `range` has got these rights (`mprotect`), or that this has failed: then it may have them in
+/// part.
+pub fn protected(range: Range<usize>, outcome: Result<Permissions, Errno>) {
+    if let Some(shared) = registry::shared() {
+        let change = |entry: Entry| match outcome {
+            Ok(permissions) => entry.with_rights(permissions),
+            Err(_) => entry.unsure(),
+        };
+        shared.map.change(Span::of_pointers(range), &change);
+    }
+}
+
+/// Tells that memory at `range` has got this protection key (`pkey_mprotect`), which is not negative.
+pub fn keyed(range: Range<usize>, key: u32) {
+    if let Some(shared) = registry::shared() {
+        shared.map.change(Span::of_pointers(range), &|entry| entry.with_key(key));
+    }
+}
+
+/// Tells that mappings in `range` are about to get other flags, by `mprotect` with other rights than read, write and
+/// execute (`PROT_MTE`), or advice that did not come through [`madvise`]: from then on what is there stays, and is
+/// zeroed where it is. Call it again afterwards if other threads may freeze.
 pub fn changed(range: Range<usize>) {
     if let Some(shared) = registry::shared() {
-        shared.touched.change(Span::of_pointers(range));
+        shared.map.change(Span::of_pointers(range), &Entry::changed);
     }
 }

@@ -1,23 +1,23 @@
 //! `mremap` of frozen memory.
 //!
-//! The kernel moves or grows one mapping at a time, and a frozen range is several: chunks, and whatever was replaced in between. And a mapping of a file that is
-//! shrunk and grown again shows old bytes. So here a range grows by fresh anonymous memory behind it, and moves part by part.
-
-use std::ptr;
+//! The kernel moves or grows one mapping at a time, and a frozen range is several: chunks, and whatever was replaced in
+//! between. And a mapping of a file that is shrunk and grown again shows old bytes. So here a range grows by fresh
+//! anonymous memory behind it, and moves part by part. Where one mapping ends and the next begins, the kernel tells by
+//! refusing to move both at once.
 
 use palimpsest_sys::arch::untagged;
-use palimpsest_sys::extent::{Commit, ExtentError, map_zeros_over};
-use palimpsest_sys::proc::maps::Permissions;
-use palimpsest_sys::vmas::VmaFlags;
+use palimpsest_sys::memory::calls;
+use palimpsest_sys::memory::extent::{ExtentError, map_zeros_over};
+use palimpsest_sys::pages::vmas::VmaFlags;
 use rustix::io::Errno;
 
 use super::advice::whole_pages;
 use super::errno::Kept;
-use super::frozen::{Kind, any, each_part};
+use super::parts::{Part, parts};
+use super::release::{Reach, release};
 use super::{Outcome, touches};
-use crate::engine::measure::last_errno;
+use crate::engine::frozen_map::FrozenMap;
 use crate::engine::registry;
-use crate::engine::signals::Blocked;
 use crate::engine::span::Span;
 use crate::engine::traits::Traits;
 
@@ -63,20 +63,14 @@ pub unsafe fn mremap(remap: Remap) -> Outcome<usize> {
         return Outcome::NotOurs;
     }
     if stays {
-        // After this the old place of anonymous memory is empty: thaw, and let the kernel do it. Where other threads must not be
-        // stopped for that, EINVAL is what a kernel before 5.13 says of all but anonymous memory.
-        return match super::thaw(old.range()) {
+        // After this the old place of anonymous memory is empty: thaw, and let the kernel do it. Where other threads
+        // must not be stopped for that, EINVAL is what a kernel before 5.13 says of all but anonymous memory.
+        return match release(old, Reach::Span) {
             Ok(()) => Outcome::NotOurs,
             Err(Errno::NOMEM) => Outcome::Done(Err(Errno::NOMEM)),
             Err(_) => Outcome::Done(Err(Errno::INVAL)),
         };
     }
-    match any(old) {
-        Ok(true) => {}
-        Ok(false) => return Outcome::NotOurs,
-        Err(errno) => return Outcome::Done(Err(errno)),
-    }
-    let _blocked = Blocked::all();
     let moved = if has(libc::MREMAP_FIXED) {
         // SAFETY: 1. is this function's own.
         unsafe { move_to(old, Some(new_address), new_len) }
@@ -95,7 +89,7 @@ pub unsafe fn mremap(remap: Remap) -> Outcome<usize> {
 /// 1. As [`mremap`].
 unsafe fn shrink(old: Span, new_len: usize) -> Result<usize, Errno> {
     // SAFETY: 1. is this function's own.
-    unsafe { unmap(Span::new(old.start + new_len, old.end)) }?;
+    unsafe { calls::unmap(Span::new(old.start + new_len, old.end)) }?;
     Ok(old.start)
 }
 
@@ -105,8 +99,8 @@ unsafe fn shrink(old: Span, new_len: usize) -> Result<usize, Errno> {
 unsafe fn grow(old: Span, new_len: usize, flags: i32) -> Result<usize, Errno> {
     let traits = uniform_traits(old)?;
     let tail = Span::new(old.end, old.start.checked_add(new_len).ok_or(Errno::NOMEM)?);
-    if place_zeros(tail, traits) {
-        traits.give_to(tail);
+    if calls::fill_hole(tail, traits.permissions, traits.commit()) {
+        dress(tail, traits);
         return Ok(old.start);
     }
     if flags & libc::MREMAP_MAYMOVE == 0 {
@@ -116,57 +110,98 @@ unsafe fn grow(old: Span, new_len: usize, flags: i32) -> Result<usize, Errno> {
     unsafe { move_to(old, None, new_len) }
 }
 
-/// Moves `old`, part by part, to `new` or to wherever there is room, with `new_len` bytes: what is more is zeros, what is less is cut off.
+/// Moves `old`, part by part, to `new` or to wherever there is room, with `new_len` bytes: what is more is zeros, what
+/// is less is cut off.
 ///
 /// # Safety
 ///
 /// 1. As [`mremap`].
 unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize) -> Result<usize, Errno> {
     let traits = uniform_traits(old)?;
+    let map = &registry::shared().ok_or(Errno::NOMEM)?.map;
     let at = match new {
         // SAFETY: 1. is this function's own.
         Some(at) => unsafe { clear_target(old, at, new_len, traits) }?,
-        None => reserve(new_len, traits)?,
+        None => calls::map_zeros(new_len, traits.permissions, traits.commit())?,
     };
+    let whole = Span::new(at, at + new_len);
+    map.forget(whole);
     let kept = Span::new(old.start, old.end.min(old.start.saturating_add(new_len)));
-    let target = Span::new(at, at + kept.len());
-    // Both before anything moves: what another thread puts at the old place once it is free is not to be forgotten.
-    let flags = registry::shared().and_then(|shared| shared.touched.flags(old));
-    tell(target, flags, old);
-    let mut moved_to = kept.start;
-    let moved = each_part(kept, |part| {
-        if part.span.start != moved_to {
-            return Err(Errno::FAULT);
-        }
-        // SAFETY: 1. the part is the caller's to move, and the target was made above for it.
-        unsafe { move_part(part.span, at + (part.span.start - old.start)) }?;
-        moved_to = part.span.end;
-        Ok(())
-    });
-    let moved = moved.and(if moved_to == kept.end { Ok(()) } else { Err(Errno::FAULT) });
-    if let Err(errno) = moved {
-        tell(old, flags, target);
+    // SAFETY: 1. the memory is the caller's to move, and the target was made above for it.
+    if let Err((moved_to, errno)) = unsafe { move_parts(map, kept, at) } {
         // Back with what was moved, so that nothing has changed. The old place is free; nobody else knows of it.
         let gone = Span::new(at, at + (moved_to - kept.start));
-        let _ = each_part(gone, |part| {
-            // SAFETY: 1. moved there above.
-            unsafe { move_part(part.span, old.start + (part.span.start - at)) }
-        });
+        // SAFETY: 1. moved there above.
+        let _ = unsafe { move_parts(map, gone, old.start) };
         // SAFETY: 1. reserved above; with a fixed address, what the caller wanted replaced.
-        let _ = unsafe { unmap(Span::new(at, at + new_len)) };
+        let _ = unsafe { calls::unmap(whole) };
         return Err(errno);
     }
-    if target.len() < new_len {
-        traits.give_to(Span::new(target.end, at + new_len));
+    let tail = Span::new(at + kept.len(), whole.end);
+    if !tail.is_empty() {
+        dress(tail, traits);
     }
-    if kept.end < old.end {
-        // SAFETY: 1. cut off by the caller's wish.
-        unsafe { unmap(Span::new(kept.end, old.end)) }?;
-    }
+    // SAFETY: 1. cut off by the caller's wish.
+    unsafe { calls::unmap(Span::new(kept.end, old.end)) }?;
     Ok(at)
 }
 
-/// No address space of a program reaches beyond this on any machine. AArch64 has tags above it, which `munmap` does not mind.
+/// Moves `from` to `to` with what the map says of it. An error tells up to where it has moved.
+///
+/// # Safety
+///
+/// 1. The memory is the caller's to move, and so is what lies at `to`.
+unsafe fn move_parts(map: &FrozenMap, from: Span, to: usize) -> Result<(), (usize, Errno)> {
+    for part in parts(from) {
+        let span = part.span();
+        if let Part::Hole(_) = part {
+            return Err((span.start, Errno::FAULT));
+        }
+        let target = Span::new(to + (span.start - from.start), to + (span.end - from.start));
+        // Both before anything moves: what another thread puts at the old place once it is free is not to be forgotten.
+        if let Part::Frozen(span, entry) = part {
+            if !map.add(target, entry) {
+                return Err((span.start, Errno::NOMEM));
+            }
+            map.forget(span);
+        }
+        // SAFETY: 1. is this function's own.
+        if let Err((moved_to, errno)) = unsafe { relocate(span, target.start) } {
+            if let Part::Frozen(span, entry) = part {
+                // There is room for what was just taken out. What has moved goes back, and finds its entry there.
+                map.add(Span::new(moved_to, span.end), entry);
+                map.forget(Span::new(target.start + (moved_to - span.start), target.end));
+            }
+            return Err((moved_to, errno));
+        }
+    }
+    Ok(())
+}
+
+/// Moves memory of one mapping or several. An error tells up to where it has moved.
+///
+/// # Safety
+///
+/// 1. As [`move_parts`].
+unsafe fn relocate(from: Span, to: usize) -> Result<(), (usize, Errno)> {
+    let page = rustix::param::page_size();
+    let mut next = from;
+    while !next.is_empty() {
+        // SAFETY: 1. is this function's own.
+        match unsafe { calls::relocate(next, to + (next.start - from.start)) } {
+            Ok(()) => next = Span::new(next.end, from.end),
+            // Of several mappings, or with a hole.
+            Err(Errno::FAULT) if next.len() > page => {
+                next.end = next.start + (next.len() / page / 2) * page;
+            }
+            Err(errno) => return Err((next.start, errno)),
+        }
+    }
+    Ok(())
+}
+
+/// No address space of a program reaches beyond this on any machine. AArch64 has tags above it, which `munmap` does not
+/// mind.
 const BEYOND: usize = 1 << 56;
 
 /// Makes room at the address that the caller has fixed.
@@ -177,7 +212,8 @@ const BEYOND: usize = 1 << 56;
 ///
 /// # Errors
 ///
-/// As the kernel's (`check_mremap_params` in `mm/mremap.c`): EINVAL for addresses that no mapping can have, and for those that `old` has.
+/// As the kernel's (`check_mremap_params` in `mm/mremap.c`): EINVAL for addresses that no mapping can have, and for
+/// those that `old` has.
 unsafe fn clear_target(old: Span, at: usize, len: usize, traits: Traits) -> Result<usize, Errno> {
     let target = Span::new(at, at.checked_add(len).ok_or(Errno::INVAL)?);
     if target.overlaps(old) || target.end > BEYOND {
@@ -188,7 +224,7 @@ unsafe fn clear_target(old: Span, at: usize, len: usize, traits: Traits) -> Resu
         return Ok(at);
     };
     // SAFETY: 1. as above.
-    match unsafe { unmap(target) } {
+    match unsafe { calls::unmap(target) } {
         // The one call that tells addresses beyond the end from a lack of memory.
         Err(Errno::INVAL) => Err(Errno::INVAL),
         _ => Err(match error {
@@ -198,80 +234,35 @@ unsafe fn clear_target(old: Span, at: usize, len: usize, traits: Traits) -> Resu
     }
 }
 
-/// Tells that memory with these flags will be at `to`, and not at `from`.
-fn tell(to: Span, flags: Option<VmaFlags>, from: Span) {
-    if let Some(shared) = registry::shared() {
-        shared.touched.add(to, flags);
-        shared.touched.forget(from);
-    }
+/// Gives new memory what it must have beside its rights. Only a lock and a key take more than advice.
+pub(super) fn dress(span: Span, traits: Traits) {
+    let is_special = traits.flags.intersects(VmaFlags::LOCKED) || traits.protection_key != 0;
+    if is_special { traits.give_to(span) } else { traits.advise(span) }
 }
 
-/// What all of `span` has: the rights, and the rest as the first frozen part of it.
+/// What all of `span` has: the rights and flags of its first frozen part.
 ///
 /// # Errors
 ///
-/// EFAULT, as from the kernel, if it is not all mapped, or with several rights: then it is no one mapping to anybody.
+/// EFAULT, as from the kernel, if frozen parts have several rights, or if there is a hole: then it is no one mapping to
+/// anybody. ENOMEM where the map is not sure.
 fn uniform_traits(span: Span) -> Result<Traits, Errno> {
-    let mut found: Option<Permissions> = None;
-    let mut traits = None;
-    let mut mapped_to = span.start;
-    each_part(span, |part| {
-        if part.span.start != mapped_to || found.is_some_and(|found| found != part.vma.permissions) {
-            return Err(Errno::FAULT);
-        }
-        if part.kind == Kind::Frozen && traits.is_none() {
-            traits = Some(part.traits()?);
-        }
-        mapped_to = part.span.end;
-        found = Some(part.vma.permissions);
-        Ok(())
-    })?;
-    traits.filter(|_| mapped_to == span.end).ok_or(Errno::FAULT)
-}
-
-/// Maps zeros at `span` if nothing is there.
-fn place_zeros(span: Span, traits: Traits) -> bool {
-    let flags = map_flags(traits) | libc::MAP_FIXED_NOREPLACE;
-    let at = ptr::with_exposed_provenance_mut(span.start);
-    // SAFETY: MAP_FIXED_NOREPLACE replaces nothing; kernels before 4.17 take it for a hint, checked below.
-    let mapped = unsafe { libc::mmap(at, span.len(), traits.rights(), flags, -1, 0) };
-    if mapped == libc::MAP_FAILED || mapped == at {
-        return mapped == at;
+    // From Linux 6.17 on a move takes holes along (`remap_move` in mm/mremap.c); a program counts on a refusal.
+    if !calls::is_all_mapped(span) {
+        return Err(Errno::FAULT);
     }
-    // SAFETY: made this instant, and nobody else's.
-    let _ = unsafe { unmap(Span::new(mapped.addr(), mapped.addr() + span.len())) };
-    false
-}
-
-fn reserve(len: usize, traits: Traits) -> Result<usize, Errno> {
-    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-    let mapped = unsafe { libc::mmap(ptr::null_mut(), len, traits.rights(), map_flags(traits), -1, 0) };
-    if mapped == libc::MAP_FAILED { Err(last_errno()) } else { Ok(mapped.expose_provenance()) }
-}
-
-fn map_flags(traits: Traits) -> i32 {
-    let reserve = if traits.commit() == Commit::Uncounted { libc::MAP_NORESERVE } else { 0 };
-    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | reserve
-}
-
-/// # Safety
-///
-/// 1. `part` is of one mapping and the caller's to move, and so is what lies at `to`.
-unsafe fn move_part(part: Span, to: usize) -> Result<(), Errno> {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: (1). Past the C library's symbol, which may be interposed by who calls this.
-    let moved = unsafe { libc::syscall(libc::SYS_mremap, part.start, part.len(), part.len(), flags, to) };
-    if moved == -1 { Err(last_errno()) } else { Ok(()) }
-}
-
-/// # Safety
-///
-/// 1. The memory is the caller's to unmap.
-unsafe fn unmap(span: Span) -> Result<(), Errno> {
-    if span.is_empty() {
-        return Ok(());
+    let mut found: Option<Traits> = None;
+    for part in parts(span) {
+        let Part::Frozen(_, entry) = part else { continue };
+        if !entry.is_sure() {
+            return Err(Errno::NOMEM);
+        }
+        let unknown = Traits { permissions: entry.permissions(), flags: VmaFlags::default(), protection_key: 0 };
+        match found {
+            None => found = Some(entry.traits().unwrap_or(unknown)),
+            Some(known) if known.permissions != entry.permissions() => return Err(Errno::FAULT),
+            Some(_) => {}
+        }
     }
-    // SAFETY: (1). Past the C library's symbol, which may be interposed by who calls this.
-    let answer = unsafe { libc::syscall(libc::SYS_munmap, span.start, span.len()) };
-    if answer == -1 { Err(last_errno()) } else { Ok(()) }
+    found.ok_or(Errno::FAULT)
 }

@@ -1,41 +1,69 @@
 //! Runtimes that give memory back by system calls of their own.
 //!
-//! An allocator may count on discarded memory being zero (`MADV_DONTNEED`). Frozen memory shows its frozen bytes again, unless the call is interposed, and calls that
-//! do not go through the C library's symbols cannot be.
+//! An allocator may count on discarded memory being zero (`MADV_DONTNEED`). Frozen memory shows its frozen bytes again,
+//! unless the call is interposed, and calls that do not go through the C library's symbols cannot be.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::fmt;
+use std::ops::ControlFlow;
 
-use palimpsest_sys::objects_with_note;
-use palimpsest_sys::proc::maps::Maps;
+use palimpsest_sys::pages::vmas::each_mapping;
+use palimpsest_sys::{ObjectName, holder_of_note};
 
 use crate::error::FreezeError;
 
-/// `ELF_NOTE_GOBUILDID_TAG` in the Go tree (`src/cmd/internal/buildid/note.go`), whose owner is "Go" with two zero bytes.
+/// `ELF_NOTE_GOBUILDID_TAG` in the Go tree (`src/cmd/internal/buildid/note.go`), whose owner is "Go" with two zero
+/// bytes.
 const GO_BUILD_ID: u32 = 4;
 
-/// What was found; `None` if everything goes through an interposable C library.
-pub(super) fn raw() -> Result<Option<String>, FreezeError> {
-    if let Some(object) = objects_with_note("Go\0", GO_BUILD_ID).first() {
-        let path = object.path();
-        let file = if path.as_os_str().is_empty() { "the program".to_owned() } else { path.display().to_string() };
-        return Ok(Some(format!("the Go runtime in {file}")));
+/// Who manages memory by system calls that cannot be interposed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RawAllocator {
+    /// The Go runtime.
+    Go {
+        /// The object that it is in.
+        object: ObjectName,
+    },
+    /// musl, whose own calls pass by its symbols.
+    Musl,
+    /// A program without a C library that could be interposed.
+    Static,
+}
+
+impl fmt::Display for RawAllocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Go { object } => write!(f, "the Go runtime in {object}"),
+            Self::Musl => f.write_str("musl's C library"),
+            Self::Static => f.write_str("a statically linked program"),
+        }
     }
-    let maps = Maps::read().map_err(|error| FreezeError::NoProc {
-        path: "/proc/self/maps".to_owned(),
-        source: std::io::Error::other(error),
+}
+
+/// Who was found; nobody if everything goes through an interposable C library.
+pub(super) fn find() -> Result<Option<RawAllocator>, FreezeError> {
+    if let Some(object) = holder_of_note("Go\0", GO_BUILD_ID) {
+        return Ok(Some(RawAllocator::Go { object }));
+    }
+    let (mut is_musl, mut is_interposable) = (false, false);
+    each_mapping(&mut |mapping| {
+        let name = mapping.name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        is_musl |= name.starts_with(b"ld-musl") || name.starts_with(b"libc.musl");
+        is_interposable |= is_interposable_libc(name);
+        ControlFlow::Continue(())
     })?;
-    let names = || maps.iter().filter_map(|entry| entry.path.as_deref()?.file_name()).map(OsStr::as_bytes);
-    if names().any(|name| name.starts_with(b"ld-musl") || name.starts_with(b"libc.musl")) {
-        return Ok(Some("musl's C library".to_owned()));
-    }
-    if !names().any(is_interposable_libc) {
-        return Ok(Some("a statically linked program".to_owned()));
-    }
-    Ok(None)
+    Ok(if is_musl {
+        Some(RawAllocator::Musl)
+    } else if is_interposable {
+        None
+    } else {
+        Some(RawAllocator::Static)
+    })
 }
 
 fn is_interposable_libc(name: &[u8]) -> bool {
+    // The kernel says so of a file that was replaced since, as by an upgrade.
+    let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
     name.starts_with(b"libc.so") || (name.starts_with(b"libc-") && name.ends_with(b".so"))
 }
 
@@ -45,12 +73,13 @@ mod tests {
 
     #[test]
     fn this_program_is_served() {
-        assert_eq!(raw().expect("/proc is mounted"), None);
+        assert_eq!(find().expect("/proc is mounted"), None);
     }
 
     #[test]
     fn the_c_library_is_known_by_its_names() {
         assert!(is_interposable_libc(b"libc.so.6") && is_interposable_libc(b"libc-2.31.so"));
+        assert!(is_interposable_libc(b"libc-2.31.so (deleted)"));
         assert!(!is_interposable_libc(b"libcap.so.2") && !is_interposable_libc(b"libc-client.so.2007e.0.so.1"));
     }
 }

@@ -1,6 +1,8 @@
-//! Memory that is another process's: a child of `vfork` runs in its parent's, and sees itself as the only thread, while the parent's other threads go on.
+//! Memory that is another process's: a child of `vfork` runs in its parent's, and sees itself as the only thread, while
+//! the parent's other threads go on.
 //!
-//! A page that is [wiped](super::wiped) in every child with memory of its own holds the process id of whose memory it is.
+//! A page that is [wiped](super::wiped) in every child with memory of its own holds the process id of whose memory it
+//! is.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 

@@ -1,6 +1,7 @@
 //! Limits of the process that a freeze meets.
 
-use palimpsest_sys::proc::{maps, sysctl};
+use palimpsest_sys::pages::maps;
+use palimpsest_sys::proc::sysctl;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::FreezeError;
@@ -47,7 +48,6 @@ impl Drop for FileSize {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Headroom {
     pub(crate) mappings: usize,
-    pub(crate) descriptors: usize,
 }
 
 /// Asks for what is left. Uses the heap.
@@ -55,7 +55,5 @@ pub(crate) fn headroom() -> Headroom {
     let limit = sysctl::max_map_count().unwrap_or(65_530);
     let used = maps::count().unwrap_or(0);
     let mappings = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(used) / 2;
-    let files = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
-    let descriptors = usize::try_from(files).unwrap_or(usize::MAX) / 4;
-    Headroom { mappings, descriptors }
+    Headroom { mappings }
 }

@@ -1,47 +1,52 @@
 //! What makes freezing a process wrong, looked for before anything is changed.
 
+mod aio;
 mod allocators;
 pub(crate) mod borrowed;
-mod io_uring;
 mod limits;
-mod listing;
+mod rings;
 pub(crate) mod wiped;
 
+pub use allocators::RawAllocator;
 pub(crate) use limits::{FileSize, Headroom, headroom};
+pub use rings::RingHold;
 
-use palimpsest_sys::extent::locks_future_memory;
-use palimpsest_sys::seccomp::{self, Probe, Verdict};
-use palimpsest_sys::world::{self, World};
+use palimpsest_sys::memory::extent::locks_future_memory;
+use palimpsest_sys::seccomp::{self, FreezeCall};
+use palimpsest_sys::threads::hold::{self, World};
 
 use crate::error::FreezeError;
 use crate::options::{Answer, Options, OtherThreads};
 
-/// Refuses a process that cannot be frozen without harm. Changes nothing; uses the heap.
+/// Refuses a process that cannot be frozen without harm. Changes nothing, and does not use the heap: at the limit of
+/// mappings that could not grow, and a refusal would end the process.
 pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
     if let Some(owner) = borrowed::owner() {
         return Err(FreezeError::BorrowedMemory { owner });
     }
-    let count = world::count().map_err(|errno| listing::no_proc(c"/proc/self/task", errno.into()))?;
+    let count = hold::count().map_err(|source| FreezeError::NoProc { path: "/proc/self/task", source })?;
     if count > 1 && options.other_threads == OtherThreads::Refuse {
         return Err(FreezeError::Threads { count });
     }
+    match seccomp::probe_freeze() {
+        Ok(()) => {}
+        Err((FreezeCall::MemfdCreate, verdict)) => return Err(FreezeError::NoMemfd { verdict }),
+        Err((call, verdict)) => return Err(FreezeError::Filtered { call, verdict }),
+    }
     if count > 1 {
-        // Before anything that takes time.
+        // Before anything else that takes time.
         World::prepare()?.rehearse()?;
     }
-    match seccomp::probe(Probe::MemfdCreate) {
-        Verdict::Allowed => {}
-        verdict => return Err(FreezeError::NoMemfd { verdict }),
-    }
     if !options.answers_for(Answer::RawAllocator)
-        && let Some(what) = allocators::raw()?
+        && let Some(what) = allocators::find()?
     {
         return Err(FreezeError::RawAllocator { what });
     }
-    if !options.answers_for(Answer::IoUring)
-        && let Some(ring) = io_uring::busy_ring()?
-    {
-        return Err(FreezeError::IoUring { descriptor: ring.descriptor, buffers: ring.buffers, pending: ring.pending });
+    if !options.answers_for(Answer::IoUring) {
+        rings::refuse()?;
+    }
+    if !options.answers_for(Answer::LinuxAio) {
+        aio::refuse()?;
     }
     if !options.answers_for(Answer::LockedMemory) && locks_future_memory() {
         return Err(FreezeError::FutureLocked);

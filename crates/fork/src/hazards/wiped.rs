@@ -1,7 +1,8 @@
-//! A page that no child inherits: the kernel gives each child with memory of its own zeroes in its place (`MADV_WIPEONFORK`, Linux 4.14, madvise(2)).
+//! A page that no child inherits: the kernel gives each child with memory of its own zeroes in its place
+//! (`MADV_WIPEONFORK`, Linux 4.14, madvise(2)).
 //!
-//! What must not be taken over from a parent lies there: who owns the memory, and whether a lock is known to be held by nobody of another process.
-//! A child of `vfork` has the parent's memory, and so this page too.
+//! What must not be taken over from a parent lies there: who owns the memory, and whether a lock is known to be held by
+//! nobody of another process. A child of `vfork` has the parent's memory, and so this page too.
 
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
@@ -35,7 +36,8 @@ impl<T: Zeroed> Wiped<T> {
 
     /// The value; nothing before Linux 4.14, or without memory for a page.
     pub(crate) fn get(&self) -> Option<&'static T> {
-        // Acquire, partner: the Release exchange in `settle`. Forbids to see the address before the page is wiped in children.
+        // Acquire, partner: the Release exchange in `settle`. Forbids to see the address before the page is wiped in
+        // children.
         let known = self.place.load(Ordering::Acquire);
         // SAFETY: null, or a value that is never given back, by the invariant of the field.
         unsafe { known.as_ref() }.or_else(|| self.make())
@@ -59,7 +61,8 @@ impl<T: Zeroed> Wiped<T> {
         Some(value)
     }
 
-    /// Makes `place`, which holds a value for ever once it is chosen, the one for all; another thread's may have come before it.
+    /// Makes `place`, which holds a value for ever once it is chosen, the one for all; another thread's may have come
+    /// before it.
     fn settle(&self, place: *mut T) -> (&'static T, Choice) {
         // Release, partner: the Acquire load in `get`. Acquire on failure: in its place, for another thread's.
         let (place, choice) =

@@ -4,15 +4,15 @@
 
 use std::ops::{ControlFlow, Range};
 
-use palimpsest_sys::pagemap::{Pagemap, Wanted};
-use rustix::mm::Advice;
+use palimpsest_sys::memory::call::{self, Discard};
+use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
 
 use super::error::RestoreError;
 use super::options::Sweep;
 use super::state::{Known, Part, State, pointer};
 
-/// In every so many restores pages that were not written since the last one are looked for and dropped; until then each costs a copy
-/// (0.1 µs), and dropping it too early costs a fault (2 µs).
+/// One restore in this many drops the pages that were not written since the one before. Until then each costs a copy
+/// (0.1 µs); dropping one too early costs a fault (2 µs).
 const WEEDING: u32 = 64;
 
 /// What was done about memory.
@@ -51,7 +51,8 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
         counts.by_memcpy = bytes / *page;
     }
     for copy in state.copies.iter() {
-        // SAFETY: both are mapped as long as the snapshot lives: a part of this thread's storage or stack that nobody uses now, and its saved bytes.
+        // SAFETY: both are mapped as long as the snapshot lives: a part of this thread's storage or stack that nobody
+        // uses now, and its saved bytes.
         unsafe { std::ptr::copy_nonoverlapping(pointer(copy.saved), pointer(copy.start), copy.len) };
     }
     if state.sweep == Sweep::OnFaults && counts.swept {
@@ -89,7 +90,7 @@ fn sweep(state: &mut State, weeds: bool, counts: &mut Counts) -> Result<(), Rest
 
 /// Decides about pages that were written.
 struct Keeper<'a> {
-    known: &'a mut palimpsest_sys::mapped_vec::MappedVec<Known>,
+    known: &'a mut palimpsest_sys::memory::vec::MappedVec<Known>,
     /// Bytes that may stay.
     room: usize,
     page: usize,
@@ -137,8 +138,9 @@ impl Keeper<'_> {
         if run.is_empty() {
             return;
         }
-        // SAFETY: inside a part, whose contents are those of its file or zeros once the private pages are gone, as the caller of restore wants.
-        let dropped = unsafe { rustix::mm::madvise(pointer(run.start).cast(), run.len(), Advice::LinuxDontNeed) };
+        // SAFETY: inside a part, whose contents are those of its file or zeros once the private pages are gone, as the
+        // caller of restore wants.
+        let dropped = unsafe { call::discard(run.clone().into(), Discard::Private) };
         match dropped {
             Ok(()) => self.counts.by_drop += run.len() / self.page,
             Err(errno) => self.failed = Some(RestoreError::Call { call: "madvise", address: run.start, errno }),
@@ -149,8 +151,8 @@ impl Keeper<'_> {
 /// Stores the saved bytes, or zeros.
 fn put_back(known: &Known) {
     match known.saved {
-        // SAFETY: whole pages of a part that is mapped readable and writable, which the layout has just been checked for or the caller answers for;
-        // the saved bytes are mapped as long as the snapshot lives.
+        // SAFETY: whole pages of a part that is mapped readable and writable, which the layout has just been checked
+        // for or the caller answers for; the saved bytes are mapped as long as the snapshot lives.
         Some(saved) => unsafe {
             std::ptr::copy_nonoverlapping(pointer(saved).cast_const(), pointer(known.start), known.len);
         },
@@ -174,8 +176,8 @@ fn is_as_saved(page: &Range<usize>, saved: Option<usize>) -> bool {
     }
 }
 
-/// Page faults that the threads of this process have had, and the children that it has waited for: those of `vfork` write to this process's memory. Both numbers
-/// only grow, so the sum stays if neither moves.
+/// Page faults of this process, and of the children that it has waited for, since those of `vfork` write to its memory.
+/// Neither number shrinks, so an equal sum means that neither has grown.
 pub(super) fn faults() -> u64 {
     let of = |whose| {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();

@@ -1,16 +1,16 @@
 //! File descriptors: which there were, where their offsets stood, and duplicates to put them back from.
 //!
-//! Duplicates share the open file, and so its offset, with what they were made of. They are kept of regular files, directories and devices only: one more end of
-//! a pipe or socket would keep the other end waiting for a close that never comes.
+//! Duplicates share the open file, and so its offset, with what they were made of. They are kept of regular files,
+//! directories and devices only: one more end of a pipe or socket would keep the other end waiting for a close that
+//! never comes.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::FromRawFd;
 
 use palimpsest_sys::MapError;
-use palimpsest_sys::extent::FileId;
-use palimpsest_sys::mapped_vec::MappedVec;
-use palimpsest_sys::proc::maps::Device;
+use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::memory::vec::MappedVec;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::{DupFlags, Errno, FdFlags};
@@ -64,13 +64,13 @@ impl Table {
         let Self { entries, .. } = self;
         let mut full = Ok(());
         each(0, &mut |number| {
-            let Some((fd, stat)) = look(number).filter(|(_, stat)| !own.contains(&id(stat))) else { return };
+            let Some((fd, stat)) = look(number).filter(|(_, stat)| !own.contains(&FileId::of(stat))) else { return };
             let close_on_exec = match rustix::io::fcntl_getfd(fd) {
                 Ok(flags) if flags.contains(FdFlags::CLOEXEC) => DupFlags::CLOEXEC,
                 _ => DupFlags::empty(),
             };
             let offset = rustix::fs::tell(fd).ok();
-            let entry = Entry { number, id: id(&stat), close_on_exec, offset, spare: None };
+            let entry = Entry { number, id: FileId::of(&stat), close_on_exec, offset, spare: None };
             full = full.and(entries.push(entry));
         })
         .map_err(failed("getdents64"))?;
@@ -104,9 +104,10 @@ impl Table {
                 self.put_back(&entries[next], &mut counts, &mut failed);
                 next += 1;
             } else if !entries.iter().any(|entry| entry.spare == Some(number))
-                && look(number).is_some_and(|(_, stat)| !own.contains(&id(&stat)))
+                && look(number).is_some_and(|(_, stat)| !own.contains(&FileId::of(&stat)))
             {
-                // SAFETY: opened after the snapshot was taken by code whose every effect is undone, so nobody owns it any more.
+                // SAFETY: opened after the snapshot was taken by code whose every effect is undone, so nobody owns it
+                // any more.
                 unsafe { rustix::io::close(number) };
                 counts.closed += 1;
             }
@@ -118,12 +119,26 @@ impl Table {
         failed.map(|()| counts)
     }
 
+    /// Closes the duplicates: from now on closed descriptors are lost.
+    pub(super) fn close(&mut self) {
+        for entry in self.entries.iter_mut() {
+            let number = entry.spare.take();
+            if let Some(number) =
+                number.filter(|number| look(*number).is_some_and(|(_, stat)| FileId::of(&stat) == entry.id))
+            {
+                // SAFETY: a duplicate that `read` made, still of the same file, and used no more.
+                unsafe { rustix::io::close(number) };
+            }
+        }
+    }
+
     fn put_back(&self, entry: &Entry, counts: &mut Counts, failed: &mut Result<(), RestoreError>) {
-        let there = look(entry.number).filter(|(_, stat)| id(stat) == entry.id);
+        let there = look(entry.number).filter(|(_, stat)| FileId::of(stat) == entry.id);
         let fd = match (there, entry.spare.and_then(look)) {
             (Some((fd, _)), _) => fd,
-            (None, Some((spare, stat))) if id(&stat) == entry.id => {
-                // SAFETY: the number was this file's when the snapshot was taken, and is to be again, whatever it is now; it is forgotten, not closed, below.
+            (None, Some((spare, stat))) if FileId::of(&stat) == entry.id => {
+                // SAFETY: the number was this file's when the snapshot was taken, and is to be again, whatever it is
+                // now; it is forgotten, not closed, below.
                 let mut target = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(entry.number) });
                 if let Err(errno) = rustix::io::dup3(spare, &mut target, entry.close_on_exec) {
                     let address = usize::try_from(entry.number).unwrap_or(0);
@@ -147,33 +162,20 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        for entry in self.entries.iter() {
-            if let Some(number) =
-                entry.spare.filter(|number| look(*number).is_some_and(|(_, stat)| id(&stat) == entry.id))
-            {
-                // SAFETY: a duplicate that `read` made, still of the same file, and used no more.
-                unsafe { rustix::io::close(number) };
-            }
-        }
+        self.close();
     }
 }
 
 /// A descriptor of this number, and what it is, if there is one.
 fn look(number: RawFd) -> Option<(BorrowedFd<'static>, Stat)> {
-    // SAFETY: not -1. Whether there is such a descriptor is found out by the call below; one that is there stays while signals are blocked and other
-    // threads sleep.
+    // SAFETY: not -1. Whether there is such a descriptor is found out by the call below; one that is there stays while
+    // signals are blocked and other threads sleep.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::fs::fstat(fd).ok().map(|stat| (fd, stat))
 }
 
-/// Which file this is.
-pub(super) fn id(stat: &Stat) -> FileId {
-    let device = Device { major: rustix::fs::major(stat.st_dev), minor: rustix::fs::minor(stat.st_dev) };
-    FileId { device, inode: stat.st_ino }
-}
-
-/// A duplicate where programs do not meet it, from `above` on if there is such a number. Not higher than it must be: each fork copies the table of descriptors up to the
-/// highest (`dup_fd` in `fs/file.c`).
+/// A duplicate where programs do not meet it, from `above` on if there is such a number. Not higher than it must be:
+/// each fork copies the table of descriptors up to the highest (`dup_fd` in `fs/file.c`).
 pub(super) fn spare(fd: BorrowedFd<'_>, above: RawFd) -> Result<OwnedFd, Errno> {
     const ENOUGH: u64 = 1 << 12;
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(ENOUGH).min(ENOUGH);
@@ -181,7 +183,8 @@ pub(super) fn spare(fd: BorrowedFd<'_>, above: RawFd) -> Result<OwnedFd, Errno> 
     rustix::io::fcntl_dupfd_cloexec(fd, least.max(above)).or_else(|_| rustix::io::fcntl_dupfd_cloexec(fd, least))
 }
 
-/// Calls `found` with the number of each descriptor, ascending, but for the one that lists them, which is at `above` or higher.
+/// Calls `found` with the number of each descriptor, ascending, but for the one that lists them, which is at `above` or
+/// higher.
 fn each(above: RawFd, found: &mut dyn FnMut(RawFd)) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     // Not at a number that was closed and is to be put back while this is being read.

@@ -1,6 +1,7 @@
 //! Calls that can be abandoned from anywhere inside, as by `setjmp` and `longjmp`.
 //!
-//! A call returns once, whatever happens: by its function's return or by [`abandon`]. So the compiler need not know of functions that return twice.
+//! A call returns once, whatever happens: by its function's return or by [`abandon`]. So the compiler need not know of
+//! functions that return twice.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -10,8 +11,8 @@ use std::thread;
 use super::arch;
 use super::signals;
 
-// Plain words of each thread, without anything to initialise or drop, so that signal handlers may use them. A restore puts them back like all memory of the
-// thread: `Kept` carries them over it.
+// Plain words of each thread, without anything to initialise or drop, so that signal handlers may use them. A restore
+// puts them back like all memory of the thread: `Kept` carries them over it.
 thread_local! {
     /// The stack pointer of the thread's innermost call; 0 for none.
     static INNERMOST: Cell<usize> = const { Cell::new(0) };
@@ -40,7 +41,8 @@ impl Kept {
 /// What becomes of the set of blocked signals when a call is abandoned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum SignalMask {
-    /// It is what it was before the call. Needed when a signal handler abandons it, since the signal is blocked in there.
+    /// It is what it was before the call. Needed when a signal handler abandons it, since the signal is blocked in
+    /// there.
     #[default]
     Restore,
     /// It stays, which saves two system calls.
@@ -56,8 +58,8 @@ pub enum Ended<R> {
     Abandoned(usize),
 }
 
-/// Calls `target`, which may be left by [`abandon`]. Calls may be nested; the innermost is the one that is left. Panics go on through it.
-/// Calls of different threads have nothing to do with each other.
+/// Calls `target`, which may be left by [`abandon`]. Calls may be nested; the innermost is the one that is left. Panics
+/// go on through it. Calls of different threads have nothing to do with each other.
 pub fn enter<R>(mask: SignalMask, target: impl FnOnce() -> R) -> Ended<R> {
     match enter_catching(mask, target) {
         Ended::Returned(Ok(value)) => Ended::Returned(value),
@@ -99,18 +101,19 @@ unsafe extern "C" fn play<F: FnOnce() -> R, R>(job: *mut c_void) {
     // SAFETY: (1).
     let job = unsafe { &mut *job.cast::<Job<F, R>>() };
     let target = job.target.take();
-    // The caller finds what it restores in its own frame; unwinding through the frame below would find no description of it.
+    // The caller finds what it restores in its own frame; unwinding through the frame below would find no description
+    // of it.
     job.result = target.map(|target| catch_unwind(AssertUnwindSafe(target)));
 }
 
-/// Leaves the innermost [`enter`], or [`take_and_enter`](super::take_and_enter), from anywhere inside: also from a signal handler, on whatever stack it runs.
-/// Frames in between are forgotten: nothing is dropped and nothing unlocked.
+/// Leaves the innermost [`enter`], or [`take_and_enter`](super::take_and_enter), from anywhere inside: also from a
+/// signal handler, on whatever stack it runs. Frames in between are forgotten: nothing is dropped and nothing unlocked.
 ///
 /// # Safety
 ///
 /// 1. The calling thread is inside a call that it has entered. (What other threads have entered does not count.)
-/// 2. What the frames in between would have done on their way out is needed by nobody, or is undone by a restore that follows: no lock of memory that is not put
-///    back is held, and no other thread waits for them.
+/// 2. What the frames in between would have done on their way out is needed by nobody, or is undone by a restore that
+///    follows: no lock of memory that is not put back is held, and no other thread waits for them.
 ///
 /// # Aborts
 ///
@@ -125,7 +128,8 @@ pub unsafe fn abandon(value: usize) -> ! {
         std::process::abort();
     }
     VALUE.set(value);
-    // SAFETY: 1. the anchor is of a call that has not returned, since returning replaces it, and of this thread, whose own word it is; 2. (2).
+    // SAFETY: 1. the anchor is of a call that has not returned, since returning replaces it, and of this thread, whose
+    // own word it is; 2. (2).
     unsafe { arch::leave(anchor) }
 }
 
@@ -176,7 +180,8 @@ mod tests {
                 first_is_in.wait();
                 second_is_in.wait();
                 if INNERMOST.get() == anchor {
-                    // SAFETY: 1. inside the call of this thread, whatever the other has entered since; 2. the frames own nothing.
+                    // SAFETY: 1. inside the call of this thread, whatever the other has entered since; 2. the frames
+                    // own nothing.
                     unsafe { abandon(1) }
                 }
                 "the other thread's call is in the way"
@@ -198,7 +203,7 @@ mod tests {
     #[test]
     fn the_mask_comes_back_when_wanted() {
         let blocks_all = || {
-            std::mem::forget(signals::Blocked::all());
+            std::mem::forget(palimpsest_sys::threads::own::Blocked::all());
             dig(1)
         };
         let is_blocked = || {

@@ -3,13 +3,14 @@
 use std::fmt;
 
 use palimpsest_sys::MapError;
-use palimpsest_sys::extent::ExtentError;
-use palimpsest_sys::mapped_vec::Full;
-use palimpsest_sys::pagemap::PagemapError;
-use palimpsest_sys::vmas::VmasError;
+use palimpsest_sys::memory::extent::ExtentError;
+use palimpsest_sys::memory::vec::Full;
+use palimpsest_sys::pages::pagemap::PagemapError;
+use palimpsest_sys::pages::vmas::VmasError;
 use rustix::io::Errno;
 
-/// Why no snapshot was taken. The process goes on as it was; memory that was already moved into the snapshot's file keeps its bytes.
+/// Why no snapshot was taken. The process goes on as it was; memory that was already moved into the snapshot's file
+/// keeps its bytes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TakeError {
@@ -69,7 +70,8 @@ pub enum TakeError {
     },
 }
 
-/// Why a snapshot was not put back. What was written since may be there in parts, so the process is in no state to go on from.
+/// Why a snapshot was not put back. What was written since may be there in parts, so the process is in no state to go
+/// on from.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {

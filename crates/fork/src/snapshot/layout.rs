@@ -1,17 +1,18 @@
-//! Putting mappings back: the list of now is laid beside the list of then, and what differs is undone.
+//! Putting mappings back: compares the list of now with the list of then, and undoes the differences.
 
 use std::ops::Range;
 
-use palimpsest_sys::extent::{Commit, map_zeros_over};
-use palimpsest_sys::proc::maps::Permissions;
-use palimpsest_sys::vmas::{Detail, Vma};
-use rustix::io::Errno;
-use rustix::mm::MprotectFlags;
+use palimpsest_sys::memory::call;
+use palimpsest_sys::memory::extent::{Commit, Extent, ExtentError, map_zeros_over};
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::vmas::{Detail, Vma};
 
 use super::error::RestoreError;
 use super::options::Layout;
-use super::state::{Contents, Reach, Span, State, pointer};
-use super::take::program_break;
+use super::state::{Contents, Part, Reach, State, pointer};
+
+const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
 
 /// What was done about mappings, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -23,7 +24,7 @@ pub(super) struct Counts {
 
 /// What is to be done about a stretch of addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Change {
+pub(super) enum Change {
     Unmap,
     Remake,
     Protect(Permissions),
@@ -49,19 +50,27 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
     compare(&whole.reference, current, &whole.excluded, &mut |range, change| {
         match change {
             Change::Unmap => {
-                // SAFETY: mapped since the snapshot was taken, which the caller wants undone; it is none of ours, those are excluded.
-                unsafe { rustix::mm::munmap(pointer(range.start).cast(), range.len()) }
-                    .map_err(|errno| RestoreError::Call { call: "munmap", address: range.start, errno })?;
+                // SAFETY: mapped since the snapshot was taken, which the caller wants undone; it is none of ours, those
+                // are excluded.
+                unsafe { call::unmap(range.clone().into()) }.map_err(|errno| RestoreError::Call {
+                    call: "munmap",
+                    address: range.start,
+                    errno,
+                })?;
                 counts.unmapped += range.len();
             }
             Change::Protect(permissions) => {
-                let rights = rights(permissions);
                 // SAFETY: gives a mapping of the snapshot the rights that it had.
-                unsafe { rustix::mm::mprotect(pointer(range.start).cast(), range.len(), rights) }
-                    .map_err(|errno| RestoreError::Call { call: "mprotect", address: range.start, errno })?;
+                unsafe { call::protect(range.clone().into(), permissions) }.map_err(|errno| RestoreError::Call {
+                    call: "mprotect",
+                    address: range.start,
+                    errno,
+                })?;
                 counts.protected += range.len();
             }
             Change::Remake => {
+                // Not by `remap`: these bytes are lost already, and the error says that the process is in no state to
+                // go on.
                 let mut at = range.start;
                 let first = parts.partition_point(|part| part.end <= range.start);
                 for part in parts[first..].iter().take_while(|part| part.start < range.end) {
@@ -72,13 +81,12 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
                     at = piece.end;
                     match part.contents {
                         Contents::Zeros => {
-                            // SAFETY: these addresses were zeros when the snapshot was taken, and are to be again.
+                            // SAFETY: 1. these addresses were zeros when the snapshot was taken, and are to be again.
                             unsafe { map_zeros_over(piece, part.permissions, Commit::Counted) }?;
                         }
-                        Contents::Saved { offset, .. } => {
-                            let offset = offset + (piece.start - part.start) as u64;
-                            // SAFETY: these addresses showed this part of the file when the snapshot was taken, and are to again.
-                            unsafe { extent.map_over(piece, offset, part.permissions) }?;
+                        Contents::Saved { .. } => {
+                            // SAFETY: 1. the caller wants these addresses to be as they were.
+                            unsafe { remake(part, piece.into(), extent) }?;
                         }
                     }
                 }
@@ -93,8 +101,30 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
     Ok(counts)
 }
 
-/// Calls `change` for each stretch of addresses in which the lists differ, ascending, but for what is excluded.
-fn compare(
+/// Maps what a part of the snapshot had at `piece`, or copies it there where the descriptor is closed, as in a child.
+///
+/// # Safety
+///
+/// 1. `piece` is whole pages of `part`, which has contents, and the caller may replace what is mapped there.
+unsafe fn remake(part: &Part, piece: Span, extent: &Extent) -> Result<(), ExtentError> {
+    let Contents::Saved { offset, view } = part.contents else { return Ok(()) };
+    let ahead = piece.start - part.start;
+    // SAFETY: 1. these addresses showed this part of the file when the snapshot was taken, and are to again.
+    let mapped = unsafe { extent.map_over(piece.range(), offset + ahead as u64, part.permissions) };
+    if !matches!(mapped, Err(ExtentError::Closed { .. })) {
+        return mapped;
+    }
+    // SAFETY: 1. is passed on.
+    unsafe { map_zeros_over(piece.range(), READ_WRITE, Commit::Counted) }?;
+    // SAFETY: mapped writable just now, and the saved bytes are mapped as long as the snapshot lives.
+    unsafe { std::ptr::copy_nonoverlapping(pointer(view + ahead).cast_const(), pointer(piece.start), piece.len()) };
+    let failed = |errno| ExtentError::Map { address: piece.start, len: piece.len(), errno };
+    // SAFETY: gives a mapping of the snapshot the rights that it had.
+    unsafe { call::protect(piece, part.permissions) }.map_err(failed)
+}
+
+/// Calls `change` for each stretch of addresses in which the lists differ, ascending, outside of what is excluded.
+pub(super) fn compare(
     reference: &[Vma],
     current: &[Vma],
     excluded: &[Span],
@@ -146,38 +176,24 @@ fn is_same(was: &Vma, is: &Vma, address: usize) -> bool {
 }
 
 fn set_program_break(wanted: usize) -> Result<(), RestoreError> {
-    if program_break() == wanted {
+    if call::program_break() == wanted {
         return Ok(());
     }
-    // SAFETY: the break that the process had when the snapshot was taken; memory above it is wanted no more, and the C library's
-    // own variable of it is put back with the rest of its data.
-    let answer = unsafe { libc::syscall(libc::SYS_brk, wanted) } as usize;
-    if answer == wanted {
-        Ok(())
-    } else {
-        Err(RestoreError::Call { call: "brk", address: wanted, errno: Errno::NOMEM })
-    }
-}
-
-fn rights(permissions: Permissions) -> MprotectFlags {
-    [
-        (Permissions::READ, MprotectFlags::READ),
-        (Permissions::WRITE, MprotectFlags::WRITE),
-        (Permissions::EXECUTE, MprotectFlags::EXEC),
-    ]
-    .into_iter()
-    .filter(|(permission, _)| permissions.contains(*permission))
-    .fold(MprotectFlags::empty(), |all, (_, right)| all | right)
+    // SAFETY: 1. the break that the process had when the snapshot was taken; memory above it is wanted no more, and the
+    // C library's own variable of it is put back with the rest of its data.
+    unsafe { call::set_program_break(wanted) }.map_err(|errno| RestoreError::Call {
+        call: "brk",
+        address: wanted,
+        errno,
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use palimpsest_sys::proc::maps::Device;
-    use palimpsest_sys::vmas::{Label, VmaFlags};
+    use palimpsest_sys::pages::maps::Device;
+    use palimpsest_sys::pages::vmas::{Label, VmaFlags};
 
     use super::*;
-
-    const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
 
     fn vma(range: Range<usize>, permissions: Permissions, inode: u64, offset: u64) -> Vma {
         Vma {

@@ -1,8 +1,9 @@
-//! Snapshots of a process, put back in the process itself: for fuzzing loops and for servers that start each request from the same state.
+//! Snapshots of a process, put back in the process itself: for fuzzing loops and for servers that start each request
+//! from the same state.
 //!
-//! A snapshot copies memory to a sealed file without a name and maps the file privately in the memory's place. From then on the pages that were written are
-//! those that the kernel has given the process copies of, and the page tables tell which they are. They are put back by copying, or by dropping
-//! them, whereupon the file shows again.
+//! A snapshot copies memory to a sealed memory file and maps that file privately in its place. From then on, writing to
+//! a page makes the kernel give the process a private copy of it, and the page tables tell which pages those are.
+//! Restoring copies the saved bytes over them, or drops them, so that the file shows again.
 //!
 //! | type or function | what it does |
 //! |---|---|
@@ -11,13 +12,16 @@
 //! | [`enter`], [`abandon`] | calls that can be left from anywhere inside |
 //! | [`Options`] | what is in the snapshot, and which checks the caller answers for |
 //!
-//! The handle and all tables are outside of what is put back. Restoring neither allocates nor frees.
+//! The handle and all tables lie outside of what is put back. Restoring neither allocates nor frees.
 
 mod arch;
 mod contents;
 mod descriptors;
 mod entry;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
+mod heirs;
 mod layout;
 mod listing;
 mod options;
@@ -38,9 +42,10 @@ pub use state::NotTaken;
 
 pub(crate) use thread::rseq_area;
 
-use crate::engine::span::Span;
-use signals::Blocked;
-use state::{Known, Own, Part, Reach, State};
+use palimpsest_sys::memory::own::Own;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::threads::own::Blocked;
+use state::{Known, Part, Reach, State};
 use take::Stack;
 
 /// What no snapshot puts back, one thing a line.
@@ -55,8 +60,7 @@ private mappings of files that cannot be written, such as program text, when the
 the stack, unless taken by `take_and_enter`; below the entry point it is never wiped
 advice and names given to mappings since";
 
-/// There is one address space, so there is one snapshot of it. Set while the snapshot is taken by one thread, and read by the next that tries: nothing else is
-/// published by it.
+/// Whether there is a snapshot of the whole process, of which there can be one. Relaxed: publishes nothing else.
 static WHOLE: AtomicBool = AtomicBool::new(false);
 
 /// Holds [`WHOLE`].
@@ -109,7 +113,8 @@ pub struct Restored {
     pub closed: usize,
     /// Descriptors closed or replaced since and open again.
     pub reopened: usize,
-    /// Descriptors closed or replaced since that cannot be put back: pipes, sockets, and other things without duplicates.
+    /// Descriptors closed or replaced since that cannot be put back: pipes, sockets, and other things without
+    /// duplicates.
     pub lost: usize,
 }
 
@@ -118,10 +123,11 @@ impl Snapshot {
     ///
     /// # Safety
     ///
-    /// 1. Nobody but the calling thread uses the memory meanwhile: no other thread, no other process (by ptrace or `process_vm_writev`), no device and no
-    ///    asynchronous I/O (io_uring with registered buffers, `O_DIRECT`).
-    /// 2. From now on nobody uses `MADV_DONTNEED`, `MADV_FREE` or `mremap` on that memory in the hope of zeros: what was dropped shows the
-    ///    bytes of the snapshot. Allocators that do (jemalloc, mimalloc with purging, trimming of glibc's thread arenas) need the preload object or are not to run.
+    /// 1. Nobody but the calling thread uses the memory meanwhile: no other thread, no other process (by ptrace or
+    ///    `process_vm_writev`), no device and no asynchronous I/O (io_uring with registered buffers, `O_DIRECT`).
+    /// 2. From now on nobody expects zeros after `MADV_DONTNEED`, `MADV_FREE` or `mremap` on that memory: dropped pages
+    ///    show the bytes of the snapshot. Allocators that do (jemalloc, mimalloc with purging, glibc's thread arenas
+    ///    when they shrink) need the preload object or must not run.
     /// 3. The program closes no descriptor that it did not open.
     ///
     /// # Errors
@@ -139,19 +145,25 @@ impl Snapshot {
     /// # Safety
     ///
     /// 1. As for [`take`](Self::take).
-    /// 2. No reference to the memory is live, but to bytes that are the same now as then; values in live frames that refer to memory (boxes, vectors, guards) are
-    ///    those that were there when the snapshot was taken, or are never used or dropped.
+    /// 2. No reference to the memory is live, but to bytes that are the same now as then; values in live frames that
+    ///    refer to memory (boxes, vectors, guards) are those that were there when the snapshot was taken, or are never
+    ///    used or dropped.
     /// 3. The claims of [`Sweep`], [`Layout`] and [`OtherThreads`] that were chosen are true.
     ///
     /// # Errors
     ///
-    /// See [`RestoreError`]. Everything may then be put back in part, but for [`RestoreError::ForeignStack`], where nothing was done.
+    /// See [`RestoreError`]. Memory may then be put back in part. After [`RestoreError::ForeignStack`] nothing was
+    /// done.
     pub unsafe fn restore(&mut self) -> Result<Restored, RestoreError> {
         // SAFETY: (1) to (3).
         unsafe { restore(&mut self.state) }
     }
 
-    /// Calls `target` and puts everything back, however it ended: by return, panic (which goes on afterwards) or [`abandon`].
+    /// Calls `target` and puts everything back, however it ended: by return, panic (which goes on afterwards) or
+    /// [`abandon`].
+    ///
+    /// What `target` needs for its next round must not be put back, or all rounds are the same: keep inputs, and where
+    /// they go on, in the caller's frame.
     ///
     /// # Safety
     ///
@@ -171,9 +183,9 @@ impl Snapshot {
         Ok((ended, restored))
     }
 
-    /// Tells that the pages of `range` are written in every round: they are put back also by restores without a sweep ([`Sweep::Never`], [`Sweep::Every`]). Only the part of
-    /// the range that is in the snapshot, and could be read and written when it was taken, counts: what the program writes to the rest, after it has changed the rights,
-    /// only a sweep puts back.
+    /// Declares that the pages of `range` are written in every round, so that restores without a sweep
+    /// ([`Sweep::Never`], [`Sweep::Every`]) put them back too. Passes over what is not in the snapshot, or could not be
+    /// read and written when it was taken: only a sweep puts that back.
     ///
     /// # Errors
     ///
@@ -271,7 +283,7 @@ pub enum EnterError {
     },
 }
 
-/// What is different in a round: nothing else is.
+/// All that differs between rounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Round {
     /// Its number, from 0.
@@ -290,8 +302,9 @@ struct Rounds<'a, F, R> {
     outcome: Option<Result<std::thread::Result<R>, EnterError>>,
 }
 
-/// Takes a snapshot with the stack and the registers, and calls `body`. Whenever that ends a round by [`abandon`], from anywhere inside, everything is put back, the
-/// stack from here to its base too, and `body` is called anew. When `body` returns, so does this, and nothing is put back.
+/// Takes a snapshot with the stack and the registers, and calls `body`. Whenever that ends a round by [`abandon`], from
+/// anywhere inside, everything is put back, the stack from here to its base too, and `body` is called anew. When `body`
+/// returns, so does this, and nothing is put back.
 ///
 /// # Safety
 ///
@@ -325,7 +338,7 @@ fn start_of<F: FnMut(Round) -> R, R>(_job: &Rounds<'_, F, R>) -> unsafe extern "
     rounds::<F, R>
 }
 
-/// The loop. Its frame is just below the part of the stack that is put back, and so the loop's own state is not.
+/// The loop. Its frame lies just below the part of the stack that is put back, so the loop's own state stays.
 ///
 /// # Safety
 ///
@@ -359,7 +372,8 @@ unsafe fn play<F: FnMut(Round) -> R, R>(
     loop {
         let this = round;
         let ended = entry::enter_catching(mask, || {
-            // SAFETY: the caller's contract; the body is borrowed here alone, and an abandoned borrow is never used again.
+            // SAFETY: the caller's contract; the body is borrowed here alone, and an abandoned borrow is never used
+            // again.
             let body = unsafe { &mut (*job).body };
             body(this)
         });

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::engine::span::Span;
+use palimpsest_sys::memory::span::Span;
 
 /// What a snapshot holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,16 +16,18 @@ pub enum Scope {
 /// When page tables are searched for pages that were written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Sweep {
-    /// When the process has had a page fault since the last time, and in every 64th restore. A page can become private only by
-    /// a fault, which the kernel counts; so without one, the pages of the last sweep are all there are. Faults of children count from when they were waited
-    /// for, so what a child of `vfork` wrote is found then. Not counted, so not for programs with: children that share the memory (`CLONE_VM`) and were not waited for by the
-    /// time of the restore, or are waited for by nobody, where SIGCHLD is ignored; writes from another process (ptrace, `process_vm_writev`); `UFFDIO_COPY`.
+    /// When the process has had a page fault since the last time, and in every 64th restore. A page can become private
+    /// only by a fault, which the kernel counts; so without one, the pages of the last sweep are all there are. Faults
+    /// of children count from when they were waited for, so what a child of `vfork` wrote is found then. Not counted,
+    /// so not for programs with: children that share the memory (`CLONE_VM`) and were not waited for by the time of the
+    /// restore, or are waited for by nobody, where SIGCHLD is ignored; writes from another process (ptrace,
+    /// `process_vm_writev`); `UFFDIO_COPY`.
     #[default]
     OnFaults,
     /// In each restore.
     Always,
-    /// In the first restore and in every n-th after it. In between only [known](super::Snapshot::declare) pages are put back: the caller's claim is that others
-    /// do not matter.
+    /// In the first restore and in every n-th after it. In between only [known](super::Snapshot::declare) pages are put
+    /// back: the caller's claim is that others do not matter.
     Every(u32),
     /// Never: only declared pages are put back, without a system call. The caller's claim is that there are no others.
     Never,
@@ -47,7 +49,8 @@ pub enum OtherThreads {
     /// No snapshot is taken while there are any.
     #[default]
     Refuse,
-    /// The caller's claim is that they sleep whenever a snapshot is taken or put back, and have no use for memory that is.
+    /// The caller's claim is that they sleep whenever a snapshot is taken or put back, and have no use for memory that
+    /// is.
     Asleep,
 }
 
@@ -57,7 +60,8 @@ pub enum Descriptors {
     /// They are left alone.
     #[default]
     Leave,
-    /// Those opened since are closed, those closed or replaced since are put back from duplicates, and offsets are put back.
+    /// Those opened since are closed, those closed or replaced since are put back from duplicates, and offsets are put
+    /// back.
     Restore,
 }
 
@@ -73,11 +77,13 @@ pub struct Options {
     pub(super) except: Vec<Range<usize>>,
 }
 
-/// Bytes that stay private between restores unless [`Options::resident`] says otherwise: what can be copied in a few milliseconds.
+/// Bytes that stay private between restores unless [`Options::resident`] says otherwise: what can be copied in a few
+/// milliseconds.
 const RESIDENT: usize = 64 << 20;
 
 impl Options {
-    /// A snapshot of `scope`, with [`Sweep::OnFaults`], [`Layout::Check`], no other threads, and descriptors left alone.
+    /// A snapshot of `scope`, with [`Sweep::OnFaults`], [`Layout::Check`], no other threads, and descriptors left
+    /// alone.
     pub const fn new(scope: Scope) -> Self {
         Self {
             scope,
@@ -104,8 +110,8 @@ impl Options {
         self
     }
 
-    /// At most so many bytes of written pages are put back by copying and stay resident; pages beyond are dropped, and the next
-    /// write to them faults. 64 MiB by default.
+    /// At most so many bytes of written pages are put back by copying and stay resident; pages beyond are dropped, and
+    /// the next write to them faults. 64 MiB by default.
     #[must_use]
     pub fn resident(mut self, bytes: usize) -> Self {
         self.resident = bytes;

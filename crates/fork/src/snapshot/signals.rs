@@ -1,32 +1,9 @@
-//! Keeping signal handlers out while memory is copied.
+//! The set of blocked signals, which a call that is abandoned may have changed.
 
 use std::mem::MaybeUninit;
 
-/// All signals of the calling thread are blocked while this lives.
-#[derive(Debug)]
-pub(super) struct Blocked(Mask);
-
 /// A set of blocked signals.
 pub(super) type Mask = libc::sigset_t;
-
-impl Blocked {
-    /// Blocks all signals that can be.
-    pub(super) fn all() -> Self {
-        let mut all = MaybeUninit::<Mask>::uninit();
-        // SAFETY: fills the set.
-        unsafe { libc::sigfillset(all.as_mut_ptr()) };
-        let mut before = current();
-        // SAFETY: both sets are initialised locals.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), &raw mut before) };
-        Self(before)
-    }
-}
-
-impl Drop for Blocked {
-    fn drop(&mut self) {
-        set(&self.0);
-    }
-}
 
 /// The signals that are blocked now.
 pub(super) fn current() -> Mask {

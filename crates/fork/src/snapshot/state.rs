@@ -1,46 +1,22 @@
-//! What a snapshot knows, all of it in mappings of its own: the heap and the statics are what is put back.
+//! What a snapshot knows. All of it lies in mappings of its own, since heap and statics are put back.
 
-use std::ops::{Deref, DerefMut, Range};
-use std::ptr::NonNull;
+use std::sync::atomic::AtomicPtr;
 
-use palimpsest_sys::extent::Extent;
-use palimpsest_sys::mapped_vec::MappedVec;
-use palimpsest_sys::pagemap::Pagemap;
-use palimpsest_sys::proc::maps::Permissions;
-use palimpsest_sys::vmas::Vmas;
-use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use palimpsest_sys::memory::extent::Extent;
+use palimpsest_sys::memory::own::Reserved;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::vec::MappedVec;
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::pagemap::Pagemap;
+use palimpsest_sys::pages::vmas::Vmas;
 
 use super::descriptors::Table;
-use super::error::{Left, TakeError};
+use super::error::Left;
 use super::listing::Listing;
 use super::options::{Layout, Sweep};
 
-/// Room for so many mappings; the kernel's own limit is 65530 by default, and splitting adds few.
+/// Mappings that there is room for. The kernel's limit is 65530 by default, and splitting adds few.
 pub(super) const MAPPINGS: usize = 1 << 17;
-
-/// Addresses, as a plain value.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Span {
-    pub(super) start: usize,
-    pub(super) end: usize,
-}
-
-impl Span {
-    pub(super) const fn range(self) -> Range<usize> {
-        self.start..self.end
-    }
-
-    pub(super) const fn contains(self, address: usize) -> bool {
-        self.start <= address && address < self.end
-    }
-}
-
-impl From<Range<usize>> for Span {
-    fn from(range: Range<usize>) -> Self {
-        Self { start: range.start, end: range.end }
-    }
-}
 
 /// What a part of the memory looked like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,7 +98,7 @@ pub(super) struct Whole {
     /// The mappings as they are; the second is for kernels that do not know the question of the first.
     pub(super) listing: Option<Listing>,
     pub(super) current: Vmas,
-    /// What is nobody's business but ours, ascending: mappings here are neither removed nor made.
+    /// Our own memory and what was excepted, ascending: restores neither remove nor make mappings here.
     pub(super) excluded: MappedVec<Span>,
     /// The program break.
     pub(super) program_break: usize,
@@ -144,7 +120,7 @@ pub(super) struct State {
     pub(super) extent: Extent,
     /// Ascending and disjoint.
     pub(super) parts: MappedVec<Part>,
-    /// What a sweep asks for: parts with what little lies between them.
+    /// What a sweep asks about: parts, with the small gaps between them.
     pub(super) groups: MappedVec<Span>,
     pub(super) copies: MappedVec<Copied>,
     pub(super) known: MappedVec<Known>,
@@ -157,101 +133,8 @@ pub(super) struct State {
     /// Page faults of the process when the last restore ended.
     pub(super) faults: u64,
     pub(super) restores: u32,
-}
-
-/// Address space that goes with its owner.
-#[derive(Debug)]
-pub(super) struct Reserved(Span);
-
-impl Reserved {
-    /// No address space.
-    pub(super) const fn none() -> Self {
-        Self(Span { start: 0, end: 0 })
-    }
-
-    /// Reserves `len` bytes, or none for 0.
-    pub(super) fn new(len: usize, rights: ProtFlags) -> Result<Self, TakeError> {
-        if len == 0 {
-            return Ok(Self::none());
-        }
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address that the kernel picks.
-        let start = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, rights, flags) }
-            .map_err(|errno| TakeError::Call { call: "mmap", errno })?
-            .expose_provenance();
-        Ok(Self(Span { start, end: start + len }))
-    }
-
-    pub(super) const fn span(&self) -> Span {
-        self.0
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        if self.0.start != self.0.end {
-            // SAFETY: the mapping is this value's own. ENOMEM at vm.max_map_count leaks it.
-            let _ = unsafe { rustix::mm::munmap(pointer(self.0.start).cast(), self.0.range().len()) };
-        }
-    }
-}
-
-/// A value in a mapping of its own.
-pub(super) struct Own<T> {
-    /// # Invariants
-    ///
-    /// Points to an initialised value in a mapping of `mapped::<T>()` bytes that is this owner's alone.
-    value: NonNull<T>,
-}
-
-impl<T> Own<T> {
-    /// Moves `value` out of the reach of restores.
-    pub(super) fn new(value: T) -> Result<Self, TakeError> {
-        let failed = |errno| TakeError::Call { call: "mmap", errno };
-        let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel picks.
-        let memory =
-            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped::<T>(), rights, MapFlags::PRIVATE) }
-                .map_err(failed)?;
-        let place = NonNull::new(memory.cast::<T>()).ok_or_else(|| failed(Errno::NOMEM))?;
-        // SAFETY: mapped writable just now, big enough, and aligned to a page.
-        unsafe { place.write(value) };
-        Ok(Self { value: place })
-    }
-
-    pub(super) fn span(&self) -> Span {
-        let start = self.value.addr().get();
-        Span { start, end: start + mapped::<T>() }
-    }
-}
-
-fn mapped<T>() -> usize {
-    size_of::<T>().next_multiple_of(rustix::param::page_size())
-}
-
-impl<T> Deref for Own<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: the invariant.
-        unsafe { self.value.as_ref() }
-    }
-}
-
-impl<T> DerefMut for Own<T> {
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the invariant; `self` is borrowed exclusively.
-        unsafe { self.value.as_mut() }
-    }
-}
-
-impl<T> Drop for Own<T> {
-    fn drop(&mut self) {
-        // SAFETY: the invariant; the value is not used afterwards.
-        unsafe { self.value.drop_in_place() };
-        // SAFETY: the mapping is this value's own. ENOMEM at vm.max_map_count leaks it.
-        let _ = unsafe { rustix::mm::munmap(self.value.as_ptr().cast(), mapped::<T>()) };
-    }
+    /// The next snapshot of this process; see [`heirs`](super::heirs).
+    pub(super) next: AtomicPtr<Self>,
 }
 
 /// The pointer that `address`, of a mapping of this process, stands for.

@@ -1,37 +1,46 @@
 //! Taking a snapshot: memory is copied to a file, piece by piece, and the file is mapped privately in its place.
 //!
-//! From the list of mappings to the last mapping nothing allocates and no signal handler runs: the heap is among the memory that is replaced.
+//! From listing the mappings to making the last one, nothing allocates and no signal handler runs: the heap is among
+//! the memory that is replaced.
 
 use std::ops::{ControlFlow, Range};
+use std::sync::atomic::AtomicPtr;
 
-use palimpsest_sys::extent::{Extent, Use};
-use palimpsest_sys::mapped_vec::{Full, MappedVec};
-use palimpsest_sys::pagemap::{Pagemap, ScanWay, Wanted};
-use palimpsest_sys::proc::maps::Permissions;
-use palimpsest_sys::vmas::{Detail, Label, Vma, VmaFlags, Vmas};
-use rustix::fd::AsFd;
-use rustix::mm::{Advice, MprotectFlags, ProtFlags};
+use palimpsest_sys::memory::call;
+use palimpsest_sys::memory::extent::{Extent, Use};
+use palimpsest_sys::memory::own::{Own, Reserved};
+use palimpsest_sys::memory::remap;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::memory::traits::Traits;
+use palimpsest_sys::memory::vec::{Full, MappedVec};
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay, Wanted};
+use palimpsest_sys::pages::vmas::{Detail, Label, Vma, VmaFlags, Vmas};
+use palimpsest_sys::threads::own::Blocked;
+use rustix::io::Errno;
 use rustix::process::Resource;
 
 use super::contents;
 use super::descriptors;
 use super::error::{Left, TakeError};
+use super::heirs;
 use super::listing::Listing;
 use super::options::{Descriptors, Options, OtherThreads, Scope};
-use super::signals::Blocked;
-use super::state::{Contents, Copied, MAPPINGS, NotTaken, Own, Part, Reach, Reserved, Span, State, Whole, pointer};
+use super::state::{Contents, Copied, MAPPINGS, NotTaken, Part, Reach, State, Whole, pointer};
 use super::thread::{Running, Thread};
+use crate::engine::frozen_map::Entry;
 use crate::engine::registry::{self, Shared};
 
-/// Memory is copied and replaced in pieces of this size, so that at no time more than one piece is there twice; also the grain of what counts as untouched.
+/// How much memory is copied and then replaced at a time, so that no more than that exists twice. Also the grain in
+/// which untouched memory is told apart.
 const PIECE: usize = 2 << 20;
 /// The length of an extent.
 const FILE: u64 = 1 << 46;
-/// What lies between the parts of different mappings in the file, so that a mapping that is grown shows zeros.
+/// Room between mappings in the file, so that a mapping that grows shows zeros.
 const GAP: u64 = 256 << 20;
 /// Bytes that are copied back each time are saved at multiples of this.
 const COPIES_ALIGN: usize = 64;
-/// A sweep goes on over as much as this that is not in the snapshot, since that costs less than another system call.
+/// A sweep also asks about gaps up to this size: that costs less than another system call.
 const SHORT: usize = 256 << 10;
 
 /// Where the stack is to be saved from, if at all.
@@ -62,6 +71,7 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
         Scope::Ranges(_) => None,
         Scope::Whole => Some(Vmas::with_capacity(MAPPINGS)?),
     };
+    let no_fork = heirs::keep_away()?;
     let listing = Listing::new()?;
     let listed = listing.as_ref().and_then(Listing::id).unwrap_or_default();
     let mut excluded = MappedVec::with_capacity(64 + options.except.len())?;
@@ -87,7 +97,11 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
         },
         faults: 0,
         restores: 0,
-    })?;
+        next: AtomicPtr::default(),
+    })
+    .map_err(unmapped)?;
+    heirs::enter(state.place());
+    drop(no_fork);
 
     let tables = registry::known()?;
 
@@ -120,7 +134,8 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
         }
     }
     tell_guards(tables, &state.parts);
-    // SAFETY: the caller's contract: nobody else writes to this memory, and it may be replaced by a mapping of the same bytes.
+    // SAFETY: the caller's contract: nobody else writes to this memory, and it may be replaced by a mapping of the same
+    // bytes.
     unsafe { replace(&mut state, &vmas) }?;
     group(&mut state)?;
     if let (Some(running), Some(mut reference)) = (running, reference) {
@@ -134,14 +149,13 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
             listing,
             current: vmas,
             excluded,
-            program_break: program_break(),
+            program_break: call::program_break(),
             stack: running.stack,
         });
     }
     let State { descriptors, extent, pagemap, .. } = &mut *state;
     if let Some(table) = descriptors {
-        let stat = rustix::fs::fstat(pagemap.as_fd()).map_err(|errno| TakeError::Call { call: "fstat", errno })?;
-        table.read([extent.id(), descriptors::id(&stat), listed])?;
+        table.read([extent.id(), pagemap.id().unwrap_or_default(), listed])?;
     }
     save_copies(&mut state);
     state.faults = contents::faults();
@@ -150,27 +164,24 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
 
 /// Has [`guard`](crate::guard) look at what is about to become mappings of a file.
 fn tell_guards(tables: &Shared, parts: &[Part]) {
-    let mut open = 0..0;
     for part in parts.iter().filter(|part| part.saved(part.start).is_some()) {
-        if part.start > open.end + SHORT {
-            tables.touched.add(open.into(), None);
-            open = part.start..part.end;
-        } else {
-            open.end = part.end;
+        let span = Span::new(part.start, part.end);
+        if !tables.map.add(span, Entry::of_snapshot(part.permissions)) {
+            // Better a guard that fails than one that shows old bytes.
+            tables.map.doubt();
         }
     }
-    tables.touched.add(open.into(), None);
 }
 
 fn refuse_threads(threads: OtherThreads) -> Result<(), TakeError> {
     if threads == OtherThreads::Asleep {
         return Ok(());
     }
-    let count = palimpsest_sys::world::count().map_err(|errno| TakeError::Call { call: "stat", errno })?;
+    let count = palimpsest_sys::threads::hold::count().map_err(|errno| TakeError::Call { call: "stat", errno })?;
     if count > 1 { Err(TakeError::Threads { count }) } else { Ok(()) }
 }
 
-/// Puts the ranges into the table of parts, with contents that are yet to be found out.
+/// Puts the ranges into the table of parts. What they contain is found out later.
 fn choose_ranges(state: &mut State, ranges: &[Range<usize>], vmas: &[Vma]) -> Result<(), TakeError> {
     let State { parts, pagemap, page, .. } = state;
     let mut last = 0;
@@ -246,14 +257,14 @@ fn choose_whole(state: &mut State, vmas: &[Vma], excluded: &[Span], running: &Ru
     Ok(())
 }
 
-/// Whether it is worth telling that this mapping is not in the snapshot.
+/// Whether to tell the user that this mapping is not in the snapshot.
 fn is_of_interest(vma: &Vma, excluded: &[Span]) -> bool {
     vma.permissions.contains(Permissions::WRITE)
         && vma.label != Label::Kernel
         && !excluded.iter().any(|span| span.contains(vma.start))
 }
 
-/// Why this mapping cannot be replaced by a file's, if it cannot.
+/// Why this mapping cannot be replaced by one of a file; nothing if it can.
 fn unfit(vma: &Vma) -> Option<Left> {
     const SPECIAL: VmaFlags = VmaFlags::PAGE_FRAMES
         .union(VmaFlags::DEVICE)
@@ -284,7 +295,7 @@ fn unfit(vma: &Vma) -> Option<Left> {
     }
 }
 
-/// Whether a replacement would lose guards. Few kernels tell of them in the flags of the mapping.
+/// Whether replacing the range would lose guards, which few kernels show in the flags of a mapping.
 fn holds_guards(pagemap: &Pagemap, range: Range<usize>) -> Result<bool, TakeError> {
     // Entries would have to be read one by one, and kernels without the ioctl have no guards.
     if pagemap.way() == ScanWay::Entries {
@@ -338,7 +349,8 @@ fn cut(parts: &mut MappedVec<Part>, pagemap: &Pagemap, vma: &Vma, range: Range<u
     Ok(())
 }
 
-/// Notes what is to be copied byte by byte: what shares pages with the running stack or with the words that the kernel writes.
+/// Notes the bytes to be copied one by one: those that share pages with the running stack, or with the words that the
+/// kernel writes.
 fn copy_around(state: &mut State, running: &Running, stack: Stack) -> Result<(), TakeError> {
     let words = running.rseq_pages(state.page);
     let beside_frames = running.frames_end..running.stack.end;
@@ -362,7 +374,8 @@ fn copy_around(state: &mut State, running: &Running, stack: Stack) -> Result<(),
             state.copies.push(Copied { start: piece.start, len: piece.len(), saved: 0 })?;
         }
     }
-    state.saved = Reserved::new(len.next_multiple_of(state.page), ProtFlags::READ | ProtFlags::WRITE)?;
+    let readable = Permissions::READ.union(Permissions::WRITE);
+    state.saved = Reserved::new(len.next_multiple_of(state.page), readable).map_err(unmapped)?;
     Ok(())
 }
 
@@ -370,11 +383,11 @@ fn copy_around(state: &mut State, running: &Running, stack: Stack) -> Result<(),
 ///
 /// # Safety
 ///
-/// 1. Nobody writes to the parts meanwhile, and nobody minds that other pages with the same bytes are mapped there.
+/// 1. No other thread runs, and nobody minds that other pages with the same bytes are mapped there.
 unsafe fn replace(state: &mut State, vmas: &[Vma]) -> Result<(), TakeError> {
     let saved = |part: &&Part| part.contents != Contents::Zeros;
     let total = state.parts.iter().filter(saved).map(|part| part.end - part.start).sum();
-    state.views = Reserved::new(total, ProtFlags::empty())?;
+    state.views = Reserved::new(total, Permissions::default()).map_err(unmapped)?;
     let mut view = state.views.span().start;
     let mut next: u64 = 0;
     let mut place = 0;
@@ -396,9 +409,9 @@ unsafe fn replace(state: &mut State, vmas: &[Vma]) -> Result<(), TakeError> {
     extent.seal()?;
     for part in state.parts.iter() {
         if let Contents::Saved { offset, view } = part.contents {
-            let range = view..view + (part.end - part.start);
-            // SAFETY: inside the range that was reserved for views.
-            unsafe { state.extent.map_over(range, offset, Permissions::READ) }?;
+            let span = Span::new(view, view + (part.end - part.start));
+            // SAFETY: 1. inside the range that was reserved for views; 2. the other threads are absent or asleep.
+            unsafe { remap::show(&state.extent, span, offset, Permissions::READ) }?;
         }
     }
     Ok(())
@@ -416,50 +429,64 @@ unsafe fn replace_part(
     pagemap: &Pagemap,
     extent: &Extent,
 ) -> Result<(), TakeError> {
-    let mut at = part.start;
-    while at < part.end {
-        let end = (at + 1).next_multiple_of(PIECE).min(part.end);
-        let to = |address: usize| offset + (address - part.start) as u64;
-        if !part.permissions.contains(Permissions::READ) {
-            // SAFETY: (1): rights are added for the time of the copy; the mapping below has the old ones.
-            unsafe { rustix::mm::mprotect(pointer(at).cast(), end - at, MprotectFlags::READ) }
-                .map_err(|errno| TakeError::Call { call: "mprotect", errno })?;
+    let span = Span::new(part.start, part.end);
+    for piece in span.cut(PIECE) {
+        let offset = offset + (piece.start - part.start) as u64;
+        let readable = part.permissions.union(Permissions::READ);
+        if readable != part.permissions {
+            // For the time of the copy; the mapping below has the rights of before.
+            // SAFETY: 1. no code that runs meanwhile uses the memory.
+            unsafe { call::protect(piece, readable) }.map_err(|errno| TakeError::Call { call: "mprotect", errno })?;
         }
-        if vma.inode == 0 {
-            let mut stored = Ok(());
-            pagemap.scan(at..end, Wanted::Present, &mut |run| {
-                stored = extent.store(run.clone(), to(run.start));
-                if stored.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })?;
-            stored?;
-        } else {
-            extent.store(at..end, to(at))?;
+        // SAFETY: (1).
+        let replaced = unsafe { replace_piece(piece, offset, part.permissions, vma, pagemap, extent) };
+        if replaced.is_err() && readable != part.permissions {
+            // The process goes on as it was. A refusal leaves it the right to read what nobody reads.
+            // SAFETY: as above.
+            let _ = unsafe { call::protect(piece, part.permissions) };
         }
-        // SAFETY: all bytes of the piece that are not zero are in the file at this offset; (1) nobody has changed them since.
-        unsafe { extent.map_over(at..end, to(at), part.permissions) }?;
-        at = end;
+        replaced?;
     }
-    advise_again(part, vma.flags);
+    // What a mapping of a file refuses is of no use to it.
+    Traits::of(vma).advise(span);
     Ok(())
 }
 
-/// Gives a replaced part the advice that the mapping had. What a file mapping refuses is of no use to it.
-fn advise_again(part: &Part, flags: VmaFlags) {
-    let all = [
-        (VmaFlags::DONT_FORK, Advice::LinuxDontFork),
-        (VmaFlags::DONT_DUMP, Advice::LinuxDontDump),
-        (VmaFlags::HUGE_PAGE, Advice::LinuxHugepage),
-        (VmaFlags::NO_HUGE_PAGE, Advice::LinuxNoHugepage),
-        (VmaFlags::SEQUENTIAL, Advice::Sequential),
-        (VmaFlags::RANDOM, Advice::Random),
-    ];
-    for (_, advice) in all.into_iter().filter(|(flag, _)| flags.intersects(*flag)) {
-        // SAFETY: none of these advices changes contents or rights.
-        let _ = unsafe { rustix::mm::madvise(pointer(part.start).cast(), part.end - part.start, advice) };
+/// Moves one piece, which is readable, into the file at `offset`.
+///
+/// # Safety
+///
+/// 1. As [`replace`].
+unsafe fn replace_piece(
+    piece: Span,
+    offset: u64,
+    permissions: Permissions,
+    vma: &Vma,
+    pagemap: &Pagemap,
+    extent: &Extent,
+) -> Result<(), TakeError> {
+    if vma.inode == 0 {
+        let mut stored = Ok(());
+        pagemap.scan(piece.range(), Wanted::Present, &mut |run| {
+            stored = extent.store(run.clone(), offset + (run.start - piece.start) as u64);
+            if stored.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        stored?;
+    } else {
+        extent.store(piece.range(), offset)?;
     }
+    // SAFETY: 1. all bytes that are not zero are in the file at this offset, and (1) nobody has changed them since; 2.
+    // (1).
+    unsafe { remap::show(extent, piece, offset, permissions) }?;
+    Ok(())
 }
 
-/// Joins the parts that one question to the kernel shall cover.
+/// The kernel has no memory, or no room for a mapping.
+fn unmapped(errno: Errno) -> TakeError {
+    TakeError::Call { call: "mmap", errno }
+}
+
+/// Joins parts that one question to the kernel covers.
 fn group(state: &mut State) -> Result<(), TakeError> {
     let State { parts, groups, .. } = state;
     for part in parts.iter() {
@@ -483,20 +510,15 @@ fn exclude_own(state: &Own<State>, excluded: &mut MappedVec<Span>) -> Result<(),
     Ok(())
 }
 
-/// Saves the bytes that are copied back each time, in the state that they have now.
+/// Saves the bytes that are copied back each time, as they are now.
 fn save_copies(state: &mut State) {
     let State { copies, saved, .. } = state;
     let mut at = saved.span().start;
     for copy in copies.iter_mut() {
         copy.saved = at;
         at += copy.len.next_multiple_of(COPIES_ALIGN);
-        // SAFETY: both are mapped, the first as thread-local storage or stack of this thread, the second for this purpose.
+        // SAFETY: both are mapped, the first as thread-local storage or stack of this thread, the second for this
+        // purpose.
         unsafe { std::ptr::copy_nonoverlapping(pointer(copy.start), pointer(copy.saved), copy.len) };
     }
-}
-
-/// Where the program break is. The C library's `sbrk(0)` answers from a variable.
-pub(super) fn program_break() -> usize {
-    // SAFETY: 0 is below every program break, which is then only told.
-    unsafe { libc::syscall(libc::SYS_brk, 0) as usize }
 }

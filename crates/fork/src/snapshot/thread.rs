@@ -3,10 +3,10 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
-use palimpsest_sys::vmas::{Label, Vma};
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::pages::vmas::{Label, Vma};
 
 use super::arch;
-use super::state::Span;
 
 /// What the C library knows of the calling thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,9 +36,9 @@ impl Running {
 }
 
 impl Thread {
-    /// Asks the C library. Not where this runs on a stack that the kernel names, as `vmas` tell: the C library would read `/proc/self/maps`, with buffers in the
-    /// program's heap, whose later blocks would then lie elsewhere than without a snapshot. The main thread of a child that another thread has forked runs on a
-    /// stack without a name.
+    /// Asks the C library. Not where this runs on a stack that the kernel names, as `vmas` tell: the C library would
+    /// read `/proc/self/maps`, with buffers in the program's heap, whose later blocks would then lie elsewhere than
+    /// without a snapshot. The main thread of a child that another thread has forked runs on a stack without a name.
     pub(super) fn look(vmas: &[Vma]) -> Self {
         let pointer = arch::stack_pointer();
         let has_name = vmas.iter().any(|vma| vma.label == Label::Stack && vma.range().contains(&pointer));
@@ -83,8 +83,9 @@ fn own_stack() -> Option<Range<usize>> {
     known.then(|| start.expose_provenance()..start.addr() + len)
 }
 
-/// Where the memory of a thread's stack stops to hold frames: the lowest of what the C library puts above them. That is the thread's own descriptor, which
-/// its handle points to in glibc and musl, the word at the thread pointer, and the thread-local variables of loaded objects.
+/// Where the memory of a thread's stack stops to hold frames: the lowest of what the C library puts above them. That is
+/// the thread's own descriptor, which its handle points to in glibc and musl, the word at the thread pointer, and the
+/// thread-local variables of loaded objects.
 fn thread_storage_start(stack: &Range<usize>) -> usize {
     struct Lowest<'a> {
         stack: &'a Range<usize>,
@@ -115,7 +116,8 @@ fn thread_storage_start(stack: &Range<usize>) -> usize {
     lowest.address
 }
 
-/// The bytes that the kernel writes in the calling thread's area of restartable sequences; empty if none is registered by glibc (2.35) or tcmalloc.
+/// The bytes that the kernel writes in the calling thread's area of restartable sequences; empty if none is registered
+/// by glibc (2.35) or tcmalloc.
 pub(crate) fn rseq_area() -> Range<usize> {
     /// `struct rseq` in the kernel's first version; what was added since lies behind.
     const LEAST: usize = 32;
@@ -150,8 +152,8 @@ mod tests {
             static VARIABLE: std::cell::Cell<u64> = const { std::cell::Cell::new(1) };
         }
         let stack = own_stack().expect("the C library knows this thread's stack");
-        let mut vmas = palimpsest_sys::vmas::Vmas::with_capacity(1 << 16).unwrap();
-        vmas.read(palimpsest_sys::vmas::Detail::Places).unwrap();
+        let mut vmas = palimpsest_sys::pages::vmas::Vmas::with_capacity(1 << 16).unwrap();
+        vmas.read(palimpsest_sys::pages::vmas::Detail::Places).unwrap();
         let running = Thread::look(&vmas).running(&vmas).expect("this runs on the thread's own stack");
         let local = 0_u8;
         assert!(running.stack.contains((&raw const local).addr()), "{running:x?}");
@@ -173,7 +175,8 @@ mod tests {
             // SAFETY: the area is mapped as long as this thread lives; its second word is the core's number.
             let core = unsafe { std::ptr::with_exposed_provenance::<u32>(area.start + 4).read_volatile() };
             let mut kernel = 0_u32;
-            // SAFETY: the kernel writes the core's number to a local; `sched_getcpu` of glibc would read the area itself.
+            // SAFETY: the kernel writes the core's number to a local; `sched_getcpu` of glibc would read the area
+            // itself.
             let answer = unsafe { libc::syscall(libc::SYS_getcpu, &raw mut kernel, 0, 0) };
             same |= answer == 0 && kernel == core;
         }

@@ -1,5 +1,5 @@
-//! Scenarios in child processes, since a freeze rewrites the process that it happens in: this test binary is started again and told which
-//! scenario to play.
+//! Scenarios in child processes, since a freeze rewrites the process that it happens in: this test binary is started
+//! again and told which scenario to play.
 
 #![allow(
     dead_code,
@@ -14,7 +14,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use std::ptr;
 
-use palimpsest_sys::proc::smaps;
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::smaps;
+use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas};
 
 const SCENARIO: &str = "PALIMPSEST_FORK_SCENARIO";
 const PATIENCE_SECONDS: u32 = 300;
@@ -22,11 +24,12 @@ const DONE: &str = "the scenario was played to its end";
 
 /// Plays `scenario` in a child process; `name` is the path of the calling test.
 ///
-/// The harness runs each test on a thread of its own, and a freeze wants to be alone. So the scenario runs in a fork of that child, on its only
-/// thread.
+/// The harness runs each test on a thread of its own, and a freeze wants to be alone. So the scenario runs in a fork of
+/// that child, on its only thread.
 pub(crate) fn play(name: &str, scenario: impl FnOnce()) {
     if env::var(SCENARIO).is_ok_and(|playing| playing == name) {
-        // SAFETY: nothing but the scenario runs in the child; the harness's threads hold no lock that it needs: they wait for this one.
+        // SAFETY: nothing but the scenario runs in the child; the harness's threads hold no lock that it needs: they
+        // wait for this one.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
@@ -122,7 +125,8 @@ impl Memory {
         Self { start: start.cast(), len }
     }
 
-    /// Memory between inaccessible pages, so that it is a mapping of its own; at a multiple of 8 MiB, so that chunks of that length begin with it.
+    /// Memory between inaccessible pages, so that it is a mapping of its own; at a multiple of 8 MiB, so that chunks of
+    /// that length begin with it.
     pub(crate) fn apart(len: usize) -> Self {
         let whole = Self::map(len + (16 << 20));
         let start = whole.start.wrapping_add(page()).addr().next_multiple_of(8 << 20);
@@ -179,20 +183,20 @@ impl Memory {
 
     /// Mappings in this memory.
     pub(crate) fn mappings(&self) -> usize {
-        palimpsest_sys::proc::maps::Maps::read().expect("/proc").overlapping(self.range()).count()
+        palimpsest_sys::pages::maps::Maps::read().expect("/proc").overlapping(self.range()).count()
     }
 
     /// Whether all of it is shown by sealed files.
     pub(crate) fn is_frozen(&self) -> bool {
-        let maps = palimpsest_sys::proc::maps::Maps::read().expect("/proc");
+        let maps = palimpsest_sys::pages::maps::Maps::read().expect("/proc");
         maps.overlapping(self.range()).all(|entry| {
-            entry.path.as_ref().is_some_and(|path| path.as_os_str() == palimpsest_sys::extent::EXTENT_NAME)
+            entry.path.as_ref().is_some_and(|path| path.as_os_str() == palimpsest_sys::memory::extent::EXTENT_NAME)
         })
     }
 
     /// Whether none of it is shown by any file.
     pub(crate) fn is_anonymous(&self) -> bool {
-        let maps = palimpsest_sys::proc::maps::Maps::read().expect("/proc");
+        let maps = palimpsest_sys::pages::maps::Maps::read().expect("/proc");
         maps.overlapping(self.range()).all(|entry| entry.path.is_none())
     }
 
@@ -219,4 +223,37 @@ pub(crate) fn freeze(options: &palimpsest_fork::Options) -> palimpsest_fork::Rep
     let report = unsafe { palimpsest_fork::freeze(options) }.expect("this process can be frozen");
     println!("{report}");
     report
+}
+
+/// Gives this thread a filter that answers the call `number` with `action`.
+pub(crate) fn filter(number: i64, action: u32) {
+    let statement = |code: u32, jt, k| libc::sock_filter { code: code as u16, jt, jf: 0, k };
+    let mut program = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, u32::try_from(number).expect("small")),
+        statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+        statement(libc::BPF_RET | libc::BPF_K, 0, action),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    rustix::thread::set_no_new_privs(true).expect("always allowed");
+    // SAFETY: `filter` and the program it points to outlive the call, and the kernel only reads them.
+    let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0_usize, &raw const filter) };
+    assert_eq!(done, 0);
+}
+
+/// Memory of the sealed files of this process whose inode is wanted, in bytes: what their views show.
+pub(crate) fn in_files(is_wanted: impl Fn(u64) -> bool) -> usize {
+    let mut vmas = Vmas::with_capacity(10_000).expect("memory");
+    vmas.read(Detail::Places).expect("/proc");
+    let is_view = |vma: &&Vma| vma.label == Label::Extent && vma.permissions == Permissions::default();
+    let views = vmas.iter().filter(is_view).filter(|vma| is_wanted(vma.inode));
+    views
+        .map(|view| {
+            let mut present = vec![0_u8; view.range().len() / page()];
+            let place = ptr::with_exposed_provenance_mut(view.start);
+            // SAFETY: one byte for each page.
+            assert_eq!(unsafe { libc::mincore(place, view.range().len(), present.as_mut_ptr()) }, 0);
+            present.iter().filter(|byte| *byte & 1 != 0).count() * page()
+        })
+        .sum()
 }

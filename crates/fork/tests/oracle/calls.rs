@@ -143,8 +143,9 @@ impl World {
             return;
         }
         let options = Options::new().least(1).measure(Measure::Nothing);
-        // SAFETY: 1. the calls above go through the guards, as the preload object's do (those of a mutant do not, to be caught); 2. and 3. the interpreter
-        // registers no buffers, uses no direct I/O, and has one thread; 4. so it stays.
+        // SAFETY: 1. the calls above go through the guards, as the preload object's do (those of a mutant do not, to be
+        // caught); 2. and 3. the interpreter registers no buffers, uses no direct I/O, and has one thread; 4. so it
+        // stays.
         match unsafe { palimpsest_fork::freeze(&options) } {
             Ok(report) => {
                 run::say(&format!("#frozen {}", report.frozen_bytes()));
@@ -161,7 +162,7 @@ impl World {
 
     fn forget(self, range: Range<usize>) {
         if self != Self::Plain {
-            guard::forget(range);
+            guard::replaced(range);
         }
     }
 }

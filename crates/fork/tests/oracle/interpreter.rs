@@ -1,6 +1,7 @@
 //! Runs a program and says after each operation what it returned and what the memory it named looks like.
 //!
-//! Lines that begin with `@` must be equal in two runs of one program, process by process; lines that begin with `#` may differ.
+//! Lines that begin with `@` must be equal in two runs of one program, process by process; lines that begin with `#`
+//! may differ.
 
 use std::io::Write as _;
 use std::ops::Range;
@@ -27,8 +28,8 @@ const TIME_LIMIT: u32 = 30;
 struct Slot {
     /// Pages of the last mapping made there; some may be gone.
     pages: usize,
-    /// Nothing has been done to a part of it that could cut it into several mappings. `mremap` refuses to cross mappings, and where the kernel cuts is no
-    /// promise, so that is only tried while this holds.
+    /// Nothing has been done to a part of it that could cut it into several mappings. `mremap` refuses to cross
+    /// mappings, and where the kernel cuts is no promise, so that is only tried while this holds.
     whole: bool,
     /// Seen by parent and child alike.
     shared: bool,
@@ -262,7 +263,8 @@ impl Interpreter {
         if advice != libc::MADV_FREE {
             return self.world.advise(range, advice);
         }
-        // Each page keeps its bytes or loses them, when the kernel likes: both are right, and nothing else is. Then they are discarded for good.
+        // Each page keeps its bytes or loses them, when the kernel likes: both are right, and nothing else is. Then
+        // they are discarded for good.
         let before = self.reader.pages(range.clone());
         let answer = self.world.advise(range.clone(), advice);
         let after = self.reader.pages(range.clone());
@@ -300,7 +302,8 @@ impl Interpreter {
         let at = (STRIDE * 2) as u64;
         rustix::io::pwrite(&self.file, &vec![byte; self.page], at).expect("memory for a page");
         let to = std::ptr::with_exposed_provenance_mut(page);
-        // SAFETY: the page is in the region of the programs or above the first break, where nothing of Rust's is; if it cannot be written, the call fails.
+        // SAFETY: the page is in the region of the programs or above the first break, where nothing of Rust's is; if it
+        // cannot be written, the call fails.
         let got = unsafe { libc::pread(self.file.as_raw_fd(), to, self.page, at.cast_signed()) };
         Answer::from(got == self.page.cast_signed())
     }
@@ -332,7 +335,8 @@ impl Interpreter {
     }
 }
 
-/// A file of zeros for [`Kind::File`], with room behind that for what the kernel copies from. Each process has one of its own.
+/// A file of zeros for [`Kind::File`], with room behind that for what the kernel copies from. Each process has one of
+/// its own.
 fn empty_file() -> OwnedFd {
     let file = memfd_create("oracle", MemfdFlags::CLOEXEC).expect("a memfd");
     ftruncate(&file, STRIDE as u64).expect("room for a file");
@@ -346,7 +350,7 @@ fn summary(block: &[u8]) -> String {
 }
 
 fn writable(range: &Range<usize>) -> Vec<Range<usize>> {
-    use palimpsest_sys::proc::maps::{Maps, Permissions};
+    use palimpsest_sys::pages::maps::{Maps, Permissions};
     let maps = Maps::read().expect("/proc is mounted");
     let writable = |permissions: Permissions| permissions.contains(Permissions::READ.union(Permissions::WRITE));
     maps.overlapping(range.clone()).filter(|entry| writable(entry.permissions)).map(|entry| entry.range()).collect()

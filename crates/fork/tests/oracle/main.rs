@@ -1,4 +1,5 @@
-//! An oracle: a program of memory operations shows the same memory and gets the same answers whether it is frozen or not.
+//! An oracle: a program of memory operations shows the same memory and gets the same answers whether it is frozen or
+//! not.
 //!
 //! | module | holds |
 //! |---|---|
@@ -8,8 +9,8 @@
 //! | `memory` | what its memory looks like |
 //! | `run` | starting it and comparing two runs |
 //!
-//! `PALIMPSEST_ORACLE_PROGRAMS` is the number of programs, `PALIMPSEST_ORACLE_SEED` chooses them, and `PALIMPSEST_ORACLE_REPLAY` runs the one that a
-//! failure has printed.
+//! `PALIMPSEST_ORACLE_PROGRAMS` is the number of programs, `PALIMPSEST_ORACLE_SEED` chooses them, and
+//! `PALIMPSEST_ORACLE_REPLAY` runs the one that a failure has printed.
 
 mod calls;
 mod family;
@@ -33,7 +34,8 @@ const PROGRAMS: u32 = 300;
 /// Programs after which a missing guard must have been noticed.
 const MUTANT_PROGRAMS: u32 = 200;
 
-/// Codes of `Map` and `Write` whose areas are private, anonymous, readable and writable, so that a freeze finds something.
+/// Codes of `Map` and `Write` whose areas are private, anonymous, readable and writable, so that a freeze finds
+/// something.
 fn any_area() -> impl Strategy<Value = [Code; 2]> {
     (0..6_u8, any::<u8>(), any::<u8>())
         .prop_map(|(slot, len, byte)| [[0, slot, len, 0, 0, 0], [38, slot, 0, 0, 0, byte & !3]])
@@ -53,7 +55,8 @@ fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
     }
 }
 
-/// Runs programs in both worlds until they differ; the smallest that does, or the first with a mutant, and what differs.
+/// Runs programs in both worlds until they differ; the smallest that does, or the first with a mutant, and what
+/// differs.
 fn hunt(programs: u32, world: World, frozen: &Cell<usize>) -> Result<(), TestError<Program>> {
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&setting("PALIMPSEST_ORACLE_SEED", 1_u64).to_le_bytes());

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use palimpsest_sys::proc::maps::Maps;
+use palimpsest_sys::pages::maps::Maps;
 
 /// Reads this process's memory through the kernel, so that a page that cannot be read is an answer and no signal.
 pub(crate) struct Reader {

@@ -1,4 +1,5 @@
-//! A program of memory operations: six bytes per operation, so that any list of bytes is a program and removing an operation leaves one.
+//! A program of memory operations: six bytes per operation, so that any list of bytes is a program and removing an
+//! operation leaves one.
 
 use std::fmt;
 use std::ops::Range;

@@ -17,7 +17,8 @@ pub(crate) const WORLD: &str = "PALIMPSEST_ORACLE_WORLD";
 /// … and the name of its first process.
 pub(crate) const PATH: &str = "PALIMPSEST_ORACLE_PATH";
 
-/// Runs [`interpret`] before `main`: the harness would run it as a test in a second thread, and a process with two threads is no subject for a freeze.
+/// Runs [`interpret`] before `main`: the harness would run it as a test in a second thread, and a process with two
+/// threads is no subject for a freeze.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = interpret;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use palimpsest_sys::proc::maps::Permissions;
-use palimpsest_sys::vmas::{Detail, Label, Vma, Vmas};
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas};
 
 pub(crate) const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -97,22 +97,23 @@ impl Picture {
         first
     }
 
-    /// Calls `look` with all private writable memory that was there at first, but for the stack, this picture, and the words that the kernel writes.
+    /// Calls `look` with all private writable memory that was there at first, but for the stack, this picture, and the
+    /// words that the kernel writes.
     fn each(&self, look: &mut dyn FnMut(Range<usize>)) {
         let here = (&raw const look).addr();
         for vma in self.before.iter() {
             let taken = vma.permissions.contains(Permissions::READ.union(Permissions::WRITE))
                 && !vma.permissions.contains(Permissions::SHARED)
                 && vma.label != Label::Stack
-                && !vma.flags.intersects(palimpsest_sys::vmas::VmaFlags::WIPE_ON_FORK);
+                && !vma.flags.intersects(palimpsest_sys::pages::vmas::VmaFlags::WIPE_ON_FORK);
             let own = self.own_ranges().any(|range| vma.start < range.end && range.start < vma.end);
             if !taken || own {
                 continue;
             }
             let mut range = vma.range();
             if range.contains(&here) {
-                // The stack of this thread; above it are its variables, from the page after the one that the thread's handle is on.
-                // SAFETY: gives the calling thread's handle.
+                // The stack of this thread; above it are its variables, from the page after the one that the thread's
+                // handle is on. SAFETY: gives the calling thread's handle.
                 let handle = unsafe { libc::pthread_self() } as usize;
                 range.start = (handle + 1).next_multiple_of(page()).min(range.end);
             }

@@ -87,7 +87,8 @@ impl World {
                     LOCAL.with(|local| local[random.below(local.len())].store(203, Relaxed));
                 }
                 6 | 7 => {
-                    // A block is freed, or another takes its place; what is in it at the end is forgotten by the restore.
+                    // A block is freed, or another takes its place; what is in it at the end is forgotten by the
+                    // restore.
                     let block = &mut blocks[random.below(16)];
                     // SAFETY: from malloc, in this program or before; null is allowed.
                     unsafe { libc::free(*block) };
@@ -103,7 +104,8 @@ impl World {
                 }
                 10 => {
                     let step = [0x1000, -0x1000, 0x5_0000, -0x800][random.below(4)];
-                    // SAFETY: down no further than it went up would be safe; further down is memory of malloc's, so only upwards from what is now.
+                    // SAFETY: down no further than it went up would be safe; further down is memory of malloc's, so
+                    // only upwards from what is now.
                     unsafe { libc::sbrk(isize::max(step, 0)) };
                 }
                 11 => {
@@ -148,7 +150,8 @@ impl World {
                 PageState::Writable
             }
             4 if pages[index..index + len].iter().all(|state| *state == PageState::Writable) => {
-                // SAFETY: the test's own memory, which is looked for here no more. Over several mappings the kernel may refuse.
+                // SAFETY: the test's own memory, which is looked for here no more. Over several mappings the kernel may
+                // refuse.
                 let moved =
                     unsafe { libc::mremap(start, bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, self.holes) };
                 if moved == libc::MAP_FAILED { return } else { PageState::Gone }

@@ -4,12 +4,13 @@ use super::{Entry, Format, Leaf, ShareMode};
 use crate::address::{Frame, Level, VirtAddr};
 use crate::attributes::{Attributes, MemoryType, Privilege, Rights, Scope, Sharing, Stores};
 
-/// Four levels, which Arm counts from 0 (our level 4) to 3 (our level 1), for the lower half of addresses: tables under TTBR0_EL1 with TCR_EL1.HPD0 clear.
+/// Four levels, which Arm counts from 0 (our level 4) to 3 (our level 1), for the lower half of addresses: tables under
+/// TTBR0_EL1 with TCR_EL1.HPD0 clear.
 #[derive(Clone, Copy, Debug)]
 pub enum AArch64 {}
 
-/// The same for the upper half: tables under TTBR1_EL1 with TCR_EL1.HPD1 clear. Both halves have roots of their own, in which the same entries
-/// translate them, so that a space of one format must refuse addresses of the other half.
+/// The same for the upper half: tables under TTBR1_EL1 with TCR_EL1.HPD1 clear. Both halves have roots of their own, in
+/// which the same entries translate them, so that a space of one format must refuse addresses of the other half.
 #[derive(Clone, Copy, Debug)]
 pub enum AArch64Upper {}
 
@@ -107,7 +108,7 @@ fn table(frame: Frame, stores: Stores) -> u64 {
     frame.address() | VALID | TABLE_OR_PAGE | protect
 }
 
-macro_rules! format {
+macro_rules! implement {
     ($type:ty, $name:literal, $first:literal) => {
         impl Format for $type {
             const NAME: &'static str = $name;
@@ -118,6 +119,7 @@ macro_rules! format {
             const FAULT_EVICTS: bool = false;
             const BREAK_BEFORE_MAKE: bool = true;
             const PHYSICAL_END: u64 = 1 << 48;
+            const MEMORY_TYPES: u8 = 8;
 
             #[inline]
             fn is_valid(address: VirtAddr) -> bool {
@@ -147,5 +149,5 @@ macro_rules! format {
     };
 }
 
-format!(AArch64, "AArch64 with 4 KiB pages, lower half", 0);
-format!(AArch64Upper, "AArch64 with 4 KiB pages, upper half", 0xffff);
+implement!(AArch64, "AArch64 with 4 KiB pages, lower half", 0);
+implement!(AArch64Upper, "AArch64 with 4 KiB pages, upper half", 0xffff);

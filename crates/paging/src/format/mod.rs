@@ -1,7 +1,7 @@
 //! How entries are written, one module for each architecture.
 //!
-//! An entry's bits mean different things at different levels (x86-64: bit 7 is PAT in a page and PS above; bit 12 is part of the address in a
-//! page and PAT above), so that nothing here reads or writes an entry without its [`Level`].
+//! An entry's bits mean different things at different levels (x86-64: bit 7 is PAT in a page and PS above; bit 12 is
+//! part of the address in a page and PAT above), so that nothing here reads or writes an entry without its [`Level`].
 
 mod aarch64;
 mod riscv;
@@ -27,6 +27,14 @@ pub struct Leaf {
     pub accessed: bool,
     /// It has been written since the mark was taken away.
     pub dirty: bool,
+}
+
+impl Leaf {
+    /// This page with the marks of `other` too.
+    #[inline]
+    pub(crate) fn marked_as(self, other: &Self) -> Self {
+        Self { accessed: self.accessed || other.accessed, dirty: self.dirty || other.dirty, ..self }
+    }
 }
 
 /// What an entry says.
@@ -73,12 +81,12 @@ pub trait Format: Sized + Send + Sync + 'static {
     /// Whether the CPU marks pages as dirty by itself. Where it does not, a store to an unmarked page faults.
     const MARKS_DIRTY: bool;
 
-    /// Whether an access that the TLB does not allow, though the tables may, drops what the TLB says of its address. Where it does not, a fault that finds
-    /// nothing to do must flush, or it comes again for ever.
+    /// Whether an access that the TLB does not allow, though the tables may, drops what the TLB says of its address.
+    /// Where it does not, a fault that finds nothing to do must flush, or it comes again for ever.
     const FAULT_EVICTS: bool;
 
-    /// Whether an entry that changes a page's size or frame must pass through an empty one, flushed, since the CPU may otherwise
-    /// combine old and new (Arm ARM D8.16.1).
+    /// Whether an entry that changes a page's size or frame must pass through an empty one, flushed, since the CPU may
+    /// otherwise combine old and new (Arm ARM D8.16.1).
     const BREAK_BEFORE_MAKE: bool;
 
     /// Whether the address can be translated (is canonical).
@@ -90,10 +98,14 @@ pub trait Format: Sized + Send + Sync + 'static {
     /// The first physical address that entries cannot hold.
     const PHYSICAL_END: u64;
 
+    /// How many memory types entries can name, from 0 on.
+    const MEMORY_TYPES: u8;
+
     /// What the entry says.
     fn decode(level: Level, bits: u64) -> Entry;
 
-    /// The entry for a page. `leaf.frame` is aligned to what the level maps, the level can have leaves, and the rights are valid.
+    /// The entry for a page. `leaf.frame` is aligned to what the level maps, the level can have leaves, and the rights
+    /// are valid.
     fn leaf(level: Level, leaf: Leaf) -> u64;
 
     /// The entry for a table. [`Stores::Fault`] is only asked for with [`ShareMode::TableProtect`].

@@ -87,7 +87,7 @@ fn leaf(leaf: Leaf) -> u64 {
     bits
 }
 
-macro_rules! format {
+macro_rules! implement {
     ($type:ty, $name:literal, $top:literal, $sign:literal) => {
         impl Format for $type {
             const NAME: &'static str = $name;
@@ -99,6 +99,8 @@ macro_rules! format {
             const FAULT_EVICTS: bool = false;
             const BREAK_BEFORE_MAKE: bool = false;
             const PHYSICAL_END: u64 = 1 << 56;
+            // PBMT 3 is reserved.
+            const MEMORY_TYPES: u8 = 3;
 
             #[inline]
             fn is_valid(address: VirtAddr) -> bool {
@@ -128,5 +130,5 @@ macro_rules! format {
     };
 }
 
-format!(Sv39, "RISC-V Sv39", 3, 38);
-format!(Sv48, "RISC-V Sv48", 4, 47);
+implement!(Sv39, "RISC-V Sv39", 3, 38);
+implement!(Sv48, "RISC-V Sv48", 4, 47);

@@ -109,3 +109,47 @@ fn addresses_that_cannot_be_translated_are_known() {
     assert!(!AArch64::is_valid(VirtAddr(0x1_0000_0000_0000)));
     assert!(!Sv39::is_valid(VirtAddr(1 << 38)));
 }
+
+/// Each memory type at each size, by the bits of the manuals: Intel SDM volume 3, tables 5-16, 5-18 and 5-20 (PAT is
+/// bit 7 of a 4 KiB page's entry and bit 12 of a larger one's); Arm ARM D8.3 (AttrIndx); RISC-V Svpbmt.
+#[test]
+fn memory_types_are_where_the_manuals_have_them() {
+    fn bits<F: Format>(level: Level, memory: u8) -> u64 {
+        let plain = user(Rights::READ);
+        let attributes = Attributes { memory: MemoryType(memory), ..plain.attributes };
+        let leaf = Leaf { frame: Frame::new(3 << 30).unwrap(), attributes, ..plain };
+        let entry = F::leaf(level, leaf);
+        assert_eq!(F::decode(level, entry), Entry::Leaf(leaf), "{} type {memory}", F::NAME);
+        let zero = Leaf { attributes: Attributes { memory: MemoryType(0), ..leaf.attributes }, ..leaf };
+        entry ^ F::leaf(level, zero)
+    }
+    for level in [1, 2, 3].map(Level::new) {
+        let pat = if level == Level::LAST { 1 << 7 } else { 1 << 12 };
+        for memory in 0..8_u8 {
+            let [pwt, pcd, high] = [0, 1, 2].map(|bit| u64::from(memory >> bit & 1));
+            assert_eq!(
+                bits::<X86_64>(level, memory),
+                (pwt << 3) | (pcd << 4) | (high * pat),
+                "type {memory}, {level:?}"
+            );
+            assert_eq!(bits::<AArch64>(level, memory), u64::from(memory) << 2, "type {memory}, {level:?}");
+        }
+        for memory in 0..Sv39::MEMORY_TYPES {
+            assert_eq!(bits::<Sv39>(level, memory), u64::from(memory) << 61, "type {memory}, {level:?}");
+        }
+    }
+}
+
+/// CVE-2018-3620: an entry that is not present does not name the frame that it stands for.
+#[test]
+fn a_page_without_rights_withholds_its_frame() {
+    for size in crate::PageSize::DESCENDING {
+        for number in [0, 1, 77] {
+            let frame = Frame::new(number * size.bytes()).unwrap();
+            let bits = X86_64::leaf(size.level(), Leaf { frame, ..user(Rights::empty()) });
+            assert_eq!(bits & 1, 0);
+            let named = bits & 0x000f_ffff_ffff_f000 & !(size.bytes() - 1);
+            assert!(named >= 1 << 51, "{size:?} at {frame} names {named:#x}");
+        }
+    }
+}

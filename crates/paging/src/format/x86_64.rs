@@ -34,6 +34,8 @@ const INACCESSIBLE: u64 = 1 << 10;
 /// The page is not copied when it is written after a fork.
 const SHARED: u64 = 1 << 11;
 const NO_EXECUTE: u64 = 1 << 63;
+/// Memory types are entries of the PAT.
+const TYPES: u8 = 8;
 /// Bits 51:12.
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
@@ -54,6 +56,7 @@ fn decode(level: Level, bits: u64) -> Entry {
         rights.set(Rights::WRITE, bits & (WRITE | MAY_WRITE) != 0);
         rights.set(Rights::EXECUTE, bits & NO_EXECUTE == 0);
     }
+    let bits = withheld(level, bits);
     let memory = (bits >> TYPE_LOW & 3) as u8 | if bits & type_high != 0 { 4 } else { 0 };
     Entry::Leaf(Leaf {
         frame: Frame::containing(bits & ADDRESS & !(level.entry_bytes() - 1)),
@@ -88,7 +91,17 @@ fn leaf(level: Level, leaf: Leaf) -> u64 {
     set(LARGE, !small);
     set(ACCESSED, leaf.accessed);
     set(DIRTY, leaf.dirty);
-    bits
+    withheld(level, bits)
+}
+
+/// An entry whose P is clear, with the bits of its frame's number inverted; any other as it is. CPUs with the L1
+/// terminal fault (CVE-2018-3620) load speculatively from the address in an entry that is not present: this one has no
+/// memory behind it, as long as memory ends in the lower half of all physical addresses (Linux does so,
+/// `pgtable-invert.h`).
+#[inline]
+const fn withheld(level: Level, bits: u64) -> u64 {
+    let number = ADDRESS & !(level.entry_bytes() - 1);
+    if bits & PRESENT == 0 { bits ^ number } else { bits }
 }
 
 #[inline]
@@ -98,7 +111,7 @@ fn table(frame: Frame, stores: Stores) -> u64 {
     frame.address() | PRESENT | USER | write
 }
 
-macro_rules! format {
+macro_rules! implement {
     ($type:ty, $name:literal, $top:literal, $sign:literal) => {
         impl Format for $type {
             const NAME: &'static str = $name;
@@ -111,6 +124,7 @@ macro_rules! format {
             const FAULT_EVICTS: bool = true;
             const BREAK_BEFORE_MAKE: bool = false;
             const PHYSICAL_END: u64 = 1 << 52;
+            const MEMORY_TYPES: u8 = TYPES;
 
             #[inline]
             fn is_valid(address: VirtAddr) -> bool {
@@ -140,5 +154,5 @@ macro_rules! format {
     };
 }
 
-format!(X86_64, "x86-64", 4, 47);
-format!(X86_64La57, "x86-64 with 5 levels", 5, 56);
+implement!(X86_64, "x86-64", 4, 47);
+implement!(X86_64La57, "x86-64 with 5 levels", 5, 56);

@@ -3,11 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use super::cpu::{Cpu, Memory, Step, Translation, Trap, Walk};
+use super::machine::FAULTED;
 use super::tables::Tables;
 use super::{Computer, Delivery, Failure, lock};
+use crate::access::{Access, AccessKind};
 use crate::address::{Frame, VirtAddr};
-use crate::machine::{Node, SpaceId};
-use crate::space::Access;
+use crate::attributes::Privilege;
+use crate::id::SpaceId;
+use crate::machine::Node;
 
 /// How far a walk came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,9 +62,9 @@ impl Computer {
     /// # Errors
     ///
     /// A page fault.
-    pub fn load(&self, cpu: usize, address: VirtAddr, access: Access) -> Result<u64, Trap> {
-        let mut cpu = lock(&self.cpus[cpu]);
-        let frame = Frame::containing(self.translate(&mut cpu, address, access)?.physical(address));
+    pub fn load(&self, number: usize, address: VirtAddr, access: Access) -> Result<u64, Trap> {
+        let mut cpu = lock(&self.cpus[number]);
+        let frame = Frame::containing(self.translate(number, &mut cpu, address, access)?.physical(address));
         let content = lock(&self.pages).read(frame);
         Ok(content.unwrap_or_else(|| {
             self.failed(Failure::FreeFrame { frame });
@@ -69,14 +72,24 @@ impl Computer {
         }))
     }
 
-    /// Stores to the page at `address`.
+    /// Stores to the page at `address`, in user mode.
     ///
     /// # Errors
     ///
     /// A page fault.
     pub fn store(&self, cpu: usize, address: VirtAddr, content: u64) -> Result<(), Trap> {
-        let mut cpu = lock(&self.cpus[cpu]);
-        let frame = Frame::containing(self.translate(&mut cpu, address, Access::Write)?.physical(address));
+        self.store_from(Privilege::User, cpu, address, content)
+    }
+
+    /// Stores to the page at `address`.
+    ///
+    /// # Errors
+    ///
+    /// A page fault.
+    pub fn store_from(&self, from: Privilege, number: usize, address: VirtAddr, content: u64) -> Result<(), Trap> {
+        let access = Access { kind: AccessKind::Write, from };
+        let mut cpu = lock(&self.cpus[number]);
+        let frame = Frame::containing(self.translate(number, &mut cpu, address, access)?.physical(address));
         if lock(&self.pages).write(frame, content).is_none() {
             self.failed(Failure::FreeFrame { frame });
         }
@@ -88,17 +101,17 @@ impl Computer {
     /// # Errors
     ///
     /// A page fault.
-    pub fn reach(&self, cpu: usize, address: VirtAddr, access: Access) -> Result<Frame, Trap> {
-        let mut cpu = lock(&self.cpus[cpu]);
-        Ok(Frame::containing(self.translate(&mut cpu, address, access)?.physical(address)))
+    pub fn reach(&self, number: usize, address: VirtAddr, access: Access) -> Result<Frame, Trap> {
+        let mut cpu = lock(&self.cpus[number]);
+        Ok(Frame::containing(self.translate(number, &mut cpu, address, access)?.physical(address)))
     }
 
-    fn translate(&self, cpu: &mut Cpu, address: VirtAddr, access: Access) -> Result<Translation, Trap> {
+    fn translate(&self, number: usize, cpu: &mut Cpu, address: VirtAddr, access: Access) -> Result<Translation, Trap> {
         if self.delivery == Delivery::Random && self.coin() {
             cpu.take_interrupts();
         }
         if let Some(found) = cpu.look_up(address, access, &self.mmu) {
-            return found.inspect_err(|_| self.count_fault());
+            return found.inspect_err(|_| self.count_fault(number));
         }
         let mut walk = Walk { address, access, at: None };
         loop {
@@ -106,14 +119,15 @@ impl Computer {
                 Step::More(next) => walk = next,
                 Step::Done(entry) => return Ok(entry),
                 Step::Trapped(trap) => {
-                    self.count_fault();
+                    self.count_fault(number);
                     return Err(trap);
                 }
             }
         }
     }
 
-    fn count_fault(&self) {
+    fn count_fault(&self, cpu: usize) {
+        FAULTED.set(cpu);
         self.counts.faults.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -123,8 +137,8 @@ impl Computer {
     }
 
     /// Lets the walk on this CPU read one entry.
-    pub fn step(&self, cpu: usize) -> Progress {
-        let mut cpu = lock(&self.cpus[cpu]);
+    pub fn step(&self, number: usize) -> Progress {
+        let mut cpu = lock(&self.cpus[number]);
         let Some(walk) = cpu.walk.take() else { return Progress::Idle };
         match cpu.step(walk, &self.mmu, self) {
             Step::More(next) => {
@@ -133,7 +147,7 @@ impl Computer {
             }
             Step::Done(_) => Progress::Done,
             Step::Trapped(trap) => {
-                self.count_fault();
+                self.count_fault(number);
                 Progress::Trapped(trap)
             }
         }

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
 use super::cpu::{Cpu, Part, Translation};
-use super::mmu::{Descriptor, Marks};
+use super::mmu::{Allowed, Descriptor, Marks};
 use super::{Computer, Failure, lock, pages};
 use crate::address::{ENTRIES, Frame, Level, VirtAddr};
-use crate::attributes::Rights;
 use crate::format::Entry;
-use crate::machine::SpaceId;
+use crate::id::SpaceId;
 
 /// The bits of all allocated tables at one time.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,7 +38,8 @@ impl Computer {
         Snapshot(frames.map(|frame| (frame, bits(frame))).collect())
     }
 
-    /// Notes a failure for everything that a CPU remembers of a space and that its tables do not say. To be called while no flush of the space is due.
+    /// Notes a failure for everything that a CPU remembers of a space and that its tables do not say. To be called
+    /// while no flush of the space is due.
     pub fn expect_coherent(&self, space: SpaceId) {
         for (number, cpu) in self.cpus.iter().enumerate() {
             let mut cpu = lock(cpu);
@@ -60,39 +60,41 @@ impl Computer {
     }
 
     /// What the tables say now of `address`: the table of `until` on the way, or the page's entry.
-    fn look(&self, root: Frame, address: u64, until: Level) -> Option<(Frame, Rights)> {
-        let (mut table, mut level, mut rights) = (root, self.mmu.top, Rights::all());
+    fn look(&self, root: Frame, address: u64, until: Level) -> Option<(Frame, Allowed)> {
+        let (mut table, mut level, mut allowed) = (root, self.mmu.top, Allowed::ALL);
         while level > until {
             let bits = self.table_at(table).0.0[level.index(VirtAddr(address))].load(Ordering::Acquire);
-            let Descriptor::Table { address, rights: here } = (self.mmu.read)(level.number(), bits) else {
+            let Descriptor::Table { address, allowed: here } = (self.mmu.read)(level.number(), bits) else {
                 return None;
             };
-            (table, level, rights) = (Frame::containing(address), level.below()?, rights & here);
+            (table, level, allowed) = (Frame::containing(address), level.below()?, allowed.and(here));
         }
-        Some((table, rights))
+        Some((table, allowed))
     }
 
     fn is_part(&self, root: Frame, part: &Part) -> bool {
         self.look(root, part.start, part.level)
-            .is_some_and(|(table, rights)| table == part.table && rights.contains(part.rights))
+            .is_some_and(|(table, allowed)| table == part.table && part.allowed.is_within(allowed))
     }
 
     fn is_current(&self, root: Frame, entry: &Translation) -> bool {
         let Some((table, above)) = self.look(root, entry.start, entry.level) else { return false };
         let bits = self.table_at(table).0.0[entry.level.index(VirtAddr(entry.start))].load(Ordering::Acquire);
-        let Descriptor::Page { address, rights, accessed, dirty } = (self.mmu.read)(entry.level.number(), bits) else {
+        let Descriptor::Page { address, allowed, accessed, dirty } = (self.mmu.read)(entry.level.number(), bits) else {
             return false;
         };
-        // The walker may have set marks in another node's copy of the table, before this CPU knew of its own; marks of all copies count.
+        // The walker may have set marks in another node's copy of the table, before this CPU knew of its own; marks of
+        // all copies count.
         let marked = match self.mmu.marks {
             Marks::Kernel => accessed,
             Marks::Walker { .. } => self.tables.len() > 1 || accessed && (dirty || !entry.dirty),
         };
-        address == entry.frame && (rights & above).contains(entry.rights) && marked
+        address == entry.frame && entry.allowed.is_within(allowed.and(above)) && marked
     }
 
-    /// Counts the entries that refer to each table and page, from the first roots of all spaces, and notes a failure for each count that differs, and for
-    /// everything that is allocated and not referred to. To be called while no flush is due.
+    /// Counts the entries that refer to each table and page, from the first roots of all spaces, and notes a failure
+    /// for each count that differs, and for everything that is allocated and not referred to. To be called while no
+    /// flush is due.
     pub fn expect_counted(&self, roots: &[Frame]) {
         let mut count = Count { tables: HashMap::new(), pages: HashMap::new(), copies: HashSet::new() };
         for &root in roots {

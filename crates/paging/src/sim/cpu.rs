@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::mmu::{AfterFault, Descriptor, Marks, Mmu};
+use super::mmu::{AfterFault, Allowed, Descriptor, Marks, Mmu};
+use crate::access::{Access, AccessKind};
 use crate::address::{Frame, Level, PAGE, VirtAddr};
-use crate::attributes::Rights;
-use crate::machine::{Node, SpaceId};
-use crate::space::Access;
+use crate::id::SpaceId;
+use crate::machine::Node;
 
 /// A translation in the TLB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,7 +14,7 @@ pub(super) struct Translation {
     pub(super) start: u64,
     pub(super) level: Level,
     pub(super) frame: u64,
-    pub(super) rights: Rights,
+    pub(super) allowed: Allowed,
     pub(super) dirty: bool,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Part {
     pub(super) start: u64,
     pub(super) level: Level,
     pub(super) table: Frame,
-    pub(super) rights: Rights,
+    pub(super) allowed: Allowed,
 }
 
 impl Part {
@@ -156,7 +156,8 @@ impl Cpu {
         }
     }
 
-    /// A translation in the TLB that lets the access pass. One that does not traps, and one whose page must be marked first goes.
+    /// A translation in the TLB that lets the access pass. One that does not traps, and one whose page must be marked
+    /// first goes.
     pub(super) fn look_up(
         &mut self,
         address: VirtAddr,
@@ -166,13 +167,13 @@ impl Cpu {
         let holds = |entry: &Translation| entry.range().0 <= address.0 && address.0 <= entry.range().1;
         let index = self.tlb.iter().position(holds)?;
         let entry = self.tlb[index];
-        if !entry.rights.contains(access.right()) {
+        if !entry.allowed.allows(access) {
             if mmu.after_fault == AfterFault::Evicted {
                 self.forget(&Ranges::page(address));
             }
             return Some(Err(Trap { address, access }));
         }
-        if access == Access::Write && !entry.dirty {
+        if access.kind == AccessKind::Write && !entry.dirty {
             self.tlb.swap_remove(index);
             return None;
         }
@@ -188,24 +189,25 @@ impl Cpu {
         let Some(bits) = memory.read(part.table, index) else { return Step::Trapped(trap) };
         match (mmu.read)(part.level.number(), bits) {
             Descriptor::Invalid => Step::Trapped(trap),
-            Descriptor::Table { address, rights } => {
+            Descriptor::Table { address, allowed } => {
                 let Some(level) = part.level.below() else { return Step::Trapped(trap) };
                 let start = walk.address.0 & !(level.table_bytes() - 1);
-                let below = Part { start, level, table: Frame::containing(address), rights: part.rights & rights };
+                let below =
+                    Part { start, level, table: Frame::containing(address), allowed: part.allowed.and(allowed) };
                 let next = self.turn(PARTS);
                 remember(&mut self.parts, below, next);
                 Step::More(Walk { at: Some(below), ..walk })
             }
-            Descriptor::Page { address, rights, accessed, dirty } => {
-                let rights = rights & part.rights;
-                let store = walk.access == Access::Write;
-                let allowed = rights.contains(walk.access.right());
+            Descriptor::Page { address, allowed, accessed, dirty } => {
+                let allowed = allowed.and(part.allowed);
+                let store = walk.access.kind == AccessKind::Write;
+                let passes = allowed.allows(walk.access);
                 let mut now_dirty = dirty;
                 match mmu.marks {
                     Marks::Kernel if !accessed || store && !dirty => return self.fault(trap, mmu),
                     Marks::Kernel => {}
                     Marks::Walker { accessed: accessed_bit, dirty: dirty_bit } => {
-                        let set = if store && allowed { accessed_bit | dirty_bit } else { accessed_bit };
+                        let set = if store && passes { accessed_bit | dirty_bit } else { accessed_bit };
                         now_dirty = (bits | set) & dirty_bit != 0;
                         if bits & set != set && !memory.set(part.table, index, bits, set) {
                             // Somebody has changed the entry meanwhile: it is read again.
@@ -218,10 +220,10 @@ impl Cpu {
                     start: walk.address.0 & !(bytes - 1),
                     level: part.level,
                     frame: address,
-                    rights,
+                    allowed,
                     dirty: now_dirty,
                 };
-                if !allowed {
+                if !passes {
                     if mmu.after_fault == AfterFault::Kept {
                         self.remember(entry);
                     }
@@ -249,7 +251,7 @@ impl Cpu {
             start: root_start,
             level: mmu.top,
             table: root,
-            rights: Rights::all(),
+            allowed: Allowed::ALL,
         })
     }
 

@@ -1,5 +1,7 @@
 //! The computer as an address space sees it.
 
+use std::cell::Cell;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -7,8 +9,22 @@ use super::cpu::Ranges;
 use super::tables::Tables;
 use super::{Computer, Delivery, Failure, lock, pages, tables};
 use crate::address::{Frame, PAGE, VirtAddr};
-use crate::machine::{Charge, FlushDepth, FlushRanges, FlushRequest, Machine, Node, Page, SpaceId, Table};
+use crate::id::SpaceId;
+use crate::machine::{Charge, FlushDepth, FlushRanges, FlushRequest, Machine, Node, Page, Table};
 use crate::meta::TableMeta;
+
+thread_local! {
+    /// The CPU that has faulted last.
+    pub(super) static FAULTED: Cell<usize> = const { Cell::new(0) };
+}
+
+fn ranges_of(request: &FlushRequest<'_>) -> Ranges {
+    match request.what {
+        FlushRanges::All => Ranges::All,
+        FlushRanges::Some(ranges) if request.depth == FlushDepth::Leaves => Ranges::Leaves(ranges.to_vec()),
+        FlushRanges::Some(ranges) => Ranges::Walks(ranges.to_vec()),
+    }
+}
 
 /// A flush that some CPUs have not taken yet: one bit for each.
 #[derive(Debug)]
@@ -61,8 +77,10 @@ impl Computer {
     }
 }
 
-// SAFETY: 1, 2. `Tables` hands each slot out once until it is freed, zeroed, and never moves it. 3. `wait` makes every CPU that ran the space when the
-// flush was sent take its interrupts; a CPU that switches has forgotten everything. 4. `Pages::copy` allocates.
+// SAFETY: 1, 2. `Tables` hands each slot out once until it is freed, zeroed, and never moves it. 3. `wait` makes every
+// CPU that ran the space when the flush was sent take its interrupts; a CPU that switches has forgotten everything. 4.
+// `Pages::copy` allocates. 5. As 4.
+// 6. Counts are under a lock.
 unsafe impl Machine for &Computer {
     type Pending = Sent;
 
@@ -78,6 +96,10 @@ unsafe impl Machine for &Computer {
         }
         self.counts.tables_allocated.fetch_add(1, Ordering::Relaxed);
         Some(frame)
+    }
+
+    fn free_tables(&self) -> usize {
+        self.tables.iter().map(Tables::free_count).sum()
     }
 
     unsafe fn free_table(&self, table: Frame) {
@@ -169,11 +191,7 @@ unsafe impl Machine for &Computer {
 
     fn dispatch(&self, request: FlushRequest<'_>) -> Sent {
         self.counts.flushes.fetch_add(1, Ordering::Relaxed);
-        let ranges = match request.what {
-            FlushRanges::All => Ranges::All,
-            FlushRanges::Some(ranges) if request.depth == FlushDepth::Leaves => Ranges::Leaves(ranges.to_vec()),
-            FlushRanges::Some(ranges) => Ranges::Walks(ranges.to_vec()),
-        };
+        let ranges = ranges_of(&request);
         if let Ranges::Walks(ranges) | Ranges::Leaves(ranges) = &ranges {
             let canonical = |address: u64| (self.mmu.is_valid)(VirtAddr(address));
             let is_bad = |range: &Range<VirtAddr>| {
@@ -208,11 +226,32 @@ unsafe impl Machine for &Computer {
         }
     }
 
+    fn flush_here(&self, request: FlushRequest<'_>) {
+        // The CPU whose fault this thread has seen last.
+        let here = FAULTED.get();
+        let Some(cpu) = self.cpus.get(here) else { return };
+        self.counts.local_flushes.fetch_add(1, Ordering::Relaxed);
+        let mut cpu = lock(cpu);
+        if cpu.running.is_some_and(|(space, _)| space == request.space) {
+            cpu.forget(&ranges_of(&request));
+        }
+    }
+
+    fn physical_end(&self) -> u64 {
+        self.physical_end
+    }
+
     fn charge(&self, space: SpaceId, charge: Charge) {
         let mut charges = lock(&self.charges);
         let sum = charges.entry(space).or_default();
         sum.pages += charge.pages;
         sum.tables += charge.tables;
+    }
+
+    fn caller(&self) -> Option<NonZeroU64> {
+        thread_local!(static HERE: u8 = const { 0 });
+        // An address that no other thread has.
+        HERE.with(|here| NonZeroU64::new((&raw const *here).addr() as u64))
     }
 
     fn relax(&self) {

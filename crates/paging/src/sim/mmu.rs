@@ -1,7 +1,9 @@
-//! How the hardware reads entries, written from the manuals a second time, so that a mistake in a format is not repeated by the machine that tests it.
+//! How the hardware reads entries, written from the manuals a second time, so that a mistake in a format is not
+//! repeated by the machine that tests it.
 
+use crate::access::Access;
 use crate::address::{Level, VirtAddr};
-use crate::attributes::Rights;
+use crate::attributes::{Privilege, Rights};
 use crate::format::{AArch64, AArch64Upper, Entry, Format, Sv39, Sv48, X86_64, X86_64La57};
 
 /// What a walker makes of an entry.
@@ -10,9 +12,38 @@ pub(super) enum Descriptor {
     /// The walk ends in a fault.
     Invalid,
     /// The walk goes on.
-    Table { address: u64, rights: Rights },
+    Table { address: u64, allowed: Allowed },
     /// The walk is done. `accessed` and `dirty` are what the hardware takes for such marks.
-    Page { address: u64, rights: Rights, accessed: bool, dirty: bool },
+    Page { address: u64, allowed: Allowed, accessed: bool, dirty: bool },
+}
+
+/// What each mode may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Allowed {
+    pub(super) user: Rights,
+    pub(super) kernel: Rights,
+}
+
+impl Allowed {
+    pub(super) const ALL: Self = Self { user: Rights::all(), kernel: Rights::all() };
+
+    /// What both allow.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { user: self.user & other.user, kernel: self.kernel & other.kernel }
+    }
+
+    /// Whether nothing is allowed that `other` does not.
+    pub(super) fn is_within(self, other: Self) -> bool {
+        other.user.contains(self.user) && other.kernel.contains(self.kernel)
+    }
+
+    pub(super) fn allows(self, access: Access) -> bool {
+        let rights = match access.from {
+            Privilege::User => self.user,
+            Privilege::Kernel => self.kernel,
+        };
+        rights.contains(access.right())
+    }
 }
 
 /// Who sets the marks in pages.
@@ -38,6 +69,8 @@ pub(super) enum AfterFault {
 pub(super) struct Mmu {
     pub(super) top: Level,
     pub(super) marks: Marks,
+    /// Those of a walker that marks pages by itself, if there is such a one.
+    pub(super) walker_marks: Option<Marks>,
     pub(super) after_fault: AfterFault,
     pub(super) is_valid: fn(VirtAddr) -> bool,
     pub(super) read: fn(u8, u64) -> Descriptor,
@@ -79,14 +112,19 @@ fn x86_64(level: u8, bits: u64) -> Descriptor {
         return Descriptor::Invalid;
     }
     let rights = rights(bit(bits, 1), !bit(bits, 63));
+    // With SMEP, and without SMAP, which a kernel lifts where it means to.
+    let user = bit(bits, 2);
+    let is_table = !(level == 1 || matches!(level, 2 | 3) && bit(bits, 7));
+    let kernel = if user && !is_table { rights - Rights::EXECUTE } else { rights };
+    let allowed = Allowed { user: if user { rights } else { Rights::empty() }, kernel };
     match level {
         2 | 3 if bit(bits, 7) => {}
         1 => {}
         // PS is reserved above.
         _ if level > 3 && bit(bits, 7) => return Descriptor::Invalid,
-        _ => return Descriptor::Table { address: bits & MASK, rights },
+        _ => return Descriptor::Table { address: bits & MASK, allowed },
     }
-    Descriptor::Page { address: address(bits, MASK, level), rights, accessed: bit(bits, 5), dirty: bit(bits, 6) }
+    Descriptor::Page { address: address(bits, MASK, level), allowed, accessed: bit(bits, 5), dirty: bit(bits, 6) }
 }
 
 /// Arm ARM D8.3.1; hierarchical permissions D8.4.3.
@@ -99,12 +137,18 @@ fn aarch64(level: u8, bits: u64) -> Descriptor {
         _ => return Descriptor::Invalid,
     };
     if !page {
-        return Descriptor::Table { address: bits & MASK, rights: rights(!bit(bits, 62), true) };
+        let kernel = rights(!bit(bits, 62), true);
+        // APTable[0]: nothing below is user mode's.
+        let user = if bit(bits, 61) { Rights::empty() } else { kernel };
+        return Descriptor::Table { address: bits & MASK, allowed: Allowed { user, kernel } };
     }
-    let execute = if bit(bits, 6) { !bit(bits, 54) } else { !bit(bits, 53) };
+    // PAN is lifted by a kernel where it means to.
+    let write = !bit(bits, 7);
+    let user = if bit(bits, 6) { rights(write, !bit(bits, 54)) } else { Rights::empty() };
+    let kernel = rights(write, !bit(bits, 53));
     Descriptor::Page {
         address: address(bits, MASK, level),
-        rights: rights(!bit(bits, 7), execute),
+        allowed: Allowed { user, kernel },
         accessed: bit(bits, 10),
         // Without FEAT_HAFDBS the hardware knows no such mark.
         dirty: true,
@@ -121,21 +165,28 @@ fn riscv(level: u8, bits: u64) -> Descriptor {
     if !read && !execute {
         // A, D and U are reserved in pointers, and a last-level entry cannot be one.
         let reserved = bits & 0xd0 != 0 || level == 1;
-        return if reserved { Descriptor::Invalid } else { Descriptor::Table { address: at, rights: Rights::all() } };
+        return if reserved { Descriptor::Invalid } else { Descriptor::Table { address: at, allowed: Allowed::ALL } };
     }
     if level > 3 || at != address(at, !0xfff, level) {
         return Descriptor::Invalid;
     }
-    Descriptor::Page { address: at, rights: rights(write, execute), accessed: bit(bits, 6), dirty: bit(bits, 7) }
+    // With SUM set, as by a kernel that means to. It never runs a page of user mode's.
+    let rights = rights(write, execute);
+    let allowed = match bit(bits, 4) {
+        true => Allowed { user: rights, kernel: rights - Rights::EXECUTE },
+        false => Allowed { user: Rights::empty(), kernel: rights },
+    };
+    Descriptor::Page { address: at, allowed, accessed: bit(bits, 6), dirty: bit(bits, 7) }
 }
 
 macro_rules! hardware {
-    ($($format:ty, $read:ident, $marks:expr, $after:ident;)*) => {$(
+    ($($format:ty, $read:ident, $marks:expr, $walker:expr, $after:ident;)*) => {$(
         impl Hardware for $format {
             fn mmu() -> HardwareMmu {
                 HardwareMmu(Mmu {
                     top: Self::TOP,
                     marks: $marks,
+                    walker_marks: $walker,
                     after_fault: AfterFault::$after,
                     is_valid: Self::is_valid,
                     read: $read,
@@ -146,13 +197,15 @@ macro_rules! hardware {
     )*};
 }
 
-const BY_WALKER: Marks = Marks::Walker { accessed: 1 << 5, dirty: 1 << 6 };
+const X86_64_MARKS: Marks = Marks::Walker { accessed: 1 << 5, dirty: 1 << 6 };
+/// Svadu.
+const RISCV_MARKS: Marks = Marks::Walker { accessed: 1 << 6, dirty: 1 << 7 };
 
 hardware! {
-    X86_64, x86_64, BY_WALKER, Evicted;
-    X86_64La57, x86_64, BY_WALKER, Evicted;
-    AArch64, aarch64, Marks::Kernel, Kept;
-    AArch64Upper, aarch64, Marks::Kernel, Kept;
-    Sv39, riscv, Marks::Kernel, Kept;
-    Sv48, riscv, Marks::Kernel, Kept;
+    X86_64, x86_64, X86_64_MARKS, Some(X86_64_MARKS), Evicted;
+    X86_64La57, x86_64, X86_64_MARKS, Some(X86_64_MARKS), Evicted;
+    AArch64, aarch64, Marks::Kernel, None, Kept;
+    AArch64Upper, aarch64, Marks::Kernel, None, Kept;
+    Sv39, riscv, Marks::Kernel, Some(RISCV_MARKS), Kept;
+    Sv48, riscv, Marks::Kernel, Some(RISCV_MARKS), Kept;
 }

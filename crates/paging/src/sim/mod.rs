@@ -1,9 +1,11 @@
-//! A computer in software, to test address spaces on: memory on several nodes, CPUs with TLBs and caches of walks, interrupts.
+//! A computer in software, to test address spaces on: memory on several nodes, CPUs with TLBs and caches of walks,
+//! interrupts.
 //!
-//! A page holds one number in place of 4096 bytes. Tables are real, and walkers read them entry by entry, at times of their own choosing
-//! ([`Computer::step`]). The computer finds what a real one would not tell: it notes a [`Failure`] when a table or page is freed that a CPU still remembers, when memory
-//! that is free is used, when a CPU remembers what the tables no longer say ([`Computer::expect_coherent`]), and when counts are wrong or memory has
-//! leaked ([`Computer::expect_counted`]). Failures are collected and not thrown, so that a test that expects one can go on.
+//! A page holds one number in place of 4096 bytes. Tables are real, and walkers read them entry by entry, at times of
+//! their own choosing ([`Computer::step`]). The computer finds what a real one would not tell: it notes a [`Failure`]
+//! when a table or page is freed that a CPU still remembers, when memory that is free is used, when a CPU remembers
+//! what the tables no longer say ([`Computer::expect_coherent`]), and when counts are wrong or memory has leaked
+//! ([`Computer::expect_counted`]). Failures are collected and not thrown, so that a test that expects one can go on.
 //!
 //! Nodes are a ring: each is nearest to the next, and memory comes from the next if a node has none.
 //!
@@ -12,24 +14,31 @@
 mod access;
 mod audit;
 mod cpu;
+#[cfg(feature = "interleave")]
+pub(crate) mod interleave;
 mod machine;
 mod mmu;
 mod pages;
+mod simulated;
 mod tables;
 pub mod trial;
 
 pub use access::Progress;
 pub use audit::Snapshot;
 pub use cpu::Trap;
+#[cfg(feature = "interleave")]
+pub use interleave::interleave;
 pub use machine::Sent;
 pub use mmu::{Hardware, HardwareMmu};
+pub use simulated::{MapNextSimulated, MapSimulated};
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::address::{Frame, PAGE, PageSize, VirtAddr};
-use crate::machine::{Charge, Node, Page, SpaceId};
+use crate::id::SpaceId;
+use crate::machine::{Charge, Node, Page};
 
 /// When CPUs take interrupts that ask for a flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +49,16 @@ pub enum Delivery {
     Late,
     /// At some time before.
     Random,
+}
+
+/// Who marks pages as used and written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Marking {
+    /// Whoever does so in most machines of the format.
+    #[default]
+    ByFormat,
+    /// The page walker: x86-64, and RISC-V with Svadu.
+    ByWalker,
 }
 
 /// What a computer consists of.
@@ -55,13 +74,26 @@ pub struct Config {
     pub tables: usize,
     /// When interrupts arrive.
     pub delivery: Delivery,
+    /// Who marks pages.
+    pub marking: Marking,
+    /// Bits of physical addresses that CPUs have.
+    pub physical_bits: u32,
     /// Where chance starts.
     pub seed: u64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { nodes: 1, cpus: 2, frames: 1 << 20, tables: 1 << 12, delivery: Delivery::Late, seed: 1 }
+        Self {
+            nodes: 1,
+            cpus: 2,
+            frames: 1 << 20,
+            tables: 1 << 12,
+            delivery: Delivery::Late,
+            marking: Marking::ByFormat,
+            physical_bits: 56,
+            seed: 1,
+        }
     }
 }
 
@@ -131,6 +163,8 @@ pub enum Failure {
 pub struct Counts {
     /// Flushes.
     pub flushes: u64,
+    /// Flushes of the CPU that had faulted alone.
+    pub local_flushes: u64,
     /// Interrupts that they took.
     pub interrupts: u64,
     /// Page faults.
@@ -146,6 +180,7 @@ pub struct Counts {
 #[derive(Default)]
 struct Counters {
     flushes: AtomicU64,
+    local_flushes: AtomicU64,
     interrupts: AtomicU64,
     faults: AtomicU64,
     tables_allocated: AtomicU64,
@@ -162,6 +197,7 @@ pub struct Computer {
     cpus: Vec<Mutex<cpu::Cpu>>,
     charges: Mutex<HashMap<SpaceId, Charge>>,
     failures: Mutex<Vec<Failure>>,
+    physical_end: u64,
     counts: Counters,
     chance: AtomicU64,
     asked: AtomicU64,
@@ -171,16 +207,26 @@ pub struct Computer {
 
 impl Computer {
     /// A computer whose CPUs walk tables of format `F`.
+    ///
+    /// # Panics
+    ///
+    /// If walkers of that format are to mark pages, and none does.
     pub fn new<F: Hardware>(config: Config) -> Self {
         let nodes = 0..config.nodes;
+        let mut mmu = F::mmu().0;
+        if config.marking == Marking::ByWalker {
+            assert!(mmu.walker_marks.is_some(), "walkers of {} mark nothing", F::NAME);
+            mmu.marks = mmu.walker_marks.unwrap_or(mmu.marks);
+        }
         Self {
-            mmu: F::mmu().0,
+            mmu,
             delivery: config.delivery,
             tables: nodes.map(|node| tables::Tables::new(Node(node as u8), config.tables)).collect(),
             pages: Mutex::new(pages::Pages::new(config.nodes, config.frames)),
             cpus: (0..config.cpus).map(|cpu| Mutex::new(cpu::Cpu::new(Node((cpu % config.nodes) as u8)))).collect(),
             charges: Mutex::default(),
             failures: Mutex::default(),
+            physical_end: 1 << config.physical_bits,
             counts: Counters::default(),
             chance: AtomicU64::new(config.seed),
             asked: AtomicU64::new(0),
@@ -189,7 +235,8 @@ impl Computer {
         }
     }
 
-    /// Memory for pages, aligned to `align`, on `node` or the next that has enough. The caller has one reference to each frame.
+    /// Memory for pages, aligned to `align`, on `node` or the next that has enough. The caller has one reference to
+    /// each frame.
     pub fn allocate(&self, node: Node, bytes: u64, align: PageSize) -> Option<Frame> {
         lock(&self.pages).allocate(node, bytes, align)
     }
@@ -235,7 +282,8 @@ impl Computer {
         pages::Pages::node(frame)
     }
 
-    /// Refuses memory for tables, and for copies of pages: those requests of the following, counted from 0, whose number is in the range.
+    /// Refuses memory for tables, and for copies of pages: those requests of the following, counted from 0, whose
+    /// number is in the range.
     pub fn refuse(&self, requests: std::ops::Range<u64>) {
         let asked = self.asked.load(Ordering::Relaxed);
         self.refused_from.store(asked.saturating_add(requests.start), Ordering::Relaxed);
@@ -262,6 +310,7 @@ impl Computer {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {
             flushes: get(&self.counts.flushes),
+            local_flushes: get(&self.counts.local_flushes),
             interrupts: get(&self.counts.interrupts),
             faults: get(&self.counts.faults),
             tables_allocated: get(&self.counts.tables_allocated),

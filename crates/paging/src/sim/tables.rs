@@ -65,6 +65,11 @@ impl Tables {
         frame.address().checked_sub(START).map(|offset| (offset >> NODE_SHIFT) as usize)
     }
 
+    pub(super) fn free_count(&self) -> usize {
+        let free = lock(&self.free);
+        free.resting.len() + self.chunks.len() * CHUNK - free.fresh
+    }
+
     pub(super) fn live(&self) -> usize {
         self.live.load(Ordering::Relaxed)
     }

@@ -48,15 +48,14 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         check_range::<F>(&range)?;
         let locked = self.lock();
         let _ = locked.walk_in(range, |mapping| {
-            let elsewhere = || locked.replica_leaves(mapping.address).any(|leaf| mark.is_on(&leaf));
-            count += usize::from(mark.is_on(&mapping.leaf) || elsewhere());
+            count += usize::from(mark.is_on(&mapping.leaf));
             ControlFlow::Continue(())
         });
         Ok(count)
     }
 
-    /// Takes a mark off all pages of `range` and tells which had it; tables that others share are copied first, since their marks are
-    /// the others' too.
+    /// Takes a mark off all pages of `range` and tells which had it; tables that others share are copied first, since
+    /// their marks are the others' too.
     ///
     /// Until the flush is waited for, CPUs that still hold a translation may use the page without marking it again.
     ///

@@ -1,8 +1,8 @@
 //! Who is charged for tables and pages; see [`Accounting`].
 
-use super::exclusive::load;
 use super::{Accounting, Locked};
 use crate::address::{Frame, Level, PAGE};
+use crate::entry::load;
 use crate::format::{Entry, Format};
 use crate::machine::{Charge, Machine};
 

@@ -2,12 +2,11 @@
 
 use core::ops::Range;
 
-use super::exclusive::load;
-use super::query::{Mapping, mapping};
-use super::{AddressSpace, Locked, check_range};
+use super::{AddressSpace, Locked, Mapping, check_range};
 use crate::address::{Frame, Level, PageSize, VirtAddr};
+use crate::entry::load;
 use crate::error::RangeError;
-use crate::format::{Entry, Format};
+use crate::format::{Entry, Format, Leaf};
 use crate::machine::{Machine, Table};
 
 /// A cursor cannot go there.
@@ -104,6 +103,13 @@ impl<'s> Position<'s> {
         is_here.then(|| F::decode(level, load(&table.0[level.index(self.at)])))
     }
 
+    /// The page at `at`, of which the first root's entry says `leaf`.
+    #[inline(always)]
+    fn page<F: Format, M: Machine>(&self, space: &Locked<'s, F, M>, leaf: Leaf) -> Option<Mapping> {
+        let Spot { frame, level, .. } = self.spot;
+        Mapping::new(level, self.at, space.marked_by_all(frame, level, level.index(self.at), leaf))
+    }
+
     /// Goes to the table that the walk to `at` ends in.
     #[inline(never)]
     fn arrive<F: Format, M: Machine>(&mut self, space: &Locked<'s, F, M>) {
@@ -120,11 +126,11 @@ impl<'s> Position<'s> {
     #[inline(always)]
     pub(crate) fn query<F: Format, M: Machine>(&mut self, space: &Locked<'s, F, M>) -> Option<Mapping> {
         if let Some(Entry::Leaf(leaf)) = self.here::<F>() {
-            return mapping(self.spot.level, self.at, leaf);
+            return self.page(space, leaf);
         }
         self.arrive(space);
         match self.here::<F>() {
-            Some(Entry::Leaf(leaf)) => mapping(self.spot.level, self.at, leaf),
+            Some(Entry::Leaf(leaf)) => self.page(space, leaf),
             _ => None,
         }
     }
@@ -138,7 +144,7 @@ impl<'s> Position<'s> {
             }
             // Most pages follow another in the same table.
             if let Some(Entry::Leaf(leaf)) = self.here::<F>() {
-                return mapping(self.spot.level, self.at, leaf);
+                return self.page(space, leaf);
             }
             self.go_on(space);
         }
@@ -191,7 +197,8 @@ impl<'s> Position<'s> {
 
 /// Reads a range page by page, with the space's lock held, so that nothing changes meanwhile.
 ///
-/// The space must not be used otherwise by whoever has the cursor: that would wait for the lock for ever. As an [`Iterator`] it gives the pages that are
+/// Whoever has the cursor must not use the space otherwise: that panics where the machine knows who calls
+/// ([`Machine::caller`]), and else waits for the lock for ever. As an [`Iterator`] it gives the pages that are
 /// mapped, in ascending order, large ones at the ends of the range as a whole.
 pub struct Cursor<'s, F: Format, M: Machine> {
     space: Locked<'s, F, M>,
@@ -239,7 +246,8 @@ impl<F: Format, M: Machine> Cursor<'_, F, M> {
         if self.position.at < self.position.range.end { self.position.query(&self.space) } else { None }
     }
 
-    /// Goes on to the next page that is mapped, if there is none here, and stays before it. The range's end if there is none at all.
+    /// Goes on to the next page that is mapped, if there is none here, and stays before it. The range's end if there is
+    /// none at all.
     pub fn find(&mut self) -> Option<Mapping> {
         self.position.find(&self.space)
     }

@@ -1,20 +1,20 @@
 //! Changing a range page by page, under one lock.
 //!
-//! The cursor reads as [`Cursor`](super::Cursor) does. Before a change it makes the table its own, with those above ([`CursorMut::own`]): that is
-//! where tables are copied, made and large pages split, with tables that were reserved for this one step. Changes that follow in the same table find it
-//! [kept](Kept) and reserve nothing.
+//! The cursor reads as [`Cursor`](super::Cursor) does. Before a change it makes the table its own, with those above
+//! ([`CursorMut::own`]): that is where tables are copied, made and large pages split, with tables that were reserved
+//! for this one step. Changes that follow in the same table find it [kept](Kept) and reserve nothing.
 
 use core::ops::Range;
 
 use super::cursor::{Position, SeekError};
 use super::exclusive::{Exclusive, Kept};
-use super::kernel_data::is_kernel_data;
+use super::kernel_pages::{Reach, is_kernel};
 use super::map::check_map;
 use super::need::Purpose;
 use super::{AddressSpace, Locked, Mapping, account, check_range, entry_range};
 use crate::address::{Frame, PageSize, VirtAddr};
 use crate::attributes::{Attributes, Rights, Stores};
-use crate::error::{ChangeError, MapError, NoTables, RangeError};
+use crate::error::{ChangeError, MapError, NoTables};
 use crate::flush::Flush;
 use crate::format::{Entry, Format, Leaf};
 use crate::machine::Machine;
@@ -34,14 +34,16 @@ pub enum CursorMapError {
 
 /// Reads and changes a range page by page, with the space's lock held, so that nothing changes in between.
 ///
-/// Each step is done as a whole, or gives an error and has changed nothing; earlier steps stay. A shared table is copied before the first change in it.
-/// What is to be flushed is collected and comes out of [`finish`](Self::finish); a cursor that is dropped flushes itself.
+/// Each step is done as a whole, or gives an error and has changed nothing; earlier steps stay. A shared table is
+/// copied before the first change in it. What is to be flushed is collected and comes out of [`finish`](Self::finish);
+/// a cursor that is dropped flushes itself.
 ///
-/// The space must not be used otherwise by whoever has the cursor: that would wait for the lock for ever.
+/// Whoever has the cursor must not use the space otherwise: that panics where the machine knows who calls
+/// ([`Machine::caller`]), and else waits for the lock for ever.
 ///
 /// ```
 /// use palimpsest_paging::format::X86_64;
-/// use palimpsest_paging::sim::{Computer, Config};
+/// use palimpsest_paging::sim::{Computer, Config, MapSimulated};
 /// use palimpsest_paging::{AddressSpace, Attributes, Node, Options, PAGE, PageSize, PageSizes, Rights, SpaceId, VirtAddr};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,7 +52,7 @@ pub enum CursorMapError {
 /// let frames = computer.allocate(Node(0), 8 * PAGE, PageSize::Small).ok_or("no memory")?;
 /// let range = VirtAddr(0x20_0000)..VirtAddr(0x20_0000 + 8 * PAGE);
 /// let write = Attributes::user(Rights::READ | Rights::WRITE);
-/// space.map(range.clone(), frames, write, PageSizes::UpTo(PageSize::Large))?;
+/// space.map_simulated(range.clone(), frames, write, PageSizes::UpTo(PageSize::Large))?;
 ///
 /// // Takes every second page, and makes the others read-only.
 /// let mut cursor = space.cursor_mut(range)?;
@@ -80,14 +82,35 @@ pub struct CursorMut<'s, F: Format, M: Machine> {
 }
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// A cursor at the start of `range`, to change what is mapped there. Nothing is copied or split before it is changed.
+    /// A cursor at the start of `range`, to change what is mapped there. Nothing is copied or split before it is
+    /// changed.
     ///
     /// # Errors
     ///
-    /// [`RangeError`].
-    pub fn cursor_mut(&self, range: Range<VirtAddr>) -> Result<CursorMut<'_, F, M>, RangeError> {
+    /// [`ChangeError::Range`], [`ChangeError::Kernel`].
+    pub fn cursor_mut(&self, range: Range<VirtAddr>) -> Result<CursorMut<'_, F, M>, ChangeError> {
+        self.cursor_within(range, Reach::User)
+    }
+
+    /// As [`cursor_mut`](Self::cursor_mut), the kernel's pages too.
+    ///
+    /// # Safety
+    ///
+    /// 1. Where the program that calls runs by this space, it uses none of the kernel's pages that
+    ///    the cursor changes: neither as code,
+    ///    stack or data, nor through a reference, until they are back as they were.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Range`].
+    pub unsafe fn cursor_mut_kernel(&self, range: Range<VirtAddr>) -> Result<CursorMut<'_, F, M>, ChangeError> {
+        self.cursor_within(range, Reach::Kernel)
+    }
+
+    fn cursor_within(&self, range: Range<VirtAddr>, reach: Reach) -> Result<CursorMut<'_, F, M>, ChangeError> {
         check_range::<F>(&range)?;
         let space = self.lock();
+        space.refuse_kernel(&range, reach)?;
         let position = Position::new(&space, range);
         let flush = space.flush();
         Ok(CursorMut { space, position, kept: None, flush, taken: None })
@@ -121,7 +144,8 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         if self.position.at < self.position.range.end { self.position.query(&self.space) } else { None }
     }
 
-    /// Goes on to the next page that is mapped, if there is none here, and stays before it. The range's end if there is none at all.
+    /// Goes on to the next page that is mapped, if there is none here, and stays before it. The range's end if there is
+    /// none at all.
     pub fn find(&mut self) -> Option<Mapping> {
         self.position.find(&self.space)
     }
@@ -132,17 +156,22 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         self.position.next(&self.space)
     }
 
-    /// Maps one page here, of `size` and at `frame`, and goes past it. References and marks are as with [`AddressSpace::map`].
+    /// Maps one page here, of `size` and at `frame`, and goes past it. References and marks are as with
+    /// [`AddressSpace::map`].
     ///
     /// Where this cursor has taken pages that CPUs may still remember, they are flushed first.
+    ///
+    /// # Safety
+    ///
+    /// 1, 2. As for [`AddressSpace::map`].
     ///
     /// # Errors
     ///
     /// [`CursorMapError`]; nothing is mapped, and the cursor stays where it was.
     #[inline]
-    pub fn map(&mut self, frame: Frame, size: PageSize, attributes: Attributes) -> Result<(), CursorMapError> {
+    pub unsafe fn map(&mut self, frame: Frame, size: PageSize, attributes: Attributes) -> Result<(), CursorMapError> {
         let at = self.position.at;
-        check_map::<F>(frame, size.bytes(), attributes)?;
+        check_map::<F, M>(self.space.machine, frame, size.bytes(), attributes)?;
         if !at.is_aligned(size) || !frame.is_aligned(size) {
             return Err(MapError::Size { address: at, frame, size }.into());
         }
@@ -169,24 +198,28 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         let table = kept.take_up(&self.space);
         let index = table.level.index(at);
         let leaf = Leaf { frame, attributes, stores: Stores::Pass, accessed: true, dirty: true };
-        table.fill(index, F::leaf(table.level, leaf));
+        table.fill(index, F::leaf(table.level, self.space.as_mapped(table.level, leaf)));
         self.space.charge_pages(account::pages_of(table.level));
-        if is_kernel_data(&attributes) {
-            self.space.mark_kernel_data(part);
+        if is_kernel(&attributes) {
+            self.space.mark_kernel(part);
         }
+        self.flush.note_made();
         self.position.pass(size.level());
         Ok(())
     }
 
-    /// Unmaps the next page, goes past it, and tells what it was, with its marks. None if there is no other up to the range's end.
+    /// Unmaps the next page, goes past it, and tells what it was, with its marks. None if there is no other up to the
+    /// range's end.
     ///
-    /// Of a large page that lies in the range, or from the cursor's address on, only in part, the largest page of that part is split off and taken.
-    /// Tables that become empty go too. The page's reference is given back ([`Machine::release`]) once the flush has been waited for: who wants to map it
-    /// elsewhere [retains](Machine::retain) it first.
+    /// Of a large page that lies in the range, or from the cursor's address on, only in part, the largest page of that
+    /// part is split off and taken. Tables that become empty go too. The page's reference is given back
+    /// ([`Machine::release`]) once the flush has been waited for: who wants to map it elsewhere
+    /// [retains](Machine::retain) it first.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::NoMemory`], [`ChangeError::Pinned`], [`ChangeError::Replicated`]; nothing is unmapped, and the cursor stays before that page.
+    /// [`ChangeError::NoMemory`], [`ChangeError::Pinned`], [`ChangeError::Replicated`]; nothing is unmapped, and the
+    /// cursor stays before that page.
     #[inline(always)]
     pub fn take_next(&mut self) -> Result<Option<Mapping>, ChangeError> {
         let at = self.position.at;
@@ -233,14 +266,15 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         });
     }
 
-    /// Gives the next page these rights, goes past it, and tells what it was. None if there is no other up to the range's end.
+    /// Gives the next page these rights, goes past it, and tells what it was. None if there is no other up to the
+    /// range's end.
     ///
     /// Large pages are split as by [`take_next`](Self::take_next); for the rest see [`AddressSpace::protect`].
     ///
     /// # Errors
     ///
-    /// [`ChangeError::NoMemory`], [`ChangeError::Rights`], [`ChangeError::Replicated`], [`ChangeError::Pinned`]; nothing is changed, and the cursor
-    /// stays before that page.
+    /// [`ChangeError::NoMemory`], [`ChangeError::Rights`], [`ChangeError::Replicated`], [`ChangeError::Pinned`];
+    /// nothing is changed, and the cursor stays before that page.
     #[inline]
     pub fn protect_next(&mut self, rights: Rights) -> Result<Option<Mapping>, ChangeError> {
         if !rights.is_valid() {
@@ -255,9 +289,10 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         let Some(leaf) = table.set_rights(table.level.index(part.start), part.clone(), rights, &mut self.flush) else {
             unreachable!("the page was found under the same lock");
         };
-        if rights.contains(Rights::WRITE) {
-            self.space.mark_kernel_data(part.clone());
+        if rights.contains(Rights::WRITE) && self.space.meta(self.space.root()).is_kernel() {
+            self.space.mark_kernel(part.clone());
         }
+        self.flush.note_made();
         self.position.pass(size.level());
         Ok(Some(Mapping { address: part.start, size, leaf }))
     }
@@ -274,7 +309,8 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         Some((kept, kept.level.page_size()?))
     }
 
-    /// What a step changes of the page that was found here: all of it, or the largest page from here on that is in the range.
+    /// What a step changes of the page that was found here: all of it, or the largest page from here on that is in the
+    /// range.
     #[inline]
     fn part(&self, found: &Mapping) -> Result<(Range<VirtAddr>, PageSize), ChangeError> {
         let (at, size) = (self.position.at, found.size);
@@ -336,7 +372,8 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         Ok(kept)
     }
 
-    /// Gives back those tables on the way to `part` that have become empty. All of them are this space's own. The result is what they translated.
+    /// Gives back those tables on the way to `part` that have become empty. All of them are this space's own. The
+    /// result is what they translated.
     #[inline(never)]
     fn prune(&mut self, part: Range<VirtAddr>) -> Range<VirtAddr> {
         let mut region = part.clone();

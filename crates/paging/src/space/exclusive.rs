@@ -6,25 +6,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::{Locked, account};
 use crate::address::{ENTRIES, Frame, Level, VirtAddr};
 use crate::attributes::{Sharing, Stores};
+use crate::entry::{change_leaf, exchange, load, publish};
 use crate::flush::Flush;
 use crate::format::{Entry, Format, Leaf, ShareMode};
 use crate::machine::{Machine, Page, Table};
 use crate::meta::TableMeta;
 use crate::reserve::Reserve;
-
-/// The bits of an entry.
-#[inline]
-pub(crate) fn load(entry: &AtomicU64) -> u64 {
-    // Acquire, partner: the Release in `publish`. Forbids that a table is read as it was before it was filled.
-    entry.load(Ordering::Acquire)
-}
-
-/// Makes an entry known to walkers and to other CPUs of this crate.
-#[inline]
-pub(crate) fn publish(entry: &AtomicU64, bits: u64) {
-    // Release, partners: `load`, and the hardware's walkers, which depend on the address. Forbids that a table or page is seen before what it holds.
-    entry.store(bits, Ordering::Release);
-}
 
 /// A table that only this space reaches, as long as its lock is held.
 pub(crate) struct Exclusive<'a, 's, F: Format, M: Machine> {
@@ -37,7 +24,8 @@ pub(crate) struct Exclusive<'a, 's, F: Format, M: Machine> {
 
 /// An [`Exclusive`] table that was put down, within one holding of the lock.
 ///
-/// It stays exclusive until the lock is dropped, since others get no reference meanwhile, unless its holder detaches it.
+/// It stays exclusive until the lock is dropped, since others get no reference meanwhile, unless its holder detaches
+/// it.
 #[derive(Clone, Copy)]
 pub(crate) struct Kept<'s> {
     pub(crate) frame: Frame,
@@ -119,8 +107,8 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
     pub(crate) fn take_leaf(&self, index: usize) -> Option<Leaf> {
         let Entry::Leaf(mut leaf) = self.get(index) else { return None };
         if !(leaf.accessed && leaf.dirty) {
-            // AcqRel: as `load` and `publish`. Exchanged, lest a mark is lost; a page that has both gets no other.
-            if let Entry::Leaf(last) = F::decode(self.level, self.table.0[index].swap(0, Ordering::AcqRel)) {
+            // Exchanged, lest a mark is lost; a page that has both gets no other.
+            if let Entry::Leaf(last) = F::decode(self.level, exchange(&self.table.0[index], 0)) {
                 leaf = last;
             }
         }
@@ -129,12 +117,27 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         Some(leaf)
     }
 
-    /// Empties an entry for a moment, until [`show`](Self::show). CPUs that fault meanwhile wait for the lock.
-    pub(crate) fn hide(&self, index: usize) {
+    /// Empties a page's entry for a moment, here and in all replicas, until [`show`](Self::show). The result is the
+    /// page as it was, with the marks of all. CPUs that fault meanwhile wait for the lock.
+    pub(crate) fn hide(&self, index: usize) -> Option<Leaf> {
+        let take = |table: &Table| match F::decode(self.level, exchange(&table.0[index], 0)) {
+            Entry::Leaf(leaf) => Some(leaf),
+            Entry::Empty | Entry::Table { .. } => None,
+        };
+        let mut leaf = take(self.table)?;
+        for there in self.replicas().filter_map(take) {
+            leaf = leaf.marked_as(&there);
+        }
+        Some(leaf)
+    }
+
+    /// Empties the entry of a table for a moment, here and in all replicas, until [`show`](Self::show).
+    pub(crate) fn hide_table(&self, index: usize) {
         self.write(index, 0);
     }
 
-    /// Ends what [`hide`](Self::hide) has begun, or replaces an entry at once.
+    /// Ends what [`hide`](Self::hide) has begun, or replaces an entry at once. Not for a page's entry that walkers may
+    /// be marking: what they set would be lost.
     pub(crate) fn show(&self, index: usize, bits: u64) {
         self.write(index, bits);
     }
@@ -146,7 +149,7 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
             let mut frame = leaf.frame;
             for entry in &table.0[first..first + count] {
                 debug_assert_eq!(F::decode(self.level, load(entry)), Entry::Empty);
-                publish(entry, F::leaf(self.level, Leaf { frame, ..leaf }));
+                publish(entry, F::leaf(self.level, self.space.as_mapped(self.level, Leaf { frame, ..leaf })));
                 frame = frame.offset(bytes);
             }
         };
@@ -164,14 +167,13 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         }
     }
 
-    /// Changes a page's entry here and, with the frame that it has there, in all replicas, so that no mark which the hardware sets
-    /// meanwhile is lost. The result is the old entry, with the marks of all.
+    /// Changes a page's entry here and, with the frame that it has there, in all replicas, so that no mark which the
+    /// hardware sets meanwhile is lost. The result is the old entry, with the marks of all.
     pub(crate) fn change_leaf(&self, index: usize, change: impl Fn(Leaf) -> Leaf) -> Option<Leaf> {
         let mut old = change_leaf::<F>(&self.table.0[index], self.level, &change)?;
         for replica in self.replicas() {
             if let Some(leaf) = change_leaf::<F>(&replica.0[index], self.level, &change) {
-                old.accessed |= leaf.accessed;
-                old.dirty |= leaf.dirty;
+                old = old.marked_as(&leaf);
             }
         }
         Some(old)
@@ -206,7 +208,8 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
             return Some(self.unshare(index, frame, level, range, reserve.take(), flush));
         }
         if stores == Stores::Fault {
-            // The last sharer takes it back. Rights only grow, so that a stale translation costs a fault and nothing else.
+            // The last sharer takes it back. Rights only grow, so that a stale translation costs a fault and nothing
+            // else.
             self.show(index, F::table(frame, Stores::Pass));
         }
         meta.set_protected(false);
@@ -214,7 +217,8 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         Some(Exclusive::new(self.space, frame, level))
     }
 
-    /// The table below the entry for `address`, if this space's own already, so that [`enter`](Self::enter) would change nothing.
+    /// The table below the entry for `address`, if this space's own already, so that [`enter`](Self::enter) would
+    /// change nothing.
     #[inline]
     fn own_below(&self, address: VirtAddr) -> Option<Self> {
         let Entry::Table { frame, stores: Stores::Pass } = self.get(self.level.index(address)) else { return None };
@@ -276,6 +280,7 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
             new.store(bits, Ordering::Relaxed);
         }
         meta.set_protected(true);
+        new_meta.set_kernel_as(meta);
         new_meta.add_populated(meta.populated() as i16);
         space.disown(shared, level);
         space.own(copy, level);
@@ -309,28 +314,12 @@ pub(crate) fn protected(leaf: Leaf) -> Leaf {
     if writable && is_copied_on_write(&leaf) { Leaf { stores: Stores::Fault, ..leaf } } else { leaf }
 }
 
-/// Makes stores to a private page fault. Right for everybody who shares the table. The result is the leaf as it is then.
+/// Makes stores to a private page fault. Right for everybody who shares the table. The result is the leaf as it is
+/// then.
 fn protect_leaf<F: Format>(entry: &AtomicU64, level: Level) -> Leaf {
     match change_leaf::<F>(entry, level, protected) {
         Some(old) => protected(old),
         None => unreachable!("an entry of a shared table changes to nothing else"),
-    }
-}
-
-/// Changes a leaf, and loses no mark that the hardware sets meanwhile. The result is the old leaf; none if the entry is none.
-pub(crate) fn change_leaf<F: Format>(entry: &AtomicU64, level: Level, change: impl Fn(Leaf) -> Leaf) -> Option<Leaf> {
-    let mut bits = load(entry);
-    loop {
-        let Entry::Leaf(leaf) = F::decode(level, bits) else { return None };
-        let new = F::leaf(level, change(leaf));
-        if new == bits {
-            return Some(leaf);
-        }
-        // AcqRel and Acquire: as `publish` and `load`.
-        match entry.compare_exchange_weak(bits, new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return Some(leaf),
-            Err(found) => bits = found,
-        }
     }
 }
 
@@ -343,6 +332,17 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
             table = table.own_below(address)?;
         }
         Some(table)
+    }
+
+    /// A page as it is when it is mapped: one that is private, can be written and has other references is copied first.
+    #[inline]
+    pub(crate) fn as_mapped(&self, level: Level, leaf: Leaf) -> Leaf {
+        let first = protected(leaf);
+        if first.stores == leaf.stores {
+            return leaf;
+        }
+        let is_alone = |size| self.machine.is_exclusive(Page { frame: leaf.frame, size });
+        if level.page_size().is_some_and(is_alone) { leaf } else { first }
     }
 
     /// One more entry is to refer to a table that this space refers to.

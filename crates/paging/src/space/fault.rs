@@ -2,35 +2,15 @@
 
 use super::exclusive::{Exclusive, is_copied_on_write};
 use super::{AddressSpace, Locked, entry_range};
+use crate::access::{Access, AccessKind};
 use crate::address::{Level, PageSize, VirtAddr};
 use crate::attributes::{Rights, Stores};
+use crate::entry::change_leaf;
 use crate::error::FaultError;
 use crate::flush::Flush;
-use crate::format::{Entry, Format, Leaf};
-use crate::machine::{Machine, Node, Page};
+use crate::format::{Entry, Format, Leaf, ShareMode};
+use crate::machine::{FlushDepth, FlushRanges, FlushRequest, Machine, Node, Page};
 use crate::reserve::Reserve;
-
-/// What an instruction wanted to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
-    /// A load.
-    Read,
-    /// A store.
-    Write,
-    /// An instruction fetch.
-    Execute,
-}
-
-impl Access {
-    /// The right that it takes.
-    pub const fn right(self) -> Rights {
-        match self {
-            Self::Read => Rights::READ,
-            Self::Write => Rights::WRITE,
-            Self::Execute => Rights::EXECUTE,
-        }
-    }
-}
 
 /// What became of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +19,8 @@ pub enum Fault {
     Resolved(Resolution),
     /// Nothing is mapped there: the caller's business.
     NotMapped,
-    /// The page's rights do not allow it: the caller's business.
+    /// The page's rights do not allow it, or it is the kernel's and user mode's access, or user mode's code that the
+    /// kernel would run: the caller's business.
     Denied,
 }
 
@@ -52,13 +33,15 @@ pub struct Resolution {
     pub copied: bool,
     /// The page had become this space's own and is written in place from now on.
     pub reused: bool,
-    /// The node has a page of its own from now on, or the first's if there was no memory ([`AddressSpace::replicate_on_use`]).
+    /// The node has a page of its own from now on, or the first's if there was no memory
+    /// ([`AddressSpace::replicate_on_use`]).
     pub replicated: bool,
 }
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// Resolves a fault at `address`, on a CPU of `node`: copies what is shared and is to be written, fetches the node's page where it has waited for that, and sets the marks that this format's CPUs do
-    /// not set. Flushes what it must before it returns.
+    /// Resolves a fault at `address`, on a CPU of `node`: copies what is shared and is to be written, fetches the
+    /// node's page where it has waited for that, and sets the marks that this format's CPUs do not set. Flushes what it
+    /// must before it returns.
     ///
     /// # Errors
     ///
@@ -69,23 +52,31 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         }
         let locked = self.lock();
         let Some(mapping) = locked.find(address) else { return Ok(Fault::NotMapped) };
-        if !mapping.leaf.attributes.rights.contains(access.right()) {
+        if !access.is_allowed_by(&mapping.leaf.attributes) {
             return Ok(Fault::Denied);
         }
         let mut flush = locked.flush();
         let replicated = locked.fetch_replica(&mapping, node);
-        let resolution = if access == Access::Write {
+        let resolution = if access.kind == AccessKind::Write {
             Resolution { replicated, ..locked.make_own(address, node, &mut flush)? }
         } else {
             locked.mark_accessed(address);
             Resolution { replicated, ..Resolution::default() }
         };
-        // The right may have been there all the time, or may just have been given: where such a fault leaves the old translation in
-        // the TLB, it must go, or the access faults for ever. A page that was not used yet is in no TLB, nor is one that was just copied.
-        if !F::FAULT_EVICTS && mapping.leaf.accessed && !resolution.copied {
-            flush.note(entry_range(Level::LAST, address));
-        }
+        flush.note_made();
         flush.settle();
+        // The right may have been there all the time, or may just have been given: where such a fault leaves the old
+        // translation in this CPU's TLB, it must go, or the access faults for ever. Other CPUs fault for themselves. A
+        // page that was not used yet is in no TLB, nor is one that was just copied.
+        if !F::FAULT_EVICTS && mapping.leaf.accessed && !resolution.copied {
+            let depth = match F::SHARE_MODE {
+                // The entry above may have let no store pass.
+                ShareMode::TableProtect => FlushDepth::Tables,
+                ShareMode::LeafProtect => FlushDepth::Leaves,
+            };
+            let what = [entry_range(Level::LAST, address)];
+            self.machine.flush_here(FlushRequest { space: self.id, what: FlushRanges::Some(&what), depth });
+        }
         Ok(Fault::Resolved(resolution))
     }
 }
@@ -167,11 +158,11 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
             (table, level) = (frame, below);
         }
         let entry = &self.table(table).0[level.index(address)];
-        super::exclusive::change_leaf::<F>(entry, level, |leaf| Leaf { accessed: true, ..leaf });
+        change_leaf::<F>(entry, level, |leaf| Leaf { accessed: true, ..leaf });
         let replicas = core::iter::successors(self.meta(table).replica(), |&frame| self.meta(frame).replica());
         for replica in replicas {
             let entry = &self.table(replica).0[level.index(address)];
-            super::exclusive::change_leaf::<F>(entry, level, |leaf| Leaf { accessed: true, ..leaf });
+            change_leaf::<F>(entry, level, |leaf| Leaf { accessed: true, ..leaf });
         }
     }
 }
@@ -199,13 +190,13 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         node: Node,
         flush: &mut Flush<'s, F, M>,
     ) -> bool {
-        let Entry::Leaf(leaf) = self.get(index) else { return false };
-        let old = Page { frame: leaf.frame, size };
-        // Empty and flushed before it is copied. No CPU of this space may read the old page after another has written the new one; and while the flush
-        // of a fork is not waited for yet, none may store to the old page what the copy would not have.
-        self.hide(index);
+        // Empty and flushed before it is copied. No CPU of this space may read the old page after another has written
+        // the new one; and while the flush of a fork is not waited for yet, none may store to the old page what the
+        // copy would not have.
+        let Some(leaf) = self.hide(index) else { return false };
         flush.note(entry_range(self.level, address));
         flush.settle();
+        let old = Page { frame: leaf.frame, size };
         let copy = self.space.machine.copy(old, node);
         let shown = Leaf { frame: copy.unwrap_or(leaf.frame), ..leaf };
         self.show(index, F::leaf(self.level, shown));

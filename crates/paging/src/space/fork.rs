@@ -2,20 +2,23 @@
 
 use arrayvec::ArrayVec;
 
-use super::exclusive::{Exclusive, is_copied_on_write, load, protected, publish, shared_stores};
+use super::exclusive::{Exclusive, is_copied_on_write, protected, shared_stores};
 use super::{AddressSpace, Locked, MAX_NODES, account};
 use crate::address::{ENTRIES, Frame, Level, PageSize, VirtAddr};
 use crate::attributes::Stores;
+use crate::entry::{load, publish};
 use crate::error::ForkError;
 use crate::flush::Flush;
 use crate::format::{Entry, Format, Leaf};
-use crate::machine::{Machine, Node, Page, SpaceId};
+use crate::id::SpaceId;
+use crate::machine::{Machine, Node, Page};
 use crate::reserve::Reserve;
 
 /// How a child differs from its parent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ForkOptions<'n> {
-    /// The child's nodes, as for [`AddressSpace::new`]: its tables, and the pages that are copied at once, come from the first. None: the parent's.
+    /// The child's nodes, as for [`AddressSpace::new`]: its tables, and the pages that are copied at once, come from
+    /// the first. None: the parent's.
     pub nodes: Option<&'n [Node]>,
     /// Whether it has replicas.
     pub replicas: ChildReplicas,
@@ -27,17 +30,18 @@ pub enum ChildReplicas {
     /// None: all of its nodes use the pages of the parent's first.
     #[default]
     Dropped,
-    /// The parent's: each of its nodes refers to the page that the same node of the parent has, and has copies of the tables on the way. A node that the parent has not uses the
-    /// parent's first.
+    /// The parent's: each of its nodes refers to the page that the same node of the parent has, and has copies of the
+    /// tables on the way. A node that the parent has not uses the parent's first.
     Inherited,
 }
 
 impl<F: Format, M: Machine + Clone> AddressSpace<F, M> {
     /// A space that translates as this one does, and from now on is another.
     ///
-    /// Shares the tables that [`Options::share`](super::Options::share) says, so that the cost depends on the tables above them and not on the pages. Tables with pinned pages,
-    /// with data of the kernel's (which must not fault) or with replicas are copied at once, and pinned private pages too: a device goes on writing to the parent's. Until the flush is waited for,
-    /// CPUs that run the parent may still store to pages that the child sees.
+    /// Shares the tables that [`Options::share`](super::Options::share) says, so that the cost depends on the tables
+    /// above them and not on the pages. Tables with pinned pages, with data of the kernel's (which must not fault) or
+    /// with replicas are copied at once, and pinned private pages too: a device goes on writing to the parent's. Until
+    /// the flush is waited for, CPUs that run the parent may still store to pages that the child sees.
     ///
     /// # Errors
     ///
@@ -144,9 +148,7 @@ fn copy<'s, 'c, F: Format, M: Machine>(
     job: &mut Job<'_, 's, 'c, '_, F, M>,
 ) -> Result<(), ForkError> {
     let (space, level) = (from.space, from.level);
-    if from.meta.must_not_fault() {
-        to.meta.set_must_not_fault();
-    }
+    to.meta.set_kernel_as(from.meta);
     for index in 0..ENTRIES {
         let start = VirtAddr(base.0 + index as u64 * level.entry_bytes());
         match from.get(index) {
@@ -176,8 +178,9 @@ fn copy<'s, 'c, F: Format, M: Machine>(
                 let page = Page { frame: leaf.frame, size };
                 if is_copied_on_write(&leaf) && space.machine.is_pinned(page) {
                     let copy = space.machine.copy(page, to.space.home());
-                    let frame = copy.ok_or(ForkError::NoPage { address: start })?;
-                    to.fill(index, F::leaf(level, Leaf { frame, stores: Stores::Pass, ..leaf }));
+                    let frame = copy.ok_or(ForkError::NoPage { address: canonical::<F>(start) })?;
+                    let marked = space.marked_by_all(from.frame, level, index, leaf);
+                    to.fill(index, F::leaf(level, Leaf { frame, stores: Stores::Pass, ..marked }));
                 } else {
                     let leaf = protected(from.change_leaf(index, protected).unwrap_or(leaf));
                     inherit(from, to, index, leaf, size, &job.sources);
@@ -189,7 +192,13 @@ fn copy<'s, 'c, F: Format, M: Machine>(
     Ok(())
 }
 
-/// Lets all nodes of the child refer to the pages that `sources` tells; to the first's, `leaf`, if that is nothing. `leaf` has the marks of all nodes.
+/// The address with the sign's extension, or with the bits of the upper half, that the format wants.
+fn canonical<F: Format>(address: VirtAddr) -> VirtAddr {
+    if F::is_valid(address) { address } else { VirtAddr(address.0 | !(F::TOP.table_bytes() - 1)) }
+}
+
+/// Lets all nodes of the child refer to the pages that `sources` tells; to the first's, `leaf`, if that is nothing.
+/// `leaf` has the marks of all nodes.
 fn inherit<F: Format, M: Machine>(
     from: &Exclusive<'_, '_, F, M>,
     to: &Exclusive<'_, '_, F, M>,
@@ -210,7 +219,7 @@ fn inherit<F: Format, M: Machine>(
     let retain = |frame: Frame| from.space.machine.retain(Page { frame, size });
     let first = sources.first().and_then(|&source| of(source)).unwrap_or(leaf);
     // Marks of all the parent's nodes: a single page may have been written by any.
-    let first = Leaf { accessed: first.accessed || leaf.accessed, dirty: first.dirty || leaf.dirty, ..first };
+    let first = first.marked_as(&leaf);
     retain(first.frame);
     to.fill(index, F::leaf(level, first));
     for (table, &source) in to.replicas().zip(sources.iter().skip(1)) {

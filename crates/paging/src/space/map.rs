@@ -3,7 +3,7 @@
 use core::ops::{ControlFlow, Range};
 
 use super::exclusive::Exclusive;
-use super::kernel_data::is_kernel_data;
+use super::kernel_pages::is_kernel;
 use super::need::Purpose;
 use super::{AddressSpace, Locked, account, check_range, slots, whole_entries};
 use crate::address::{Frame, Level, PageSize, VirtAddr};
@@ -34,13 +34,22 @@ impl PageSizes {
 impl<F: Format, M: Machine> AddressSpace<F, M> {
     /// Maps `range` to the physical memory from `first` on.
     ///
-    /// Each page has one reference more to its memory ([`Machine::retain`] is not called: the caller hands its own over). New pages count as used and
-    /// written. Nothing has to be flushed, since nothing was mapped; CPUs that keep the absence of a translation (RISC-V without Svvptc) may fault once.
+    /// [`Machine::retain`] is not called: the caller hands a reference to each page over. A private page that can be
+    /// written and has other references ([`Machine::is_exclusive`]) is copied by the first store. New pages count as
+    /// used and written. Nothing has to be flushed, since nothing was mapped; CPUs that keep the absence of a
+    /// translation (RISC-V without Svvptc) may fault once.
+    ///
+    /// # Safety
+    ///
+    /// 1. The caller has a reference to each page, or nobody counts their memory; unless there is an error, the space
+    ///    has it from now on.
+    /// 2. Whoever runs by this space may use the memory as `attributes` say, for as long as it is mapped. That of the
+    ///    program that calls, its code, stacks and data, is no memory for user mode to write.
     ///
     /// # Errors
     ///
     /// [`MapError`]; nothing is mapped.
-    pub fn map(
+    pub unsafe fn map(
         &self,
         range: Range<VirtAddr>,
         first: Frame,
@@ -48,7 +57,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         sizes: PageSizes,
     ) -> Result<(), MapError> {
         check_range::<F>(&range)?;
-        check_map::<F>(first, range.end.0 - range.start.0, attributes)?;
+        check_map::<F, M>(&self.machine, first, range.end.0 - range.start.0, attributes)?;
         let largest = sizes.largest();
         if let PageSizes::Only(size) = sizes
             && !(range.start.is_aligned(size) && range.end.is_aligned(size) && first.is_aligned(size))
@@ -82,11 +91,12 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         locked.before_make(range.clone(), &mut flush);
         let job = Job { start: range.start, leaf, largest };
         fill(&locked.exclusive_root(), range.clone(), &job, &mut reserve, &mut flush);
-        if is_kernel_data(&attributes) {
-            locked.mark_kernel_data(range);
+        if is_kernel(&attributes) {
+            locked.mark_kernel(range);
         }
         drop(locked);
         drop(reserve);
+        flush.note_made();
         flush.settle();
         Ok(())
     }
@@ -100,29 +110,41 @@ pub(crate) fn one_page(range: &Range<VirtAddr>) -> Option<PageSize> {
 }
 
 impl<F: Format, M: Machine> Locked<'_, F, M> {
-    /// Maps one page, if its entry is empty and in a table that there is and that is this space's own, as most are: nothing has to be reserved.
+    /// Maps one page, if its entry is empty and in a table that there is and that is this space's own, as most are:
+    /// nothing has to be reserved.
     fn map_one(&self, range: &Range<VirtAddr>, level: Level, leaf: Leaf) -> bool {
         let table = if F::has_leaf(level) { self.own_table(range.start, level) } else { None };
         let Some(table) = table.filter(|table| table.is_empty_at(range.start)) else { return false };
         if F::BREAK_BEFORE_MAKE {
             self.before_make(range.clone(), &mut self.flush());
         }
-        table.fill(level.index(range.start), F::leaf(level, leaf));
+        table.fill(level.index(range.start), F::leaf(level, self.as_mapped(level, leaf)));
         self.charge_pages(account::pages_of(level));
-        if is_kernel_data(&leaf.attributes) {
-            self.mark_kernel_data(range.clone());
+        if is_kernel(&leaf.attributes) {
+            self.mark_kernel(range.clone());
         }
+        self.machine.entries_made();
         true
     }
 }
 
-/// Checks that entries can hold these frames and attributes.
-pub(crate) fn check_map<F: Format>(first: Frame, bytes: u64, attributes: Attributes) -> Result<(), MapError> {
-    if first.address().checked_add(bytes).is_none_or(|end| end > F::PHYSICAL_END) {
-        return Err(MapError::Physical { first, bytes, end: F::PHYSICAL_END, format: F::NAME });
+/// Checks that entries can hold these frames and attributes, and that the machine has such frames.
+pub(crate) fn check_map<F: Format, M: Machine>(
+    machine: &M,
+    first: Frame,
+    bytes: u64,
+    attributes: Attributes,
+) -> Result<(), MapError> {
+    let end = F::PHYSICAL_END.min(machine.physical_end());
+    if first.address().checked_add(bytes).is_none_or(|last| last > end) {
+        return Err(MapError::Physical { first, bytes, end, format: F::NAME });
     }
     if !attributes.rights.is_valid() {
         return Err(MapError::Rights(attributes.rights));
+    }
+    if attributes.memory.0 >= F::MEMORY_TYPES {
+        let (memory, types) = (attributes.memory.0, F::MEMORY_TYPES);
+        return Err(MapError::MemoryType { memory, types, format: F::NAME });
     }
     if attributes.scope == Scope::Global && attributes.sharing == Sharing::Private {
         return Err(MapError::PrivateGlobal { first });

@@ -2,16 +2,19 @@
 //!
 //! # Who may write a table
 //!
-//! A table is reached by references: entries of tables above it, or a root. [`TableMeta::shares`](crate::TableMeta::shares) counts them. While it is above one, the
-//! table is *shared*, and nobody writes to it but for two changes that are right for every sharer: marks that the CPU could set too, and taking away
-//! the hardware's right to write.
+//! A table is reached by references: entries of tables above it, or a root.
+//! [`TableMeta::shares`](crate::TableMeta::shares) counts them. While it is above one, the table is *shared*, and
+//! nobody writes to it but for two changes that are right for every sharer: marks that the CPU could set too, and
+//! taking away the hardware's right to write.
 //!
-//! Code of this crate writes entries through [`Exclusive`] alone, and gets one only for a root, or for a table below another [`Exclusive`] by
-//! [`Exclusive::enter`], which copies a shared table first (*unshares* it). So nothing can forget to.
+//! Code of this crate writes entries through [`Exclusive`] alone, and gets one only for a root, or for a table below
+//! another [`Exclusive`] by [`Exclusive::enter`], which copies a shared table first (*unshares* it). So nothing can
+//! forget to.
 //!
 //! # Unsharing, and why no CPU sees a mixture
 //!
-//! Spaces A and B refer to T. A stores to a page of T and faults, since its entry for T lets no store pass (or T's leaves do not).
+//! Spaces A and B refer to T. A stores to a page of T and faults, since its entry for T lets no store pass (or T's
+//! leaves do not).
 //!
 //! | | A, under its lock | B, under its own |
 //! |---|---|---|
@@ -22,14 +25,16 @@
 //! | e | drops its reference to T | |
 //! | f | | sees one reference: T is its own; its entry lets stores pass again |
 //!
-//! - A page of T never loses its protection while two entries refer to it: its reference count says two from b on, and leaves of T stay
-//!   protected, so that in f B's stores fault page by page and find the count.
-//! - B does not write to T while A's CPUs may walk it: A's reference is dropped behind the flush (e after d). The last sharer sees what A has done to T (Release
-//!   in `drop_share`, Acquire in `shares`).
-//! - If B comes to a between b and e, T is copied twice and the last of d to e frees it. That costs memory and is right.
+//! - A page of T never loses its protection while two entries refer to it: its reference count says two from b on, and
+//!   leaves of T stay protected, so that in f B's stores fault page by page and find the count.
+//! - B does not write to T while A's CPUs may walk it: A's reference is dropped behind the flush (e after d). The last
+//!   sharer sees what A has done to T (Release in `drop_share`, Acquire in `shares`).
+//! - If B comes to a between b and e, T is copied twice and the last of d to e frees it. That costs memory and is
+//!   right.
 //! - The entry is never empty in between, and A's CPUs translate to the same pages by T and by T'.
 //!
-//! References go up only under the lock of a space that has one, so that "one reference, and it is mine" stays true under my lock.
+//! References go up only under the lock of a space that has one, so that "one reference, and it is mine" stays true
+//! under my lock.
 
 mod accessed;
 mod account;
@@ -38,8 +43,9 @@ mod cursor_mut;
 mod exclusive;
 mod fault;
 mod fork;
-mod kernel_data;
+mod kernel_pages;
 mod map;
+mod mapping;
 mod need;
 mod node_query;
 mod pin;
@@ -57,10 +63,10 @@ mod verify;
 pub use accessed::Mark;
 pub use cursor::{Cursor, SeekError};
 pub use cursor_mut::{CursorMapError, CursorMut};
-pub use fault::{Access, Fault, Resolution};
+pub use fault::{Fault, Resolution};
 pub use fork::{ChildReplicas, ForkOptions};
 pub use map::PageSizes;
-pub use query::Mapping;
+pub use mapping::Mapping;
 pub use replica::Replicated;
 pub use verify::Inconsistency;
 
@@ -71,11 +77,13 @@ use core::ops::Range;
 use arrayvec::ArrayVec;
 
 use crate::address::{Frame, Level, VirtAddr};
+use crate::entry;
 use crate::error::NoTables;
 use crate::flush::{Flush, Owed};
 use crate::format::{Entry, Format};
+use crate::id::SpaceId;
 use crate::lock::{Guard, SpinLock};
-use crate::machine::{Charge, Machine, Node, SpaceId, Table};
+use crate::machine::{Charge, Machine, Node, Table};
 use crate::meta::TableMeta;
 use exclusive::Exclusive;
 pub(crate) use slots::{check_range, entry_range, slots, whole_entries};
@@ -131,7 +139,8 @@ impl Default for Options {
 
 /// An address space: a tree of tables, parts of which other spaces may share.
 ///
-/// Operations take `&self` and the space's own lock; several CPUs may use it at once. It must be on no CPU when it is dropped.
+/// Operations take `&self` and the space's own lock; several CPUs may use it at once. It must be on no CPU when it is
+/// dropped.
 pub struct AddressSpace<F: Format, M: Machine> {
     machine: M,
     id: SpaceId,
@@ -208,7 +217,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         &self.machine
     }
 
-    /// The root for CPUs of `node`, to be loaded into CR3, TTBRn or satp: that node's own, or that of the nearest ([`Machine::distance`]) of the space's nodes.
+    /// The root for CPUs of `node`, to be loaded into CR3, TTBRn or satp: that node's own, or that of the nearest
+    /// ([`Machine::distance`]) of the space's nodes.
     pub fn root(&self, node: Node) -> Frame {
         let locked = self.lock();
         locked.inner.roots[locked.root_index(node)].1
@@ -220,7 +230,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
             id: self.id,
             options: self.options,
             owed: &self.owed,
-            inner: self.inner.lock(|| self.machine.relax()),
+            inner: self.inner.lock(self.machine.caller(), || self.machine.relax()),
             format: PhantomData,
         }
     }
@@ -257,8 +267,10 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         Flush::new(self.machine, self.id, self.home(), self.owed)
     }
 
-    /// To be called before entries of `range`, which are empty, are made. Where the architecture wants an entry broken, and the old one forgotten by all CPUs, before
-    /// another is made (Arm ARM, "Using break-before-make when updating translation table entries"), flushes if somebody has not waited for a flush of this space yet: that may be of entries that were here.
+    /// To be called before entries of `range`, which are empty, are made. Where the architecture wants an entry broken,
+    /// and the old one forgotten by all CPUs, before another is made (Arm ARM, "Using break-before-make when updating
+    /// translation table entries"), flushes if somebody has not waited for a flush of this space yet: that may be of
+    /// entries that were here.
     pub(crate) fn before_make(&self, range: Range<VirtAddr>, flush: &mut Flush<'s, F, M>) {
         if F::BREAK_BEFORE_MAKE && self.owed.any_beside(flush) {
             flush.note(range);
@@ -268,7 +280,8 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
 
     /// The entries of a table that the space refers to.
     pub(crate) fn table(&self, frame: Frame) -> &'s Table {
-        // SAFETY: 1. the space refers to it and holds its lock; references are dropped behind flushes, under the lock or by whoever ends the space.
+        // SAFETY: 1. the space refers to it and holds its lock; references are dropped behind flushes, under the lock
+        // or by whoever ends the space.
         unsafe { self.machine.table(frame) }
     }
 
@@ -280,7 +293,7 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
 
     /// Entry `index` of a table of `level`.
     pub(crate) fn entry(&self, table: Frame, level: Level, index: usize) -> Entry {
-        F::decode(level, exclusive::load(&self.table(table).0[index]))
+        F::decode(level, entry::load(&self.table(table).0[index]))
     }
 
     /// The first root.

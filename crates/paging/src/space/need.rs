@@ -28,9 +28,11 @@ enum Above {
 }
 
 impl<F: Format, M: Machine> Locked<'_, F, M> {
-    /// The tables that `purpose` needs at most: new ones, copies of shared ones, and those of large pages that are split.
+    /// The tables that `purpose` needs at most: new ones, copies of shared ones, and those of large pages that are
+    /// split.
     ///
-    /// While the lock is held the count can only become smaller, since others share tables only with a reference of their own.
+    /// While the lock is held the count can only become smaller, since others share tables only with a reference of
+    /// their own.
     pub(crate) fn need(&self, range: Range<VirtAddr>, purpose: Purpose) -> usize {
         self.need_in(self.root(), F::TOP, range, purpose, Above::Own)
     }

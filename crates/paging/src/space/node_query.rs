@@ -6,15 +6,17 @@ use crate::format::{Entry, Format};
 use crate::machine::{Machine, Node};
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// The page that CPUs of `node` find at `address`, by the root that they use ([`root`](Self::root)); none also where the node has yet to get its page
-    /// ([`replicate_on_use`](Self::replicate_on_use)).
+    /// The page that CPUs of `node` find at `address`, by the root that they use ([`root`](Self::root)); none also
+    /// where the node has yet to get its page ([`replicate_on_use`](Self::replicate_on_use)). Marks are that node's
+    /// own; [`query`](Self::query) has those of all.
     pub fn query_on(&self, address: VirtAddr, node: Node) -> Option<Mapping> {
         let locked = self.lock();
         locked.find_from(locked.root_index(node), address)
     }
 
-    /// Shows `visit` the page that holds `address` on each of the space's nodes, with the frame that it has there: what is to be written by whoever changes the
-    /// bytes of a replicated page. A frame that several nodes use is shown for the first of them alone.
+    /// Shows `visit` the page that holds `address` on each of the space's nodes, with the frame that it has there: what
+    /// is to be written by whoever changes the bytes of a replicated page. A frame that several nodes use is shown for
+    /// the first of them alone.
     pub fn query_copies(&self, address: VirtAddr, mut visit: impl FnMut(Node, Mapping)) {
         let locked = self.lock();
         for (index, (node, _)) in locked.inner.roots.iter().enumerate() {
@@ -39,10 +41,7 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         loop {
             match self.entry(table, level, level.index(address)) {
                 Entry::Empty => return None,
-                Entry::Leaf(leaf) => {
-                    let size = level.page_size()?;
-                    return Some(Mapping { address: address.align_down(size), size, leaf });
-                }
+                Entry::Leaf(leaf) => return Mapping::new(level, address, leaf),
                 Entry::Table { frame, .. } => (table, level) = (frame, level.below()?),
             }
         }

@@ -8,11 +8,12 @@ use crate::format::{Entry, Format};
 use crate::machine::{Machine, Node, Page};
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// Pins the page at `address`: a device may read and write it, and sees what this space sees, forks or not. The page is made this
-    /// space's own first, even if it cannot be written: a child that copied it would otherwise leave the device with the wrong one.
+    /// Pins the page at `address`: a device may read and write it, and sees what this space sees, forks or not. The
+    /// page is made this space's own first, even if it cannot be written: a child that copied it would otherwise leave
+    /// the device with the wrong one.
     ///
-    /// A page that is pinned several times is unpinned as often. It can be neither unmapped nor moved meanwhile. Memory that nobody counts is where it is and has no pins:
-    /// there is nothing to unpin.
+    /// A page that is pinned several times is unpinned as often. It can be neither unmapped nor moved meanwhile. Memory
+    /// that nobody counts is where it is and has no pins: there is nothing to unpin.
     ///
     /// # Errors
     ///
@@ -29,6 +30,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
             table.drop_pages(index, &leaf, entry_range(table.level, address), &mut flush);
         }
         locked.make_own(address, node, &mut flush)?;
+        flush.note_made();
         flush.settle();
         let page = locked.find(address).ok_or(PinError::NotMapped { address })?.page();
         locked.machine.pin(page);

@@ -3,6 +3,7 @@
 use core::ops::Range;
 
 use super::exclusive::{Exclusive, is_copied_on_write};
+use super::kernel_pages::Reach;
 use super::need::Purpose;
 use super::{AddressSpace, check_range, slots};
 use crate::address::VirtAddr;
@@ -14,20 +15,51 @@ use crate::machine::{Machine, Page};
 use crate::reserve::Reserve;
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// Gives all pages of `range` these rights; large pages that lie in it in part are split, shared tables copied. Gaps are passed over.
+    /// Gives all pages of `range` these rights; large pages that lie in it in part are split, shared tables copied.
+    /// Gaps are passed over.
     ///
-    /// A page that gets the right to write while others refer to it is copied by the first store. Pages without rights keep their memory.
+    /// A page that gets the right to write while others refer to it is copied by the first store. Pages without rights
+    /// keep their memory.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Range`], [`ChangeError::NoMemory`], [`ChangeError::Rights`]; [`ChangeError::Replicated`], and for pages that would have to be
-    /// split [`ChangeError::Pinned`]; nothing is changed.
+    /// [`ChangeError::Range`], [`ChangeError::NoMemory`], [`ChangeError::Rights`]; [`ChangeError::Replicated`], and for
+    /// pages that would have to be split [`ChangeError::Pinned`]; [`ChangeError::Kernel`]; nothing is changed.
     pub fn protect(&self, range: Range<VirtAddr>, rights: Rights) -> Result<Flush<'_, F, M>, ChangeError> {
+        self.protect_within(range, rights, Reach::User)
+    }
+
+    /// As [`protect`](Self::protect), the kernel's pages too.
+    ///
+    /// # Safety
+    ///
+    /// 1. Where the program that calls runs by this space, it uses the kernel's pages in the range as these rights
+    ///    allow and no more; and not at all meanwhile those of which a large one must be split on AArch64, which
+    ///    empties its entry for a moment.
+    ///
+    /// # Errors
+    ///
+    /// As for [`protect`](Self::protect), but [`ChangeError::Kernel`].
+    pub unsafe fn protect_kernel(
+        &self,
+        range: Range<VirtAddr>,
+        rights: Rights,
+    ) -> Result<Flush<'_, F, M>, ChangeError> {
+        self.protect_within(range, rights, Reach::Kernel)
+    }
+
+    fn protect_within(
+        &self,
+        range: Range<VirtAddr>,
+        rights: Rights,
+        reach: Reach,
+    ) -> Result<Flush<'_, F, M>, ChangeError> {
         check_range::<F>(&range)?;
         if !rights.is_valid() {
             return Err(ChangeError::Rights(rights));
         }
         let locked = self.lock();
+        locked.refuse_kernel(&range, reach)?;
         locked.refuse_split_at(range.clone())?;
         if rights.contains(Rights::WRITE) {
             locked.refuse_replicated(range.clone())?;
@@ -36,9 +68,10 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
         let mut flush = locked.flush();
         change(&locked.exclusive_root(), range.clone(), rights, &mut reserve, &mut flush);
-        if rights.contains(Rights::WRITE) {
-            locked.mark_kernel_data(range);
+        if rights.contains(Rights::WRITE) && locked.meta(locked.root()).is_kernel() {
+            locked.mark_kernel(range);
         }
+        flush.note_made();
         Ok(flush)
     }
 }

@@ -3,29 +3,11 @@
 use core::ops::{ControlFlow, Range};
 
 use super::cursor::Position;
-use super::{AddressSpace, Locked};
-use crate::address::{Level, PageSize, VirtAddr};
+use super::{AddressSpace, Locked, Mapping};
+use crate::address::{Frame, Level, VirtAddr};
 use crate::error::RangeError;
 use crate::format::{Entry, Format, Leaf};
-use crate::machine::{Machine, Page};
-
-/// A page as a space maps it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mapping {
-    /// Its first address.
-    pub address: VirtAddr,
-    /// Its length.
-    pub size: PageSize,
-    /// What the entry says. Stores may fault though they pass here, since a table above is shared.
-    pub leaf: Leaf,
-}
-
-impl Mapping {
-    /// The page.
-    pub fn page(&self) -> Page {
-        Page { frame: self.leaf.frame, size: self.size }
-    }
-}
+use crate::machine::Machine;
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
     /// The page that holds `address`, if one is mapped there.
@@ -55,10 +37,25 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         loop {
             match self.entry(table, level, level.index(address)) {
                 Entry::Empty => return None,
-                Entry::Leaf(leaf) => return mapping(level, address, leaf),
+                Entry::Leaf(leaf) => {
+                    let marked = self.marked_by_all(table, level, level.index(address), leaf);
+                    return Mapping::new(level, address, marked);
+                }
                 Entry::Table { frame, .. } => (table, level) = (frame, level.below()?),
             }
         }
+    }
+
+    /// A page of the first root's `table`, with the marks that CPUs of all nodes have set in their copies of it.
+    #[inline]
+    pub(crate) fn marked_by_all(&self, table: Frame, level: Level, index: usize, leaf: Leaf) -> Leaf {
+        if self.inner.roots.len() == 1 {
+            return leaf;
+        }
+        self.ring_of(table).skip(1).fold(leaf, |leaf, copy| match self.entry(copy, level, index) {
+            Entry::Leaf(there) => leaf.marked_as(&there),
+            Entry::Empty | Entry::Table { .. } => leaf,
+        })
     }
 
     /// Shows `visit` every page that shares an address with `range`, in ascending order, until it breaks.
@@ -73,10 +70,4 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         }
         ControlFlow::Continue(())
     }
-}
-
-#[inline]
-pub(crate) fn mapping(level: Level, address: VirtAddr, leaf: Leaf) -> Option<Mapping> {
-    let size = level.page_size()?;
-    Some(Mapping { address: address.align_down(size), size, leaf })
 }

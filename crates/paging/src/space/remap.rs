@@ -3,6 +3,7 @@
 use core::ops::{ControlFlow, Range};
 
 use super::exclusive::Exclusive;
+use super::kernel_pages::Reach;
 use super::need::Purpose;
 use super::placement::Placement;
 use super::{AddressSpace, Locked, Mapping, check_range, entry_range, slots};
@@ -14,8 +15,8 @@ use crate::machine::Machine;
 use crate::reserve::Reserve;
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// Moves whatever is mapped in `from` to the addresses from `to` on, where nothing is mapped. Tables that lie in both places as a
-    /// whole move with all their pages, shared ones too; other shared tables are copied first.
+    /// Moves whatever is mapped in `from` to the addresses from `to` on, where nothing is mapped. Tables that lie in
+    /// both places as a whole move with all their pages, shared ones too; other shared tables are copied first.
     ///
     /// Until the flush is waited for, CPUs may reach the pages by the old addresses as well.
     ///
@@ -23,6 +24,24 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     ///
     /// [`ChangeError`]; nothing is moved.
     pub fn remap(&self, from: Range<VirtAddr>, to: VirtAddr) -> Result<Flush<'_, F, M>, ChangeError> {
+        self.remap_within(from, to, Reach::User)
+    }
+
+    /// As [`remap`](Self::remap), the kernel's pages too.
+    ///
+    /// # Safety
+    ///
+    /// 1. Where the program that calls runs by this space, it uses none of the kernel's pages in the range: neither as
+    ///    code, stack or data, nor through a reference, until they are back as they were.
+    ///
+    /// # Errors
+    ///
+    /// As for [`remap`](Self::remap), but [`ChangeError::Kernel`].
+    pub unsafe fn remap_kernel(&self, from: Range<VirtAddr>, to: VirtAddr) -> Result<Flush<'_, F, M>, ChangeError> {
+        self.remap_within(from, to, Reach::Kernel)
+    }
+
+    fn remap_within(&self, from: Range<VirtAddr>, to: VirtAddr, reach: Reach) -> Result<Flush<'_, F, M>, ChangeError> {
         check_range::<F>(&from)?;
         let bytes = from.end.0 - from.start.0;
         let Some(end) = to.0.checked_add(bytes).map(VirtAddr) else {
@@ -33,6 +52,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
             return Err(ChangeError::Overlap { from, to });
         }
         let locked = self.lock();
+        locked.refuse_kernel(&from, reach)?;
         locked.refuse_pinned(from.clone())?;
         locked.refuse_ringed(from.clone())?;
         locked.refuse_mapped(to..end)?;
@@ -44,9 +64,10 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         let root = locked.exclusive_root();
         let mut job = Job { root: &root, from: from.start, to, reserve: &mut reserve, flush: &mut flush };
         shift(&root, from, &mut job);
-        if root.meta.must_not_fault() {
-            locked.mark_kernel_data(to..end);
+        if root.meta.is_kernel() {
+            locked.mark_kernel(to..end);
         }
+        flush.note_made();
         Ok(flush)
     }
 }

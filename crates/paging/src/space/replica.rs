@@ -1,32 +1,34 @@
 //! Copies of a range's tables and pages on other nodes, each reached by that node's own root.
 //!
-//! Tables on the way from the root to a replicated range are *ringed*: the first root's table is linked to its copies on the other nodes
-//! (`TableMeta::replica`), in the order of the roots, and [`Exclusive`] writes all of them. The root is ringed in every space of several nodes. Everything
-//! else below a ringed table is shared by the copies, without a count: it belongs to the first. So upper levels cost one table for each level and node,
-//! the range its pages, and all other tables nothing.
+//! Tables on the way from the root to a replicated range are *ringed*: the first root's table is linked to its copies
+//! on the other nodes (`TableMeta::replica`), in the order of the roots, and [`Exclusive`] writes all of them. The root
+//! is ringed in every space of several nodes. Everything else below a ringed table is shared by the copies, without a
+//! count: it belongs to the first. So upper levels cost one table for each level and node, the range its pages, and all
+//! other tables nothing.
 //!
-//! A copy's entry differs from the first's in three cases alone: where it leads to a ringed table; where it is a page of the range, whose frame
-//! is the node's own; and where it is empty, because the node gets such a page by the fault of its first use. In the last two the page is *replicated*: nothing
-//! lets stores to it pass, and what would is refused. Ringed tables are not shared with children: a fork copies them, and the child starts without replicas or
+//! A copy's entry differs from the first's in three cases alone: where it leads to a ringed table; where it is a page
+//! of the range, whose frame is the node's own; and where it is empty, because the node gets such a page by the fault
+//! of its first use. In the last two the page is *replicated*: nothing lets stores to it pass, and what would is
+//! refused. Ringed tables are not shared with children: a fork copies them, and the child starts without replicas or
 //! refers to the same ones ([`ChildReplicas`](super::ChildReplicas)).
 //!
-//! Entries change from one page of the same bytes to the other at once, on AArch64 too: break-before-make is for pages of which one can be written, or
-//! that differ (Arm ARM D8.16.1).
+//! Entries change from one page of the same bytes to the other at once, on AArch64 too: break-before-make is for pages
+//! of which one can be written, or that differ (Arm ARM D8.16.1).
 
 use core::ops::Range;
-use core::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 
-use super::exclusive::{Exclusive, change_leaf, load, publish};
+use super::exclusive::Exclusive;
 use super::need::Purpose;
 use super::replica_pages::When;
 use super::{AddressSpace, Locked, MAX_NODES, check_range, slots};
 use crate::address::{ENTRIES, Frame, Level, VirtAddr};
 use crate::attributes::Stores;
+use crate::entry::{change_leaf, exchange, load, publish};
 use crate::error::ChangeError;
 use crate::flush::Flush;
-use crate::format::{Entry, Format, Leaf};
+use crate::format::{Entry, Format};
 use crate::machine::{Charge, Machine};
 use crate::reserve::Reserve;
 
@@ -37,15 +39,17 @@ pub struct Replicated {
     pub tables: usize,
     /// Pages that they got of their own.
     pub pages: usize,
-    /// Pages that stay single, once for each node: they can be written, by this space or, being shared, by another; they are pinned; or there is no
-    /// memory for them.
+    /// Pages that stay single, once for each node: they can be written, by this space or, being shared, by another;
+    /// they are pinned; or there is no memory for them.
     pub single: usize,
 }
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// Gives every node of this space but the first tables and pages of its own for `range`. Pages that can be written, those that other spaces share
-    /// ([`Sharing::Shared`](crate::Sharing::Shared), unless they are [`Scope::Global`](crate::Scope::Global): whoever writes to those writes every copy), pinned ones, and those that a node has no memory for
-    /// ([`Machine::replica`]), stay single. What is mapped in the range later is single too, until this is called again.
+    /// Gives every node of this space but the first tables and pages of its own for `range`. Pages that can be written,
+    /// those that other spaces share ([`Sharing::Shared`](crate::Sharing::Shared), unless they are
+    /// [`Scope::Global`](crate::Scope::Global): whoever writes to those writes every copy), pinned ones, and those that
+    /// a node has no memory for ([`Machine::replica`]), stay single. What is mapped in the range later is single too,
+    /// until this is called again.
     ///
     /// # Errors
     ///
@@ -54,7 +58,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         self.replicate_when(range, When::Now)
     }
 
-    /// As [`replicate`](Self::replicate), but a node gets its page when it first uses it: [`fault`](Self::fault) does that. [`Replicated::pages`] counts those that wait.
+    /// As [`replicate`](Self::replicate), but a node gets its page when it first uses it: [`fault`](Self::fault) does
+    /// that. [`Replicated::pages`] counts those that wait.
     ///
     /// # Errors
     ///
@@ -80,8 +85,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         Ok((done, flush))
     }
 
-    /// Makes all nodes use the first's pages of `range`, and its tables where nothing else below them is replicated. Needs no memory, so that it can be
-    /// called when there is none left.
+    /// Makes all nodes use the first's pages of `range`, and its tables where nothing else below them is replicated.
+    /// Needs no memory, so that it can be called when there is none left.
     ///
     /// # Errors
     ///
@@ -152,7 +157,8 @@ fn unring<'s, F: Format, M: Machine>(
 }
 
 impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
-    /// Gives every other node a copy of the table below entry `index`, from its own reserve. The result is how many there are.
+    /// Gives every other node a copy of the table below entry `index`, from its own reserve. The result is how many
+    /// there are.
     pub(super) fn ring(&self, index: usize, below: &Self, own: &mut [Reserve<'_, M>]) -> usize {
         let (mut last, mut tables) = (below.frame, 0);
         for (replica, own) in self.replicas().zip(own) {
@@ -209,17 +215,13 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
             .sum()
     }
 
-    /// Gives a node's copy of a table back. What it leads to belongs to the first, and so do the marks that were set there.
+    /// Gives a node's copy of a table back. What it leads to belongs to the first, and so do the marks that were set
+    /// there.
     fn release_copy(&self, first: Frame, copy: Frame, level: Level, flush: &mut Flush<'s, F, M>) {
         for (entry, own) in self.table(copy).0.iter().zip(&self.table(first).0) {
-            // AcqRel: as `load` and `publish`. Exchanged, since the hardware may have set marks until now.
-            if let Entry::Leaf(there) = F::decode(level, entry.swap(0, Ordering::AcqRel)) {
-                let marked = |leaf: Leaf| Leaf {
-                    accessed: leaf.accessed || there.accessed,
-                    dirty: leaf.dirty || there.dirty,
-                    ..leaf
-                };
-                change_leaf::<F>(own, level, marked);
+            // Exchanged, since the hardware may have set marks until now.
+            if let Entry::Leaf(there) = F::decode(level, exchange(entry, 0)) {
+                change_leaf::<F>(own, level, |leaf| leaf.marked_as(&there));
             }
         }
         self.machine.charge(self.id, Charge { pages: 0, tables: -1 });

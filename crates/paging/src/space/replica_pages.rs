@@ -1,12 +1,12 @@
 //! Pages that nodes have of their own: one by one.
 
 use core::ops::Range;
-use core::sync::atomic::Ordering;
 
-use super::exclusive::{Exclusive, load, publish};
+use super::exclusive::Exclusive;
 use super::{Locked, Mapping, Replicated};
 use crate::address::{Frame, Level, VirtAddr};
 use crate::attributes::{Rights, Scope, Sharing};
+use crate::entry::{exchange, load, publish};
 use crate::flush::Flush;
 use crate::format::{Entry, Format, Leaf};
 use crate::machine::{Machine, Node, Page};
@@ -56,9 +56,10 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
                 continue;
             };
             done.pages += 1;
-            // AcqRel: as `load` and `publish`. Exchanged, since the hardware may have set a mark until now.
-            if let Entry::Leaf(last) = F::decode(self.level, entry.swap(bits, Ordering::AcqRel)) {
-                self.change_leaf(index, |leaf| Leaf { accessed: leaf.accessed || last.accessed, ..leaf });
+            // Exchanged, since the hardware may have set a mark until now. The node may also have written the page,
+            // when it was single and could be written.
+            if let Entry::Leaf(last) = F::decode(self.level, exchange(entry, bits)) {
+                self.change_leaf(index, |leaf| leaf.marked_as(&last));
                 flush.note_leaf(range.clone());
             }
         }
@@ -79,23 +80,21 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
             if let Entry::Leaf(there) = there
                 && there.frame != leaf.frame
             {
-                // AcqRel: as `load` and `publish`. Exchanged, since the hardware may have set marks until now.
-                if let Entry::Leaf(last) =
-                    F::decode(self.level, entry.swap(F::leaf(self.level, *leaf), Ordering::AcqRel))
-                {
-                    marks.accessed |= last.accessed;
+                // Exchanged, since the hardware may have set marks until now.
+                if let Entry::Leaf(last) = F::decode(self.level, exchange(entry, F::leaf(self.level, *leaf))) {
+                    marks = marks.marked_as(&last);
                 }
                 flush.note_leaf(range.clone());
                 flush.defer_page(Page { frame: there.frame, size });
             }
         }
-        self.change_leaf(index, |leaf| Leaf { accessed: leaf.accessed || marks.accessed, ..leaf });
+        self.change_leaf(index, |leaf| leaf.marked_as(&marks));
     }
 }
 
 impl<F: Format, M: Machine> Locked<'_, F, M> {
-    /// Whether a page has one frame for all nodes whatever is asked: a device may be writing to a pinned one, and another space to a shared one. Global
-    /// ones are the kernel's own.
+    /// Whether a page has one frame for all nodes whatever is asked: a device may be writing to a pinned one, and
+    /// another space to a shared one. Global ones are the kernel's own.
     fn must_be_single(&self, page: Page, leaf: &Leaf) -> bool {
         let attributes = leaf.attributes;
         let is_shared = attributes.sharing == Sharing::Shared && attributes.scope == Scope::Local;
@@ -117,14 +116,6 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
     fn replica_entries(&self, address: VirtAddr) -> impl Iterator<Item = Entry> + '_ {
         let (table, level) = self.last_table(address);
         self.ring_of(table).skip(1).map(move |frame| self.entry(frame, level, level.index(address)))
-    }
-
-    /// Other nodes' pages at `address`.
-    pub(crate) fn replica_leaves(&self, address: VirtAddr) -> impl Iterator<Item = Leaf> + '_ {
-        self.replica_entries(address).filter_map(|entry| match entry {
-            Entry::Leaf(leaf) => Some(leaf),
-            Entry::Empty | Entry::Table { .. } => None,
-        })
     }
 
     /// Whether another node has, or waits for, a page of its own in place of `mapping`.

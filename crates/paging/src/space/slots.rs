@@ -22,7 +22,8 @@ pub(crate) fn check_range<F: Format>(range: &Range<VirtAddr>) -> Result<(), Rang
     Ok(())
 }
 
-/// The addresses that an entry of `level` translates, of which `address` is one; without the last page of all, which no range can hold.
+/// The addresses that an entry of `level` translates, of which `address` is one; without the last page of all, which no
+/// range can hold.
 #[inline]
 pub(crate) fn entry_range(level: Level, address: VirtAddr) -> Range<VirtAddr> {
     let start = address.0 & !(level.entry_bytes() - 1);
@@ -64,7 +65,8 @@ pub(crate) fn slots(level: Level, range: Range<VirtAddr>) -> impl Iterator<Item 
     })
 }
 
-/// The part of `range` that entries of `level` translate that lie in it as a whole; empty, at its end, if there is none.
+/// The part of `range` that entries of `level` translate that lie in it as a whole; empty, at its end, if there is
+/// none.
 #[inline]
 pub(crate) fn whole_entries(level: Level, range: &Range<VirtAddr>) -> Range<VirtAddr> {
     let bytes = level.entry_bytes();

@@ -2,12 +2,13 @@
 
 use core::ops::Range;
 
-use super::exclusive::{Exclusive, publish};
-use super::kernel_data::is_kernel_data;
+use super::exclusive::Exclusive;
+use super::kernel_pages::{Reach, is_kernel, is_kernel_data};
 use super::need::Purpose;
 use super::{AddressSpace, check_range, slots};
 use crate::address::{ENTRIES, Level, PageSize, VirtAddr};
-use crate::attributes::Stores;
+use crate::attributes::{Privilege, Rights, Stores};
+use crate::entry::publish;
 use crate::error::ChangeError;
 use crate::flush::Flush;
 use crate::format::{Entry, Format, Leaf};
@@ -15,24 +16,31 @@ use crate::machine::{Machine, Page};
 use crate::reserve::Reserve;
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// Makes every page of `range` one of 4 KiB. What is translated stays the same.
+    /// Makes every page of `range` one of 4 KiB. What is translated stays the same; user mode's pages are empty for a
+    /// moment, and CPUs that fault meanwhile wait.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Range`], [`ChangeError::NoMemory`], and for large pages [`ChangeError::Pinned`], [`ChangeError::Replicated`]; nothing is changed.
+    /// [`ChangeError::Range`], [`ChangeError::NoMemory`], and for large pages [`ChangeError::Pinned`],
+    /// [`ChangeError::Replicated`]; [`ChangeError::Kernel`] on AArch64, where a page of the kernel's would be empty for
+    /// a moment; nothing is changed.
     pub fn split(&self, range: Range<VirtAddr>) -> Result<Flush<'_, F, M>, ChangeError> {
         check_range::<F>(&range)?;
         let locked = self.lock();
+        if F::BREAK_BEFORE_MAKE {
+            locked.refuse_kernel(&range, Reach::User)?;
+        }
         locked.refuse_split_within(range.clone())?;
         let need = locked.need(range.clone(), Purpose::Small);
         let mut reserve = Reserve::new(locked.machine, need, locked.home())?;
         let mut flush = locked.flush();
         split_all(&locked.exclusive_root(), range, &mut reserve, &mut flush);
+        flush.note_made();
         Ok(flush)
     }
 
-    /// Makes the 512 pages from `address` on one page of the next size, if they lie in one piece of memory, have the same
-    /// attributes, and nobody shares them. False if they do not.
+    /// Makes the 512 pages from `address` on one page of the next size, if they lie in one piece of memory, have the
+    /// same attributes, are user mode's, and nobody shares them. False if they do not.
     ///
     /// # Errors
     ///
@@ -66,16 +74,16 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
             return Ok(false);
         }
         // On every format: marks that are set in the table until the flush are collected behind it.
-        table.hide(index);
+        table.hide_table(index);
         flush.note(range);
         flush.settle();
         for entry in 0..ENTRIES {
             if let Entry::Leaf(part) = below.take(entry) {
-                leaf.accessed |= part.accessed;
-                leaf.dirty |= part.dirty;
+                leaf = leaf.marked_as(&part);
             }
         }
         table.show(index, F::leaf(level, leaf));
+        flush.note_made();
         // Its entries are gone, so that this gives back the table alone.
         locked.disown(below.frame, below.level);
         flush.defer_table(below.frame, below.level);
@@ -94,6 +102,7 @@ fn one_piece<F: Format, M: Machine>(table: &Exclusive<'_, '_, F, M>, into: PageS
             leaf.frame.address() == first.frame.address() + index as u64 * part
                 && leaf.attributes == first.attributes
                 && leaf.stores == Stores::Pass
+                && !is_kernel(&leaf.attributes)
         }
         Entry::Empty | Entry::Table { .. } => false,
     });
@@ -137,19 +146,21 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         else {
             return;
         };
-        if F::BREAK_BEFORE_MAKE {
-            self.hide(index);
+        let breaks = F::BREAK_BEFORE_MAKE || leaf.attributes.privilege == Privilege::User;
+        let leaf = if breaks {
+            // Empty and flushed before the parts are shown, on every format: no CPU has both sizes in its TLB, and the
+            // marks are those that hardware has set until then.
+            let leaf = self.hide(index).unwrap_or(leaf);
             flush.note(range.clone());
             flush.settle();
-        }
-        // Marks that the hardware sets in the large entry until it is replaced are taken over pessimistically: the parts count as marked
-        // if the whole does, and where the entry was still in use until now, as marked in any case.
-        let in_use = !F::BREAK_BEFORE_MAKE;
-        let writable = leaf.attributes.rights.contains(crate::Rights::WRITE);
-        let leaf = Leaf {
-            accessed: leaf.accessed || F::MARKS_ACCESSED && in_use,
-            dirty: leaf.dirty || F::MARKS_DIRTY && in_use && writable,
-            ..leaf
+            leaf
+        } else {
+            // A page of the kernel's may be the stack of this function: it must translate all the time. Size and
+            // nothing else changes, which a CPU may see in either way (Intel SDM volume 3, 5.10.2.3 and 5.10.4.2; Linux
+            // splits its own map so in `__split_large_page`). Marks that are set until the flush are taken over
+            // pessimistically.
+            let writable = leaf.attributes.rights.contains(Rights::WRITE);
+            Leaf { accessed: true, dirty: leaf.dirty || writable, ..leaf }
         };
         let frame = reserve.take();
         let table = self.space.table(frame);
@@ -158,13 +169,19 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
             publish(entry, F::leaf(below, Leaf { frame, ..leaf }));
         }
         self.space.meta(frame).add_populated(ENTRIES as i16);
+        let meta = self.space.meta(frame);
+        if is_kernel(&leaf.attributes) {
+            meta.set_kernel();
+        }
         if is_kernel_data(&leaf.attributes) {
-            self.space.meta(frame).set_must_not_fault();
+            meta.set_must_not_fault();
         }
         self.space.machine.split(Page { frame: leaf.frame, size });
         // The pages are charged already.
         self.space.own_unfilled(frame);
         self.show(index, F::table(frame, Stores::Pass));
-        flush.note(range);
+        if !breaks {
+            flush.note(range);
+        }
     }
 }

@@ -1,15 +1,16 @@
 //! Taking pages away.
 
 use core::ops::{ControlFlow, Range};
-use core::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 
-use super::exclusive::{Exclusive, load, publish};
+use super::exclusive::Exclusive;
+use super::kernel_pages::Reach;
 use super::map::one_page;
 use super::need::Purpose;
 use super::{AddressSpace, Locked, Mapping, account, check_range, slots};
 use crate::address::{Frame, Level, PageSize, VirtAddr};
+use crate::entry::{exchange, load, publish};
 use crate::error::ChangeError;
 use crate::flush::Flush;
 use crate::format::{Entry, Format, Leaf};
@@ -17,18 +18,38 @@ use crate::machine::{Machine, Page};
 use crate::reserve::Reserve;
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// Unmaps whatever is mapped in `range`; large pages that lie in it in part are split. Tables that become empty go too, and a shared
-    /// table that lies in the range as a whole is not copied first, only left.
+    /// Unmaps whatever is mapped in `range`; large pages that lie in it in part are split. Tables that become empty go
+    /// too, and a shared table that lies in the range as a whole is not copied first, only left.
     ///
-    /// The pages' references are given back ([`Machine::release`]) once the flush has been waited for. Until then CPUs may reach
-    /// them at these addresses, whatever is mapped there meanwhile.
+    /// The pages' references are given back ([`Machine::release`]) once the flush has been waited for. Until then CPUs
+    /// may reach them at these addresses, whatever is mapped there meanwhile.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Range`], [`ChangeError::NoMemory`], [`ChangeError::Pinned`], [`ChangeError::Replicated`]; nothing is unmapped.
+    /// [`ChangeError::Range`], [`ChangeError::NoMemory`], [`ChangeError::Pinned`], [`ChangeError::Replicated`],
+    /// [`ChangeError::Kernel`]; nothing is unmapped.
     pub fn unmap(&self, range: Range<VirtAddr>) -> Result<Flush<'_, F, M>, ChangeError> {
+        self.unmap_within(range, Reach::User)
+    }
+
+    /// As [`unmap`](Self::unmap), the kernel's pages too.
+    ///
+    /// # Safety
+    ///
+    /// 1. Where the program that calls runs by this space, it uses none of the kernel's pages in the range: neither as
+    ///    code, stack or data, nor through a reference, until they are back as they were.
+    ///
+    /// # Errors
+    ///
+    /// As for [`unmap`](Self::unmap), but [`ChangeError::Kernel`].
+    pub unsafe fn unmap_kernel(&self, range: Range<VirtAddr>) -> Result<Flush<'_, F, M>, ChangeError> {
+        self.unmap_within(range, Reach::Kernel)
+    }
+
+    fn unmap_within(&self, range: Range<VirtAddr>, reach: Reach) -> Result<Flush<'_, F, M>, ChangeError> {
         check_range::<F>(&range)?;
         let locked = self.lock();
+        locked.refuse_kernel(&range, reach)?;
         let mut flush = locked.flush();
         if locked.unmap_one(&range, &mut flush) {
             return Ok(flush);
@@ -79,7 +100,8 @@ fn clear<'s, F: Format, M: Machine>(
 }
 
 impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
-    /// Empties the entry of a page, here and in all replicas, whose pages may be others. The result is the page as it was, with the marks of all.
+    /// Empties the entry of a page, here and in all replicas, whose pages may be others. The result is the page as it
+    /// was, with the marks of all.
     #[inline(always)]
     pub(crate) fn clear_leaf(&self, index: usize, range: Range<VirtAddr>, flush: &mut Flush<'s, F, M>) -> Option<Leaf> {
         let size = self.level.page_size()?;
@@ -90,8 +112,7 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         flush.note_leaf(range);
         flush.defer_page(Page { frame: leaf.frame, size });
         if let Some(marks) = marks {
-            leaf.accessed |= marks.accessed;
-            leaf.dirty |= marks.dirty;
+            leaf = leaf.marked_as(&marks);
             for frame in others.into_iter().filter(|&frame| frame != leaf.frame) {
                 flush.defer_page(Page { frame, size });
             }
@@ -100,17 +121,16 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         Some(leaf)
     }
 
-    /// Empties the entry of a page in all replicas. The result is one of them, with the marks of all; `frames` are theirs.
+    /// Empties the entry of a page in all replicas. The result is one of them, with the marks of all; `frames` are
+    /// theirs.
     #[cold]
     fn clear_replicas(&self, index: usize, frames: &mut ArrayVec<Frame, { super::MAX_NODES }>) -> Option<Leaf> {
         let mut marks = None;
         for replica in self.replicas() {
-            // AcqRel: as `load` and `publish`. Exchanged, since the hardware may have set marks until now.
-            if let Entry::Leaf(leaf) = F::decode(self.level, replica.0[index].swap(0, Ordering::AcqRel)) {
+            // Exchanged, since the hardware may have set marks until now.
+            if let Entry::Leaf(leaf) = F::decode(self.level, exchange(&replica.0[index], 0)) {
                 frames.push(leaf.frame);
-                let before = marks.unwrap_or(leaf);
-                let (accessed, dirty) = (before.accessed || leaf.accessed, before.dirty || leaf.dirty);
-                marks = Some(Leaf { accessed, dirty, ..leaf });
+                marks = Some(leaf.marked_as(&marks.unwrap_or(leaf)));
             }
         }
         marks
@@ -144,7 +164,8 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
 }
 
 impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
-    /// Unmaps one page as [`clear`] does, if that takes nothing but its entry away: most pages have others in their table, which is this space's own.
+    /// Unmaps one page as [`clear`] does, if that takes nothing but its entry away: most pages have others in their
+    /// table, which is this space's own.
     fn unmap_one(&self, range: &Range<VirtAddr>, flush: &mut Flush<'s, F, M>) -> bool {
         let Some(level) = one_page(range).map(PageSize::level) else { return false };
         if self.meta(self.root()).pinned() > 0 {

@@ -1,9 +1,9 @@
 //! Checking that a space keeps its own rules. For tests, and for kernels that doubt.
 
-use super::exclusive::load;
 use super::{AddressSpace, Locked};
 use crate::address::{Frame, Level};
 use crate::attributes::{Rights, Stores};
+use crate::entry::load;
 use crate::format::{Entry, Format, Leaf, ShareMode};
 use crate::machine::Machine;
 

@@ -1,5 +1,5 @@
 //! Short names for tests of one thing each, and machines that make mistakes.
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
 pub(crate) mod mutant;
 pub(crate) mod scene;

@@ -34,6 +34,7 @@ pub(crate) enum Event {
     Copy,
     Dispatch,
     FreeTable,
+    Made,
 }
 
 #[derive(Clone, Copy)]
@@ -56,18 +57,24 @@ impl Mutant<'_> {
     }
 }
 
-impl Host for Mutant<'_> {
+// SAFETY: 1. the computer is one in software.
+unsafe impl Host for Mutant<'_> {
     fn computer(&self) -> &Computer {
         self.computer
     }
 }
 
-// SAFETY: none is claimed: it breaks the contract on purpose. The computer notes each use of free memory, and keeps that memory allocated.
+// SAFETY: none is claimed: it breaks the contract on purpose. The computer notes each use of free memory, and keeps
+// that memory allocated.
 unsafe impl Machine for Mutant<'_> {
     type Pending = Option<Sent>;
 
     fn allocate_table(&self, node: Node) -> Option<Frame> {
         self.computer.allocate_table(node)
+    }
+
+    fn free_tables(&self) -> usize {
+        (&self.computer).free_tables()
     }
 
     unsafe fn free_table(&self, table: Frame) {
@@ -164,6 +171,22 @@ unsafe impl Machine for Mutant<'_> {
         {
             (&self.computer).wait(pending);
         }
+    }
+
+    fn caller(&self) -> Option<std::num::NonZeroU64> {
+        (&self.computer).caller()
+    }
+
+    fn flush_here(&self, request: FlushRequest<'_>) {
+        (&self.computer).flush_here(request);
+    }
+
+    fn entries_made(&self) {
+        self.sees(Event::Made);
+    }
+
+    fn physical_end(&self) -> u64 {
+        (&self.computer).physical_end()
     }
 
     fn charge(&self, space: SpaceId, charge: Charge) {

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use palimpsest_paging::sim::trial::Host;
 use palimpsest_paging::sim::{Computer, Hardware};
+pub(crate) use palimpsest_paging::sim::{MapNextSimulated, MapSimulated};
 use palimpsest_paging::*;
 
 pub(crate) const RW: Rights = Rights::READ.union(Rights::WRITE);
@@ -41,7 +42,15 @@ pub(crate) fn fill<F: Hardware, M: Host>(
     for (index, n) in range.clone().enumerate() {
         computer.set_content(frame.offset((index as u64) << 12), 100 + n);
     }
-    space.map(pages(range), frame, Attributes::user(rights), PageSizes::UpTo(align)).unwrap();
+    space.map_simulated(pages(range), frame, Attributes::user(rights), PageSizes::UpTo(align)).unwrap();
+}
+
+/// A child, from when no CPU can store past the fork any more.
+#[track_caller]
+pub(crate) fn fork<F: Hardware, M: Host>(space: &AddressSpace<F, M>, id: u64) -> AddressSpace<F, M> {
+    let (child, flush) = space.fork(SpaceId(id)).unwrap();
+    flush.finish();
+    child
 }
 
 /// Lets a CPU run a space.
@@ -75,8 +84,8 @@ pub(crate) fn store<F: Hardware, M: Host>(
 pub(crate) fn load<F: Hardware, M: Host>(space: &AddressSpace<F, M>, cpu: usize, address: VirtAddr) -> u64 {
     let computer = space.machine().computer();
     for _ in 0..4 {
-        let Err(trap) = computer.load(cpu, address, Access::Read) else {
-            return computer.load(cpu, address, Access::Read).unwrap();
+        let Err(trap) = computer.load(cpu, address, Access::USER_READ) else {
+            return computer.load(cpu, address, Access::USER_READ).unwrap();
         };
         assert_eq!(
             space.fault(trap.address, trap.access, computer.node(cpu)),

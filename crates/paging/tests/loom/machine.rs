@@ -1,4 +1,5 @@
-//! A machine of a few tables and pages, with one CPU for each thread, that has no TLB: a walk and its access are one step, which a flush waits for.
+//! A machine of a few tables and pages, with one CPU for each thread, that has no TLB: a walk and its access are one
+//! step, which a flush waits for.
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -25,6 +26,7 @@ macro_rules! two_levels {
             const FAULT_EVICTS: bool = <$of>::FAULT_EVICTS;
             const BREAK_BEFORE_MAKE: bool = <$of>::BREAK_BEFORE_MAKE;
             const PHYSICAL_END: u64 = <$of>::PHYSICAL_END;
+            const MEMORY_TYPES: u8 = <$of>::MEMORY_TYPES;
 
             fn is_valid(address: VirtAddr) -> bool {
                 address.0 < Self::TOP.table_bytes()
@@ -163,7 +165,8 @@ impl Ram {
     }
 }
 
-// SAFETY: 1, 2, 4. Tables and pages are handed out once until they are given back, and never move. 3. There is no TLB, and `wait` waits for accesses.
+// SAFETY: 1, 2, 4. Tables and pages are handed out once until they are given back, and never move. 6. Counts fall with
+// Release, and are read with Acquire. 3. There is no TLB, and `wait` waits for accesses.
 unsafe impl Machine for Ram {
     type Pending = ();
 
@@ -174,6 +177,10 @@ unsafe impl Machine for Ram {
         // SAFETY: loom reports another access at the same time.
         slot.is_allocated.with_mut(|cell| unsafe { *cell = true });
         Frame::new(index as u64 * PAGE)
+    }
+
+    fn free_tables(&self) -> usize {
+        self.0.free.lock().unwrap().len()
     }
 
     unsafe fn free_table(&self, table: Frame) {

@@ -1,11 +1,13 @@
-//! The protocol of the header of `space/mod.rs` on a table of one entry that is loom's too: what walkers may read while tables are copied, written and freed.
+//! The protocol of the header of `space/mod.rs` on a table of one entry that is loom's too: what walkers may read while
+//! tables are copied, written and freed.
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// Entries are a cell here, so that one who writes while another reads is found; in the crate only a table's last sharer writes.
+/// Entries are a cell here, so that one who writes while another reads is found; in the crate only a table's last
+/// sharer writes.
 struct Table {
     shares: AtomicU32,
     entry: UnsafeCell<u32>,
@@ -118,4 +120,82 @@ fn a_space_that_ends_leaves_its_table_to_the_other() {
         let copied = world.above[1].load(Ordering::Relaxed) != 0;
         assert_eq!(world.tables[0].freed.load(Ordering::Relaxed), u32::from(copied));
     });
+}
+
+/// A private page of two spaces, with the entries that lead to it; page n + 1 is what space n copies it to. Entries are
+/// loom's, so that nothing but the machine's promise orders the page's bytes.
+struct Shared {
+    references: AtomicU32,
+    pages: [UnsafeCell<u64>; 3],
+    entries: [AtomicUsize; 2],
+}
+
+// SAFETY: loom checks each access to the cells.
+unsafe impl Sync for Shared {}
+
+/// How a machine counts references: promise 6 of `Machine`.
+#[derive(Clone, Copy)]
+struct Promise {
+    release: Ordering,
+    is_exclusive: Ordering,
+}
+
+const KEPT: Promise = Promise { release: Ordering::Release, is_exclusive: Ordering::Acquire };
+
+impl Shared {
+    /// A fault of a space at a store: the page is its own, or is copied. Then the store.
+    fn store(&self, space: usize, value: u64, promise: Promise) {
+        if self.references.load(promise.is_exclusive) != 1 {
+            let from = self.entries[space].load(Ordering::Acquire);
+            // SAFETY: loom reports a store at the same time.
+            let copy = self.pages[from].with(|bytes| unsafe { *bytes });
+            // SAFETY: loom reports another access at the same time.
+            self.pages[space + 1].with_mut(|bytes| unsafe { *bytes = copy });
+            self.entries[space].store(space + 1, Ordering::Release);
+            self.references.fetch_sub(1, promise.release);
+        }
+        let page = self.entries[space].load(Ordering::Acquire);
+        // SAFETY: loom reports another access at the same time.
+        self.pages[page].with_mut(|bytes| unsafe { *bytes += value });
+    }
+
+    fn explore(promise: Promise) {
+        loom::model(move || {
+            let shared = Arc::new(Self {
+                references: AtomicU32::new(2),
+                pages: [100, 0, 0].map(UnsafeCell::new),
+                entries: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            });
+            let one = thread::spawn({
+                let shared = shared.clone();
+                move || shared.store(0, 1, promise)
+            });
+            shared.store(1, 2, promise);
+            one.join().unwrap();
+            for (space, value) in [(0, 101), (1, 102)] {
+                let page = shared.entries[space].load(Ordering::Acquire);
+                // SAFETY: loom reports a store at the same time.
+                assert_eq!(shared.pages[page].with(|bytes| unsafe { *bytes }), value);
+            }
+        });
+    }
+}
+
+#[test]
+fn the_last_sharer_stores_in_place_when_the_copier_has_read() {
+    Shared::explore(KEPT);
+}
+
+/// The model can fail: the copier's loads pass its release.
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_relaxed_release_lets_the_copier_read_what_the_other_stores() {
+    Shared::explore(Promise { release: Ordering::Relaxed, ..KEPT });
+}
+
+/// The model can fail: the last sharer's store passes its look at the count.
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_relaxed_look_lets_the_copier_read_what_the_other_stores() {
+    Shared::explore(Promise { is_exclusive: Ordering::Relaxed, ..KEPT });
 }

@@ -26,7 +26,8 @@ fn explore(test: impl Fn() + Send + Sync + 'static) {
 fn with_two_pages<F: Format>(ram: &Ram) -> Arc<Space<F>> {
     let space = with_one_page::<F>(ram);
     let attributes = Attributes::user(Rights::READ | Rights::WRITE);
-    space.map(SECOND..END, ram.page(200), attributes, PageSizes::UpTo(PageSize::Small)).unwrap();
+    // SAFETY: 1, 2. a page of the model's, with its only reference.
+    unsafe { space.map(SECOND..END, ram.page(200), attributes, PageSizes::UpTo(PageSize::Small)) }.unwrap();
     space
 }
 
@@ -34,7 +35,8 @@ fn with_one_page<F: Format>(ram: &Ram) -> Arc<Space<F>> {
     let options = Options { share: ShareTables::Last, accounting: Accounting::Exact };
     let space = AddressSpace::new(ram.clone(), SpaceId(1), &[Node(0)], options).unwrap();
     let attributes = Attributes::user(Rights::READ | Rights::WRITE);
-    space.map(FIRST..SECOND, ram.page(100), attributes, PageSizes::UpTo(PageSize::Small)).unwrap();
+    // SAFETY: 1, 2. a page of the model's, with its only reference.
+    unsafe { space.map(FIRST..SECOND, ram.page(100), attributes, PageSizes::UpTo(PageSize::Small)) }.unwrap();
     Arc::new(space)
 }
 
@@ -50,7 +52,7 @@ fn access<F: Format>(ram: &Ram, space: &Space<F>, cpu: usize, what: Do) -> Optio
 }
 
 fn access_at<F: Format>(ram: &Ram, space: &Space<F>, cpu: usize, address: VirtAddr, what: Do) -> Option<u64> {
-    let (root, kind) = (space.root(Node(0)), if what == Do::Load { Access::Read } else { Access::Write });
+    let (root, kind) = (space.root(Node(0)), if what == Do::Load { Access::USER_READ } else { Access::USER_WRITE });
     for _ in 0..4 {
         if let Some(value) = ram.access::<F>(cpu, root, address, what) {
             return Some(value);
@@ -169,7 +171,7 @@ mod bodies {
             let parent = with_two_pages::<F>(&ram);
             let child = fork(&parent, 2);
             // Accesses come after that: loom does not see that an entry publishes what it leads to.
-            let fault = |space: &Space<F>, address| space.fault(address, Access::Write, Node(0)).unwrap();
+            let fault = |space: &Space<F>, address| space.fault(address, Access::USER_WRITE, Node(0)).unwrap();
             let other = thread::spawn({
                 let child = Arc::clone(&child);
                 move || fault(&child, SECOND)

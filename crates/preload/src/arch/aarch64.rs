@@ -1,9 +1,9 @@
 //! AArch64: number in `x8`, arguments in `x0` to `x5` (`syscall(2)`).
 
 use std::arch::{asm, naked_asm};
-use std::ffi::c_long;
+use std::ffi::{c_int, c_long};
 
-use crate::{errno, memory};
+use crate::{errno, execute, memory};
 
 /// Makes the system call `number`, and gives what the kernel answers: `-errno` for an error.
 ///
@@ -29,8 +29,9 @@ pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize
     answer
 }
 
-/// `syscall(3)`. Calls about memory go to `memory::syscall`, all others to the kernel without a stack frame of ours,
-/// as in the C library: the child of a `clone` through here must find no return address but its caller's.
+/// `syscall(3)`. Calls about memory and `execve` go to `memory::syscall`, all others to the kernel without a stack
+/// frame of ours, as in the C library: the child of a `clone` through here must find no return address but its
+/// caller's.
 ///
 /// Not variadic, which Rust cannot define: all seven arguments are in registers for both kinds of function.
 ///
@@ -67,6 +68,10 @@ pub unsafe extern "C" fn syscall(
         "b.eq 2f",
         "cmp x0, #{pkey_mprotect}",
         "b.eq 2f",
+        "cmp x0, #{execve}",
+        "b.eq 2f",
+        "cmp x0, #{execveat}",
+        "b.eq 2f",
         "mov x8, x0",
         "mov x0, x1",
         "mov x1, x2",
@@ -91,9 +96,61 @@ pub unsafe extern "C" fn syscall(
         mlockall = const libc::SYS_mlockall,
         mprotect = const libc::SYS_mprotect,
         pkey_mprotect = const libc::SYS_pkey_mprotect,
+        execve = const libc::SYS_execve,
+        execveat = const libc::SYS_execveat,
         watched = sym memory::syscall,
         failed = sym errno::answer,
     )
+}
+
+/// Defines functions of the family `exec`: each calls `execute::prepare` with its number, and goes on in the function
+/// whose address that gives, with the registers and the stack as its caller has set them.
+macro_rules! trampolines {
+    ($($number:literal $name:ident)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(3)`, with that function's parameters.")]
+        ///
+        /// # Safety
+        ///
+        /// 1. As for the C library's function, to which the type written here is of no concern.
+        #[unsafe(naked)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name() -> c_int {
+            naked_asm!(
+                // `bti c`
+                "hint #34",
+                "stp x29, x30, [sp, #-80]!",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "mov x0, #{number}",
+                "bl {prepare}",
+                // The register from which a branch may reach a `bti c`.
+                "mov x16, x0",
+                "ldp x6, x7, [sp, #64]",
+                "ldp x4, x5, [sp, #48]",
+                "ldp x2, x3, [sp, #32]",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x29, x30, [sp], #80",
+                "br x16",
+                number = const $number,
+                prepare = sym execute::prepare,
+            )
+        }
+    )*};
+}
+
+trampolines! {
+    0 execve
+    1 execv
+    2 execvp
+    3 execvpe
+    4 execl
+    5 execlp
+    6 execle
+    7 fexecve
+    8 execveat
 }
 
 /// `syscall(3)` for this object's own code: nothing is looked at.

@@ -1,9 +1,9 @@
 //! x86-64: number in `rax`, arguments in `rdi`, `rsi`, `rdx`, `r10`, `r8`, `r9` (`syscall(2)`).
 
 use std::arch::{asm, naked_asm};
-use std::ffi::c_long;
+use std::ffi::{c_int, c_long};
 
-use crate::{errno, memory};
+use crate::{errno, execute, memory};
 
 /// Makes the system call `number`, and gives what the kernel answers: `-errno` for an error.
 ///
@@ -31,8 +31,9 @@ pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize
     answer
 }
 
-/// `syscall(3)`. Calls about memory go to `memory::syscall`, all others to the kernel without a stack frame of ours,
-/// as in the C library: the child of a `clone` through here must find no return address but its caller's.
+/// `syscall(3)`. Calls about memory and `execve` go to `memory::syscall`, all others to the kernel without a stack
+/// frame of ours, as in the C library: the child of a `clone` through here must find no return address but its
+/// caller's.
 ///
 /// Not variadic, which Rust cannot define: the first six arguments are in registers and the seventh at `rsp + 8` for
 /// both kinds of function, and reading one that was not passed is harmless.
@@ -69,6 +70,10 @@ pub unsafe extern "C" fn syscall(
         "je 2f",
         "cmp rdi, {pkey_mprotect}",
         "je 2f",
+        "cmp rdi, {execve}",
+        "je 2f",
+        "cmp rdi, {execveat}",
+        "je 2f",
         "mov rax, rdi",
         "mov rdi, rsi",
         "mov rsi, rdx",
@@ -94,9 +99,64 @@ pub unsafe extern "C" fn syscall(
         mlockall = const libc::SYS_mlockall,
         mprotect = const libc::SYS_mprotect,
         pkey_mprotect = const libc::SYS_pkey_mprotect,
+        execve = const libc::SYS_execve,
+        execveat = const libc::SYS_execveat,
         watched = sym memory::syscall,
         failed = sym errno::answer,
     )
+}
+
+/// Defines functions of the family `exec`: each calls `execute::prepare` with its number, and goes on in the function
+/// whose address that gives, with the registers and the stack as its caller has set them.
+macro_rules! trampolines {
+    ($($number:literal $name:ident)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(3)`, with that function's parameters.")]
+        ///
+        /// # Safety
+        ///
+        /// 1. As for the C library's function, to which the type written here is of no concern.
+        #[unsafe(naked)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name() -> c_int {
+            naked_asm!(
+                "endbr64",
+                // Seven words, which aligns the stack for the call. `al` counts vector registers for variadic
+                // functions.
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push rcx",
+                "push r8",
+                "push r9",
+                "push rax",
+                "mov edi, {number}",
+                "call {prepare}",
+                "mov r11, rax",
+                "pop rax",
+                "pop r9",
+                "pop r8",
+                "pop rcx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "jmp r11",
+                number = const $number,
+                prepare = sym execute::prepare,
+            )
+        }
+    )*};
+}
+
+trampolines! {
+    0 execve
+    1 execv
+    2 execvp
+    3 execvpe
+    4 execl
+    5 execlp
+    6 execle
+    7 fexecve
+    8 execveat
 }
 
 /// `syscall(3)` for this object's own code: nothing is looked at.

@@ -121,7 +121,7 @@ impl Settings {
             })?;
         let Trusted { answers, sandbox } = variables.read(
             "PALIMPSEST_TRUST",
-            "a list, with commas, of go, io_uring, locked, seccomp",
+            "a list, with commas, of go, aio, io_uring, locked, seccomp",
             Trusted::default(),
             trusted,
         )?;
@@ -210,6 +210,7 @@ fn trusted(text: &str) -> Option<Trusted> {
     for name in text.split(',') {
         match name.trim() {
             "go" => trusted.answers.push(Answer::RawAllocator),
+            "aio" => trusted.answers.push(Answer::LinuxAio),
             "io_uring" => trusted.answers.push(Answer::IoUring),
             "locked" => trusted.answers.push(Answer::LockedMemory),
             "seccomp" => trusted.sandbox = Sandbox::Trusted,

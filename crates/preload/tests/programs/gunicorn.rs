@@ -9,7 +9,8 @@ use crate::support::{self, LIMIT, Mode, Running, wait_until};
 
 const WORKERS: usize = 3;
 
-/// What the workers answer, without their numbers: the answers of each in its order. Also the page tables of the workers in kB, and the report.
+/// What the workers answer, without their numbers: the answers of each in its order. Also the page tables of the
+/// workers in kB, and the report.
 fn serve(gunicorn: &Path, mode: Mode) -> (Vec<Vec<String>>, Vec<u64>, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("gunicorn.sock");

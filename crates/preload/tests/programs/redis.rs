@@ -1,4 +1,5 @@
-//! Redis as it is installed: snapshots by `BGSAVE` while the server goes on writing. A thread of jemalloc's, which gives memory back, blocks all signals.
+//! Redis as it is installed: snapshots by `BGSAVE` while the server goes on writing. A thread of jemalloc's, which
+//! gives memory back, blocks all signals.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -121,8 +122,8 @@ fn read(folder: &TempDir, name: &str) -> String {
     std::fs::read_to_string(folder.path().join(format!("{name}.log"))).unwrap_or_default()
 }
 
-/// Saves some times while the server goes on; each dump must be what the server held when the save began. Returns the page tables of the saving
-/// children in kB.
+/// Saves some times while the server goes on; each dump must be what the server held when the save began. Returns the
+/// page tables of the saving children in kB.
 fn save_and_compare(program: &Path, mode: Mode) -> (Vec<u64>, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut server = Server::start(program, &folder, "first", mode);

@@ -128,7 +128,8 @@ pub(crate) fn output(command: &mut Command) -> String {
     printed
 }
 
-/// The lines of a program's output that must be equal in every mode: those that do not begin with `#`. Sorted, since parents and children mix theirs.
+/// The lines of a program's output that must be equal in every mode: those that do not begin with `#`. Sorted, since
+/// parents and children mix theirs.
 pub(crate) fn facts(output: &str) -> Vec<&str> {
     let mut facts: Vec<&str> = output.lines().filter(|line| !line.starts_with('#')).collect();
     facts.sort_unstable();
@@ -148,8 +149,8 @@ pub(crate) fn status_kb(pid: i32, field: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// Checks that a child got few page tables: what it saved must be half at least of what the frozen memory has. The rest of a program, and what a child
-/// reads before it is looked at, costs the same frozen and plain.
+/// Checks that a child got few page tables: what it saved must be half at least of what the frozen memory has. The rest
+/// of a program, and what a child reads before it is looked at, costs the same frozen and plain.
 pub(crate) fn assert_few_tables(plain_kb: u64, frozen_kb: u64, report: &str) {
     println!("page tables of the first child: plain {plain_kb} kB, frozen {frozen_kb} kB\n{report}");
     let frozen_line = report.lines().find_map(|line| line.strip_prefix("frozen ")).expect("a report of a freeze");

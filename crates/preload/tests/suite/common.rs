@@ -50,6 +50,19 @@ pub(crate) fn static_scenarios() -> Option<PathBuf> {
     compile(Path::new(source), "scenarios-static", &["-static"])
 }
 
+/// The same, linked with the object.
+pub(crate) fn linked_scenarios() -> Option<PathBuf> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/scenarios.c");
+    // Where it is loaded from must be readable for others: a copy of the object beside the program.
+    let folder = env::temp_dir().join(format!("palimpsest-linked-{}", std::process::id()));
+    fs::create_dir_all(&folder).ok()?;
+    let (copy, program) = (folder.join("libpalimpsest_preload.so"), folder.join("scenarios"));
+    fs::copy(object(), &copy).ok()?;
+    let built = compile(Path::new(source), "scenarios-linked", &["-Wl,--no-as-needed", copy.to_str()?])?;
+    fs::copy(built, &program).ok()?;
+    Some(program)
+}
+
 /// A shared object that makes `madvise` slow, to stand behind ours.
 pub(crate) fn slow_madvise() -> Option<PathBuf> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/slow_madvise.c");

@@ -89,7 +89,8 @@ fn the_report_goes_where_it_is_sent() {
     let nowhere = [("PALIMPSEST_REPORT", "/nonexistent/report")];
     let ran = run(&[program, "protect"], frozen(object, &nowhere));
     assert!(
-        ran.stderr.starts_with("palimpsest: PALIMPSEST_REPORT=/nonexistent/report: cannot be written"),
+        ran.stderr
+            .starts_with("palimpsest: PALIMPSEST_REPORT=/nonexistent/report: not written: cannot make it: No such"),
         "{}",
         ran.stderr
     );
@@ -107,7 +108,24 @@ fn a_report_to_a_fifo_without_a_reader_is_refused() {
     let fifo = fifo.to_str().expect("UTF-8");
     let ran = run(&[program, "protect"], frozen(object.to_str().expect("UTF-8"), &[("PALIMPSEST_REPORT", fifo)]));
     assert_eq!(ran.status, Some(0), "{}", ran.stderr);
-    assert!(ran.stderr.contains("cannot be written"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("not written: cannot open it"), "{}", ran.stderr);
+}
+
+/// In `/tmp` another user can have made the link.
+#[test]
+fn a_report_does_not_follow_links() {
+    let Some(program) = scenarios().and_then(|path| path.to_str()) else { return };
+    let object = object();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (precious, report) = (folder.path().join("precious"), folder.path().join("report"));
+    std::fs::write(&precious, "precious\n").expect("it can be written");
+    std::os::unix::fs::symlink(&precious, &report).expect("a link");
+    let report = report.to_str().expect("UTF-8");
+    let ran = run(&[program, "protect"], frozen(object.to_str().expect("UTF-8"), &[("PALIMPSEST_REPORT", report)]));
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    assert_eq!(std::fs::read_to_string(&precious).expect("it is there"), "precious\n");
+    let expected = format!("palimpsest: PALIMPSEST_REPORT={report}: not written: it is a symbolic link; ");
+    assert!(ran.stderr.starts_with(&expected), "{}", ran.stderr);
 }
 
 #[test]

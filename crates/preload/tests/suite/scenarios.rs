@@ -1,7 +1,7 @@
 //! The memory that a program sees is the same, frozen or not.
 
-use crate::common::{PLAIN, frozen};
-use crate::common::{Ran, assert_same, object, run, scenarios, slow_madvise, static_scenarios};
+use crate::common::{PLAIN, Ran, Way, frozen};
+use crate::common::{assert_same, linked_scenarios, object, run, scenarios, slow_madvise, static_scenarios};
 
 /// The settings under which each scenario runs.
 const VARIANTS: [&[(&str, &str)]; 2] = [&[], &[("PALIMPSEST_CHUNK", "4M"), ("PALIMPSEST_HUGE", "collapse")]];
@@ -26,13 +26,13 @@ macro_rules! same_and_frozen {
 }
 
 same_and_frozen! {
-    dontneed dontneed_syscall advise_free advise_remove wipeonfork dontfork other_advice dontneed_many
+    dontneed dontneed_syscall advise_free advise_remove wipeonfork erased dontfork other_advice dontneed_many
     dontneed_over_hole dontneed_none
     mremap_grow_in_place mremap_move mremap_shrink_regrow mremap_chunks mremap_half_frozen mremap_middle mremap_errors
     mremap_dontunmap mremap_syscall
     map_fixed map_fixed_file unmap_and_map unmap_unseen unmap_syscall map_errors
     locking locking_all crowded protect breaking callocs reallocs
-    nested many_forks fork_in_handler fork_in_malloc close_all executing vforking piping atforks
+    errnos nested many_forks fork_in_handler fork_in_malloc close_all executing vforking piping atforks
 }
 
 #[test]
@@ -107,10 +107,65 @@ fn core_dumps_keep_private_memory() {
     assert_eq!(ran.stdout, "filter 00000037\n", "{}", ran.stderr);
 }
 
+/// The filter is inherited over `execve`, and what this program froze is no concern of the next.
+#[test]
+fn executed_programs_get_the_filter_of_core_dumps_that_was_before() {
+    let Some(program) = scenarios().and_then(|path| path.to_str()) else { return };
+    let object = object();
+    let command = ["sh", "-c", &format!("echo 0x33 >/proc/self/coredump_filter; exec {program} core_filter_executed")];
+    let ran = run(&command, frozen(object.to_str().expect("a path in UTF-8"), &[]));
+    assert_eq!(ran.status, Some(0), "{}{}", ran.stdout, ran.stderr);
+    let ways = "execve execv execvp execvpe execl execlp execle fexecve execveat syscall vfork \
+                posix_spawn posix_spawnp system popen";
+    let expected: String =
+        ways.split_whitespace().map(|way| format!("{way}: 00000033\nafterwards: 00000037\n")).collect();
+    assert_eq!(
+        ran.stdout,
+        format!("{expected}failed: -1\nafterwards: 00000037\nits own: 00000003\n"),
+        "{}",
+        ran.stderr
+    );
+}
+
 #[test]
 fn a_file_that_took_the_place_of_standard_error_is_left_alone() {
     let Some(ran) = assert_same("no_standard_error", &[]) else { return };
     assert_eq!(ran.stdout, "descriptor 2 has 0 bytes\n");
+}
+
+#[test]
+fn locked_memory_is_thawed_so_that_it_is_held_once() {
+    let Some(program) = scenarios().and_then(|path| path.to_str()) else { return };
+    let ran = run(&[program, "locking_thaws"], frozen(object().to_str().expect("UTF-8"), &[]));
+    if ran.status == Some(99) {
+        return println!("skipped: memory cannot be locked (RLIMIT_MEMLOCK): {}", ran.stdout);
+    }
+    let expected = "frozen: 1\nafter mlock: 0\nafter mlock2: 0\nafter syscall: 0\nelsewhere: 1\n";
+    assert_eq!(ran.stdout, expected, "{}", ran.stderr);
+}
+
+/// The object is a part of the program here, since the dynamic linker preloads next to nothing into such ones.
+#[test]
+fn a_program_with_more_rights_than_its_caller_is_left_alone() {
+    let Some(program) = linked_scenarios() else { return };
+    let path = program.to_str().expect("a path in UTF-8");
+    let plain = run(&[path, "secure"], PLAIN);
+    assert_eq!(plain.stdout, "secure: 0\nfrozen: 1\n", "the object works: {}", plain.stderr);
+    // Root runs it as a user with fewer rights; what counts is that the two differ.
+    if let Err(error) = std::os::unix::fs::chown(&program, Some(65534), Some(65534)) {
+        return println!("skipped: only root can give a program to another user: {error}");
+    }
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o6755);
+    std::fs::set_permissions(&program, mode).expect("it is ours to change");
+    let ran = run(&[path, "secure"], Way { preload: "", variables: &[("PALIMPSEST_FREEZE", "fork")] });
+    std::fs::remove_file(&program).expect("nobody should find such a program");
+    if !ran.stdout.starts_with("secure: 1\n") {
+        return println!(
+            "skipped: the file system gives no rights (nosuid), or the program cannot start: {}",
+            ran.stdout
+        );
+    }
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str(), ran.report.as_str()), ("secure: 1\nfrozen: 0\n", "", ""));
 }
 
 #[test]

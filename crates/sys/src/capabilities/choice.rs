@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Capabilities;
-use crate::core_sync::SyncPath;
+use crate::threads::core_sync::SyncPath;
 
 /// Where the code of packs lies, the best first. Same names as the backings of `palimpsest-text`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

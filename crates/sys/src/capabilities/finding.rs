@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::{Capabilities, Lack, TextBacking, ThpDisable, Trial};
-use crate::huge::HUGE_PAGE;
+use crate::memory::file::ExecRung;
+use crate::memory::huge::HUGE_PAGE;
 use crate::proc::status::SeccompMode;
-use crate::shared_memory::ExecRung;
 
 /// What a finding is about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -136,7 +136,8 @@ pub enum Grade {
     Missing,
 }
 
-/// Less address space than this makes for smaller regions: a region takes 1 GiB, and alignment and the program come on top.
+/// Less address space than this makes for smaller regions: a region takes 1 GiB, and alignment and the program come on
+/// top.
 const ROOMY_ADDRESS_SPACE: u64 = 4 << 30;
 /// Mappings that a full region of packs takes: two views each of 512 packs, and room for the program to go on.
 const ROOMY_MAPPINGS: u64 = 2048;

@@ -1,7 +1,7 @@
 //! What this machine, kernel, container and user allow, found out by trying.
 //!
-//! [`Capabilities::probe`] collects facts; [`Capabilities::findings`] and [`Capabilities::choice`] judge them and do not
-//! touch the system, so that a report can be tested with made-up facts.
+//! [`Capabilities::probe`] collects facts; [`Capabilities::findings`] and [`Capabilities::choice`] judge them and do
+//! not touch the system, so that a report can be tested with made-up facts.
 
 mod choice;
 mod finding;
@@ -12,10 +12,12 @@ pub use finding::{Finding, Grade, Status, Subject};
 
 use rustix::process::Resource;
 
-use crate::core_sync::SyncPath;
+use crate::Causes;
+use crate::memory::file::ExecRung;
+use crate::pages::maps;
 use crate::proc::status::{SeccompMode, Status as ProcStatus};
-use crate::proc::{ProcError, maps, node, sysctl, thp};
-use crate::shared_memory::ExecRung;
+use crate::proc::{ProcError, node, sysctl, thp};
+use crate::threads::core_sync::SyncPath;
 
 /// Something that is not to be had.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -135,8 +137,9 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Tries everything, in a few tens of milliseconds. Takes up to 4 MiB of memory for the time of the call. What stays:
-    /// the process is registered for `membarrier` or, where that is refused, has the handler of the signal broadcast.
+    /// Tries everything, in a few tens of milliseconds. Takes up to 4 MiB of memory for the time of the call. What
+    /// stays: the process is registered for `membarrier` or, where that is refused, has the handler of the signal
+    /// broadcast.
     pub fn probe() -> Self {
         let confinement = confinement();
         let memory = trial::memory_object();
@@ -212,19 +215,7 @@ fn proc_lack(error: &ProcError) -> Lack {
     } else {
         "allow this user to read it"
     };
-    Lack::new(chain(error), fix)
-}
-
-/// An error and its sources in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text += ": ";
-        text += &inner.to_string();
-        source = inner.source();
-    }
-    text
+    Lack::new(Causes(error).to_string(), fix)
 }
 
 #[cfg(test)]

@@ -120,5 +120,8 @@ fn this_machine_can_run_code() {
 fn an_error_is_told_with_its_sources() {
     let error = node::parse_list("x").expect_err("no list");
     let error = ProcError::Parse { path: "/sys/x".into(), source: error };
-    assert_eq!(chain(&error), "cannot understand /sys/x: line 1 is \"x\", which has no list such as 0-3,8");
+    assert_eq!(
+        Causes(&error).to_string(),
+        "cannot understand /sys/x: line 1 is \"x\", which has no list such as 0-3,8"
+    );
 }

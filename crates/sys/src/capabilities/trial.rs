@@ -4,14 +4,16 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use super::{Confinement, Lack, ThpDisable, Trial, chain};
-use crate::core_sync::{CoreSync, SyncPath};
-use crate::huge::{CollapseError, HUGE_PAGE, collapse};
-use crate::mapping::{Area, MapError, Mapping, Protection, Source};
-use crate::proc::{smaps, sysctl, thp};
+use super::{Confinement, Lack, ThpDisable, Trial};
+use crate::Causes;
+use crate::memory::huge::{CollapseError, HUGE_PAGE, collapse};
+use crate::memory::mapping::{Area, MapError, Mapping, Protection, Source};
+use crate::memory::shared_memory::{CreateError, Pages, SharedMemory};
+use crate::pages::smaps;
+use crate::proc::{sysctl, thp};
 use crate::proc_mem::ProcMem;
 use crate::seccomp::{self, Probe, Verdict};
-use crate::shared_memory::{CreateError, Pages, SharedMemory};
+use crate::threads::core_sync::{CoreSync, SyncPath};
 
 const MARK: u8 = 0xc3;
 
@@ -20,7 +22,7 @@ pub(super) fn memory_object() -> Result<SharedMemory, Lack> {
 }
 
 fn create_lack(error: &CreateError) -> Lack {
-    let why = chain(error);
+    let why = Causes(error).to_string();
     match error {
         CreateError::FileSizeLimit { .. } => Lack::new(why, "ulimit -f unlimited"),
         CreateError::Refused(source) if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
@@ -40,7 +42,7 @@ fn map_lack(error: &MapError) -> Lack {
         MapError::AddressSpaceLimit { .. } => "ulimit -v unlimited".to_owned(),
         _ => "allow PROT_EXEC mappings of a memfd (SELinux: file execute on tmpfs)".to_owned(),
     };
-    Lack::new(chain(error), fix)
+    Lack::new(Causes(error).to_string(), fix)
 }
 
 /// One object, seen twice.
@@ -101,7 +103,7 @@ fn huge(area: &Area, lack: impl FnOnce(&CollapseError) -> Lack) -> Trial {
 }
 
 fn collapse_lack(error: &CollapseError, confinement: &Confinement, shmem: Option<thp::Shared>) -> Lack {
-    let why = chain(error);
+    let why = Causes(error).to_string();
     match error {
         CollapseError::PageSize { .. } => Lack::new(why, "use a kernel with 4 KiB pages"),
         CollapseError::NoMemory(_) => Lack::new(why, "echo 1 > /proc/sys/vm/compact_memory"),
@@ -126,7 +128,7 @@ pub(super) fn huge_pool() -> Trial {
         return Err(Lack::new("the pool has no free 2 MiB page", FIX));
     }
     let memory = SharedMemory::create("palimpsest-probe", HUGE_PAGE, Pages::Hugetlb);
-    memory.and_then(|memory| memory.allocate(HUGE_PAGE)).map_err(|error| Lack::new(chain(&error), FIX))?;
+    memory.and_then(|memory| memory.allocate(HUGE_PAGE)).map_err(|error| Lack::new(Causes(&error).to_string(), FIX))?;
     Ok(free.map_or_else(|_| "a 2 MiB page was had".to_owned(), |free| format!("{free} free pages of 2 MiB")))
 }
 
@@ -134,7 +136,8 @@ pub(super) fn proc_mem() -> Trial {
     let page = rustix::param::page_size();
     let mapping =
         Mapping::new(Source::Anonymous, page, Protection::ReadExecute, page).map_err(|error| map_lack(&error))?;
-    let lack = |error| Lack::new(chain(&error), "mount /proc, and boot without proc_mem.force_override=never");
+    let lack =
+        |error| Lack::new(Causes(&error).to_string(), "mount /proc, and boot without proc_mem.force_override=never");
     let memory = ProcMem::open().map_err(lack)?;
     // SAFETY: 1. the page was mapped above and nobody has a reference to it; 2. nobody executes or reads it meanwhile.
     unsafe { memory.write(mapping.address(), &[MARK]) }.map_err(lack)?;
@@ -147,8 +150,8 @@ pub(super) fn proc_mem() -> Trial {
 
 pub(super) fn core_sync() -> Result<SyncPath, Lack> {
     const FIX: &str = "allow membarrier in the seccomp profile, or mount /proc";
-    let sync = CoreSync::new().map_err(|error| Lack::new(chain(&error), FIX))?;
-    sync.sync().map_err(|error| Lack::new(chain(&error), FIX))?;
+    let sync = CoreSync::new().map_err(|error| Lack::new(Causes(&error).to_string(), FIX))?;
+    sync.sync().map_err(|error| Lack::new(Causes(&error).to_string(), FIX))?;
     Ok(sync.path())
 }
 
@@ -164,7 +167,7 @@ fn verdict(call: &str, probe: Probe) -> Result<(), Lack> {
         }
         Verdict::Refused(errno) => format!("{call} fails: {}", std::io::Error::from(errno)),
         Verdict::Killed { signal } => format!("a seccomp filter kills {call} with signal {signal}"),
-        Verdict::Unknown(untried) => chain(&untried),
+        Verdict::Unknown(untried) => Causes(&untried).to_string(),
     };
     Err(Lack::new(why, format!("allow {call} in the seccomp profile")))
 }

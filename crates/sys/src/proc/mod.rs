@@ -3,9 +3,8 @@
 //! Each file format has a parser that works on bytes alone and never panics, so that it can be fuzzed, and a
 //! reader on top of it. A missing `/proc` is an error value: containers and chroots without it are normal.
 
-pub mod maps;
 pub mod node;
-pub mod smaps;
+pub mod numbers;
 pub mod status;
 pub mod sysctl;
 pub mod thp;
@@ -26,7 +25,7 @@ pub struct ParseError {
 }
 
 impl ParseError {
-    fn new(line: usize, text: &[u8], expected: &'static str) -> Self {
+    pub(crate) fn new(line: usize, text: &[u8], expected: &'static str) -> Self {
         let text = String::from_utf8_lossy(text).chars().take(120).collect();
         Self { line, text, expected }
     }
@@ -56,31 +55,34 @@ pub enum ProcError {
 }
 
 impl ProcError {
-    /// Whether the file does not exist: this kernel lacks the setting, the file system is not mounted, or the thread has ended, perhaps since the
-    /// file was opened (ESRCH).
+    /// Whether the file does not exist: this kernel lacks the setting, the file system is not mounted, or the thread
+    /// has ended, perhaps since the file was opened (ESRCH).
     pub fn is_absent(&self) -> bool {
         let ended = |source: &io::Error| source.raw_os_error() == Some(libc::ESRCH);
         matches!(self, Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound || ended(source))
     }
 
-    fn read(path: &Path, source: io::Error) -> Self {
+    pub(crate) fn read(path: &Path, source: io::Error) -> Self {
         Self::Read { path: path.to_path_buf(), source }
     }
 
-    fn parse(path: &Path, source: ParseError) -> Self {
+    pub(crate) fn parse(path: &Path, source: ParseError) -> Self {
         Self::Parse { path: path.to_path_buf(), source }
     }
 }
 
 /// Reads a whole file and hands it to a parser.
-fn read_with<T>(path: impl AsRef<Path>, parser: impl FnOnce(&[u8]) -> Result<T, ParseError>) -> Result<T, ProcError> {
+pub(crate) fn read_with<T>(
+    path: impl AsRef<Path>,
+    parser: impl FnOnce(&[u8]) -> Result<T, ParseError>,
+) -> Result<T, ProcError> {
     let path = path.as_ref();
     let text = std::fs::read(path).map_err(|source| ProcError::read(path, source))?;
     parser(&text).map_err(|source| ProcError::parse(path, source))
 }
 
 /// An unsigned number in base 10 or 16 without sign; `None` also for an overflow.
-fn number(text: &[u8], radix: u32) -> Option<u64> {
+pub(crate) fn number(text: &[u8], radix: u32) -> Option<u64> {
     // `from_str_radix` takes a leading `+`, which the kernel never writes.
     if !text.first()?.is_ascii_hexdigit() {
         return None;
@@ -89,6 +91,6 @@ fn number(text: &[u8], radix: u32) -> Option<u64> {
 }
 
 /// As [`number`], for an address or a length of this process.
-fn address(text: &[u8], radix: u32) -> Option<usize> {
+pub(crate) fn address(text: &[u8], radix: u32) -> Option<usize> {
     usize::try_from(number(text, radix)?).ok()
 }

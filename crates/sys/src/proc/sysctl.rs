@@ -1,9 +1,13 @@
 //! Single numbers below `/proc/sys` and `/sys`.
 //!
-//! Source: `Documentation/admin-guide/sysctl/vm.rst` and `…/kernel.rst`. A setting that this kernel lacks gives an error
-//! for which [`ProcError::is_absent`] holds.
+//! Source: `Documentation/admin-guide/sysctl/vm.rst` and `…/kernel.rst`. A setting that this kernel lacks gives an
+//! error for which [`ProcError::is_absent`] holds.
 
-use super::{ParseError, ProcError, number, read_with};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use super::{ParseError, ProcError, number};
 
 /// What `memfd_create` allows (`vm.memfd_noexec`, Linux 6.3, one per pid name space).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -105,10 +109,14 @@ pub fn perf_event_paranoid() -> Result<i64, ProcError> {
 }
 
 fn choice<T>(path: &str, known: impl FnOnce(i64) -> Option<T>) -> Result<T, ProcError> {
-    read_with(path, |text| {
-        let parsed = signed(text).and_then(known);
-        parsed.ok_or_else(|| ParseError::new(1, text, "known number"))
-    })
+    let path = Path::new(path);
+    let failed = |source| ProcError::read(path, source);
+    // On the stack: these are asked for when mappings are scarce.
+    let mut buffer = [0; 64];
+    let len = File::open(path).and_then(|mut file| file.read(&mut buffer)).map_err(failed)?;
+    let text = &buffer[..len];
+    let parsed = signed(text).and_then(known);
+    parsed.ok_or_else(|| ProcError::parse(path, ParseError::new(1, text, "known number")))
 }
 
 fn signed(text: &[u8]) -> Option<i64> {

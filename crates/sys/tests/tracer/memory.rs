@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use palimpsest_sys::world::World;
+use palimpsest_sys::threads::hold::World;
 
 use crate::support::{ends, go_deaf, is_playing, play, start, wait_until};
 
@@ -65,7 +65,8 @@ impl Movable {
     }
 }
 
-/// How often memory is moved: `usual`, or less by `PALIMPSEST_HOLDS`, for machines on which threads that spin take long to be held.
+/// How often memory is moved: `usual`, or less by `PALIMPSEST_HOLDS`, for machines on which threads that spin take long
+/// to be held.
 fn moves(usual: usize) -> usize {
     let most = std::env::var("PALIMPSEST_HOLDS").ok().and_then(|text| text.parse().ok());
     most.map_or(usual, |most: usize| usual.min(most.max(1)))

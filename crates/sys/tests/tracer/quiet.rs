@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::thread;
 
-use palimpsest_sys::world::World;
+use palimpsest_sys::threads::hold::World;
 
 use crate::support::{gettid, go_deaf, play, status_of};
 

@@ -1,4 +1,5 @@
-//! Where nothing can be traced, the error names the thread and the way out, comes before anyone is disturbed, and everybody runs on.
+//! Where nothing can be traced, the error names the thread and the way out, comes before anyone is disturbed, and
+//! everybody runs on.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use palimpsest_sys::seccomp::Verdict;
-use palimpsest_sys::world::{Refusal, StopError, World};
+use palimpsest_sys::threads::hold::{Refusal, StopError, World};
 
 use crate::support::{gettid, go_deaf, play, status_of, wait_until};
 
@@ -113,7 +114,8 @@ fn a_process_that_is_not_dumpable() {
 
 /// Takes the calling thread's capabilities away.
 fn drop_capabilities() {
-    // `struct __user_cap_header_struct` and two of `__user_cap_data_struct` (`include/uapi/linux/capability.h`), version 3.
+    // `struct __user_cap_header_struct` and two of `__user_cap_data_struct` (`include/uapi/linux/capability.h`),
+    // version 3.
     let header = [0x2008_0522_u32, 0];
     let none = [0_u32; 6];
     // SAFETY: both are as long as version 3 says, and only read.

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use palimpsest_sys::world::World;
+use palimpsest_sys::threads::hold::World;
 
 use crate::support::{gettid, go_deaf, play, sleeps};
 

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::sync::mpsc;
 use std::{fs, thread};
 
-use palimpsest_sys::world::World;
+use palimpsest_sys::threads::hold::World;
 
 use crate::support::{gettid, go_deaf, is_playing, start, status_of, wait_until};
 

@@ -10,13 +10,16 @@ use super::arch;
 use super::change::{call_sites, stay_loaded};
 use super::error::CallError;
 use super::lock::Held;
-use crate::poke::Batch;
+use crate::poke::{Batch, PokeError};
 
-/// A function that can be exchanged while it is called. Made by [`static_call!`](crate::static_call), and called through
+/// A function that can be exchanged while it is called. Made by [`static_call!`](crate::static_call), and called
+/// through
 /// [`call!`](crate::call).
 ///
 /// `F` is a function pointer type.
+#[repr(C)]
 pub struct StaticCall<F> {
+    /// Where it leads. First, since entries on x86-64 jump through it while their own jump is being changed.
     target: AtomicPtr<()>,
     lock: AtomicU64,
     function: PhantomData<F>,
@@ -37,17 +40,19 @@ impl<F: Copy> StaticCall<F> {
         unsafe { mem::transmute_copy::<*mut (), F>(&target) }
     }
 
-    /// Makes it lead to `function`. When this returns, every call that begins later, in any thread, goes there; calls that
-    /// began before may still be in the former function.
+    /// Makes it lead to `function`. When this returns, every call that begins later, in any thread, goes there; calls
+    /// that began before may still be in the former function.
     ///
     /// # Errors
     ///
-    /// See [`CallError`]; after one it leads where it did before.
+    /// See [`CallError`]; after one it leads where it did before, except after [`PokeError::Unsynced`].
     pub fn set(&self, function: F) -> Result<(), CallError> {
         // SAFETY: of the same size, by the assertion in `new`; any value is a raw pointer.
         let address = unsafe { mem::transmute_copy::<F, *mut ()>(&function) };
         stay_loaded()?;
         let held = Held::take(&self.lock, Caller::current()).map_err(|_reentered| CallError::Reentered)?;
+        // Relaxed: under the lock.
+        let former = self.target.load(Ordering::Relaxed);
         let mut batch = Batch::new();
         if held.inherited == super::lock::Inherited::Yes {
             // As for keys: ends what a parent had begun.
@@ -60,17 +65,30 @@ impl<F: Copy> StaticCall<F> {
             // What is there, and not a jump to `self.target`: linkers may put a step in between.
             // SAFETY: 1. this very object.
             let before = unsafe { site.present() };
-            // SAFETY: 1. `static_call!` made the site in the text of this object, which stays loaded; 2. it is one jump,
-            // and so is what replaces it; 3. either function is right for every caller, as their type is the same; 4.
-            // nothing makes references to text.
+            // SAFETY: 1. `static_call!` made the site in the text of this object, which stays loaded; 2. it is one
+            // jump, and so is what replaces it; 3. either function is right for every caller, as their type is the
+            // same; 4. nothing makes references to text.
             unsafe { batch.add_text(site.address, &before, &after) }?;
         }
-        if !batch.is_empty() {
-            batch.apply()?;
-        }
-        // Release, partner: the Acquire in `target`.
+        // Before the jumps change, since a thread may come by way of it meanwhile. Release, partner: the Acquire in
+        // `target`, and the load of the jump through it, which on x86-64 is as good. Forbids that the function is seen
+        // without what was made ready for it.
         self.target.store(address, Ordering::Release);
-        Ok(())
+        if batch.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: 1. entries are jumps in front of one through `target`.
+        match unsafe { batch.apply_by_detours() } {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                // The jumps are new in this case, though a core may have an old one for a while.
+                if !matches!(error, PokeError::Unsynced(_)) {
+                    // Release, partner: as above.
+                    self.target.store(former, Ordering::Release);
+                }
+                Err(error.into())
+            }
+        }
     }
 }
 

@@ -27,7 +27,7 @@ pub struct Switched {
     pub keys: usize,
     /// Branches that were rewritten.
     pub sites: usize,
-    /// Core synchronisations, at most three.
+    /// Core synchronisations: one, or none if no branch changes.
     pub syncs: u64,
 }
 
@@ -126,9 +126,9 @@ fn batch(plans: &[Plan<'_>], changing: usize) -> Result<Batch<'static>, SwitchEr
                 true => unsafe { site.present() },
                 false => before,
             };
-            // SAFETY: 1. `branch!` made the site in the text of the key's object, of which the caller has a reference: it stays
-            // loaded; 2. the site is one instruction, whose label is in front of it; 3. both ways through a branch
-            // are compiled by the rules of the language; 4. nothing makes references to text.
+            // SAFETY: 1. `branch!` made the site in the text of the key's object, of which the caller has a reference:
+            // it stays loaded; 2. the site is one instruction, whose label is in front of it; 3. both ways through a
+            // branch are compiled by the rules of the language; 4. nothing makes references to text.
             let added = unsafe { batch.add_text(site.address, &before, &after) };
             added.map_err(|source| SwitchError::Site { name: plan.key.name().to_owned(), source })?;
         }
@@ -206,7 +206,7 @@ pub(super) fn call_sites(address: usize) -> &'static [Site] {
     belonging_to(address, own_sites())
 }
 
-/// Keeps this copy of the library loaded: the handler for traps that its first batch installs is code of its own.
+/// Keeps this copy of the library loaded: a handler for signals that its first batch installs is code of its own.
 pub(super) fn stay_loaded() -> Result<(), palimpsest_sys::NotLoaded> {
     use std::sync::atomic::AtomicBool;
     static STAYS: AtomicBool = AtomicBool::new(false);

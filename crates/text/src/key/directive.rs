@@ -38,8 +38,8 @@ pub enum DirectiveError {
     },
 }
 
-/// The clauses of `text`: `PATTERN=on` or `PATTERN=off`, separated by commas. Spaces around each part and clauses without
-/// anything are passed over.
+/// The clauses of `text`: `PATTERN=on` or `PATTERN=off`, separated by commas. Spaces around each part and clauses
+/// without anything are passed over.
 pub(super) fn parse(text: &str) -> impl Iterator<Item = Result<Directive, DirectiveError>> {
     text.split(',').map(str::trim).filter(|clause| !clause.is_empty()).map(parse_clause)
 }

@@ -1,8 +1,9 @@
 //! `PALIMPSEST_KEYS`: switching keys when the program starts, or when a library with keys of its own is loaded.
 
+use palimpsest_sys::Causes;
 use std::io::Write as _;
 use std::sync::OnceLock;
-use std::{env, error::Error, io};
+use std::{env, io};
 
 use palimpsest_sys::{in_program, in_secure_execution};
 
@@ -36,8 +37,8 @@ pub(super) fn report() -> Option<&'static EnvironmentReport> {
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = at_load;
 
-/// Runs before `main`, or in `dlopen` with the loader's lock held: only this copy's own object is switched, and no list of
-/// objects is needed for that.
+/// Runs before `main`, or in `dlopen` with the loader's lock held: only this copy's own object is switched, and no list
+/// of objects is needed for that.
 #[cfg_attr(miri, expect(dead_code, reason = "there are no sections"))]
 extern "C" fn at_load() {
     // Whoever starts a program that has more rights than they must not steer it.
@@ -50,12 +51,7 @@ extern "C" fn at_load() {
         }
     };
     for error in &report.errors {
-        let mut line = format!("palimpsest: {VARIABLE}: {error}");
-        let mut source = error.source();
-        while let Some(cause) = source {
-            line = format!("{line}: {cause}");
-            source = cause.source();
-        }
+        let line = format!("palimpsest: {VARIABLE}: {}", Causes(error));
         // There is nobody else to tell, and a program without standard error is none the worse for it.
         let _ = writeln!(io::stderr(), "{line}");
     }

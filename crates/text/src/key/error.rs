@@ -27,7 +27,7 @@ pub enum SwitchError {
         /// The key's name.
         name: String,
     },
-    /// The object that does the patching could be unloaded, and take the handler for traps away with it.
+    /// The object that does the patching could be unloaded, and take its signal handler away with it.
     #[error("the library that would patch its own branches cannot be kept loaded")]
     Unloadable(#[from] palimpsest_sys::NotLoaded),
     /// A branch cannot be patched.
@@ -39,8 +39,8 @@ pub enum SwitchError {
         #[source]
         source: AddError,
     },
-    /// The branches could not be rewritten. After [`PokeError::Unsynced`] and [`PokeError::Stuck`] with a source the keys
-    /// are switched nevertheless.
+    /// The branches could not be rewritten. After [`PokeError::Unsynced`] and [`PokeError::Stuck`] with a source the
+    /// keys are switched nevertheless.
     #[error("{sites} branches on {keys} keys could not be rewritten")]
     Poke {
         /// Keys that were to change.

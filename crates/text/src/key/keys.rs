@@ -32,8 +32,8 @@ pub struct KeyRef {
 }
 
 impl KeyRef {
-    /// The library that the key is in, as the dynamic linker names it. Empty for the program; `None` for the object that
-    /// this copy of Palimpsest is in.
+    /// The library that the key is in, as the dynamic linker names it. Empty for the program; `None` for the object
+    /// that this copy of Palimpsest is in.
     pub fn object(&self) -> Option<PathBuf> {
         self.object.as_ref().map(|object| object.path())
     }
@@ -72,7 +72,7 @@ impl Keys {
         Self::iter().find(|key| key.name() == name)
     }
 
-    /// Turns the switches of many keys in one batch: at most three core synchronisations, however many keys there are. All of
+    /// Turns the switches of many keys in one batch and one core synchronisation, however many keys there are. All of
     /// them or, after an error, none. If a key occurs more than once, the last state holds.
     ///
     /// # Errors
@@ -97,8 +97,8 @@ impl Keys {
         Ok(Self::apply(keys.iter().map(|key| (&**key, state)))?)
     }
 
-    /// What the environment variable `PALIMPSEST_KEYS` has done when this copy of Palimpsest was loaded; `None` if it was
-    /// not set.
+    /// What the environment variable `PALIMPSEST_KEYS` has done when this copy of Palimpsest was loaded; `None` if it
+    /// was not set.
     pub fn environment() -> Option<&'static EnvironmentReport> {
         environment::report()
     }

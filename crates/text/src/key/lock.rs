@@ -50,8 +50,8 @@ impl<'l> Held<'l> {
                     continue;
                 }
             };
-            // Acquire, partner: the Release in `drop`. Forbids that the fields of the key are read as they were before the
-            // last holder's changes. Relaxed on failure: looked at again.
+            // Acquire, partner: the Release in `drop`. Forbids that the fields of the key are read as they were before
+            // the last holder's changes. Relaxed on failure: looked at again.
             let taken =
                 word.compare_exchange_weak(present, caller.to_word().get(), Ordering::Acquire, Ordering::Relaxed);
             if taken.is_ok() {

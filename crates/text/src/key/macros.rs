@@ -14,8 +14,8 @@
 /// ```
 ///
 /// Each is a `static` of type [`Key`](crate::key::Key), with a name by which operators switch it, and the state in
-/// which the program starts. A name consists of letters, digits and `. _ - : /`, which is checked while compiling; it is
-/// best unique, but need not be. A key may be defined wherever a `static` may.
+/// which the program starts. A name consists of letters, digits and `. _ - : /`, which is checked while compiling; it
+/// is best unique, but need not be. A key may be defined wherever a `static` may.
 ///
 /// Beside the `static` there is a type of the same name, so that [`branch!`](crate::branch) knows the first state at
 /// compile time; a `use` of the key brings both.
@@ -73,9 +73,9 @@ macro_rules! __palimpsest_is_on {
 /// assert_eq!(send(b"abc"), 3);
 /// ```
 ///
-/// `unlikely` puts the code for the key being on out of line: as long as the key is off, a pass costs one NOP. `likely`
-/// puts the code for the key being off out of line. Both are right for a key in either state; an arm that is out of line
-/// costs a jump there and one back.
+/// `unlikely` puts the code for the key being on out of line: as long as the key is off, a pass costs one instruction
+/// without effect. `likely` puts the code for the key being off out of line. Both are right for a key in either state;
+/// an arm that is out of line costs a jump there and one back.
 ///
 /// No order between switching and passing is promised, but that of [`Key`](crate::key::Key): when a call that switches
 /// returns, every pass that begins later sees it.
@@ -108,9 +108,9 @@ macro_rules! branch {
 /// assert_eq!(call!(SUM)(&[1, 2, 3]), 6);
 /// ```
 ///
-/// [`call!`](crate::call) is a function pointer that the compiler knows: calling it is a direct call to an entry that is
-/// nothing but a jump to the present function. [`StaticCall::set`](crate::key::StaticCall::set) rewrites that jump; no
-/// call instruction is ever rewritten, so that nothing below a leaf's stack pointer is in danger.
+/// [`call!`](crate::call) is a function pointer that the compiler knows: calling it is a direct call to an entry that
+/// is nothing but a jump to the present function. [`StaticCall::set`](crate::key::StaticCall::set) rewrites that jump;
+/// no call instruction is ever rewritten, so that nothing below a leaf's stack pointer is in danger.
 ///
 /// The type is one of `fn(A, B) -> R`, `unsafe fn(..)`, `extern "C" fn(..)` and `unsafe extern "C" fn(..)`.
 #[macro_export]

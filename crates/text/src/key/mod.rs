@@ -42,14 +42,15 @@
 //! | `palimpsest_sites` | `ao`, tied to the text of the site | 16 bytes a site: distances to the site, its target and its key; the state in which it falls through |
 //! | `.note.palimpsest` | `a` | distances to the bounds of both; its type is the version of the layouts |
 //!
-//! All but the names of keys are distances within the object: no relocations, and the sites stay in shared read-only pages. A linker
-//! with `--gc-sections` drops a site with its function, and a key that nobody refers to. (GNU ld drops less: it keeps every
-//! site as soon as the bounds are asked for, unless given `-z start-stop-gc`.)
+//! All but the names of keys are distances within the object: no relocations, and the sites stay in shared read-only
+//! pages. A linker with `--gc-sections` drops a site with its function, and a key that nobody refers to. (GNU ld drops
+//! less: it keeps every site as soon as the bounds are asked for, unless given `-z start-stop-gc`.)
 //!
 //! An object's keys are found through its note, which is in its program headers (`PT_NOTE`). So a constructor that
-//! registers is not needed, nor a destructor that must not be forgotten: the list of keys *is* the dynamic linker's list of objects,
-//! and what `dlclose` unloads is not in it. Every copy of this library (one is linked into each program and each `cdylib`) sees the keys
-//! of all others, if the versions agree. Registering by `.init_array` would show each copy its own keys only.
+//! registers is not needed, nor a destructor that must not be forgotten: the list of keys *is* the dynamic linker's
+//! list of objects, and what `dlclose` unloads is not in it. Every copy of this library (one is linked into each
+//! program and each `cdylib`) sees the keys of all others, if the versions agree. Registering by `.init_array` would
+//! show each copy its own keys only.
 //!
 //! A key points to its object's note, so that switching a key that one has needs no search at all. Keys that are found
 //! by name hold their library (`dlopen` with `RTLD_NOLOAD`); they cannot be switched while it is being unloaded.
@@ -60,23 +61,25 @@
 //! taken in the order of addresses. No loader lock is taken while one is held: a constructor that switches keys
 //! (under the loader's lock) may wait for one. [`Batch`](crate::poke::Batch) has its own lock below all of these.
 //!
-//! The first switch installs a handler for SIGTRAP in the copy of the library that does it. That copy's
-//! object then stays loaded for good, `dlclose` or not, or the handler would be gone some day. A plugin whose keys are only
+//! Where cores are synchronised by signals, the first switch installs a handler in the copy of the library that does
+//! it. So that copy's object stays loaded for good from then on, `dlclose` or not. A plugin whose keys are only
 //! switched by its host can be unloaded.
 //!
-//! In a forked child a key may have been in the middle of a switch: its lock says so by naming the parent. The child's first
-//! switch of that key looks at what each site is.
+//! In a forked child a key may have been in the middle of a switch: its lock says so by naming the parent. The child's
+//! first switch of that key looks at what each site is.
 //!
 //! # Soundness of the macros
 //!
 //! Users write no `unsafe`, as the macros leave them no way to get it wrong:
 //!
-//! * [`branch!`](crate::branch): the assembly is an instruction that does nothing or a jump to a label of its own `asm!`
-//!   block; both continue in code that the compiler has made, with nothing clobbered. Rewriting chooses between those two. Its entry
-//!   is computed from its own labels. `sym` demands that the key is a static, and its type is that of [`Key`], which only
+//! * [`branch!`](crate::branch): the assembly is an instruction without effect or a jump to a label of its own `asm!`
+//!   block; both continue in code that the compiler has made, with nothing lost but the flags. Rewriting chooses
+//!   between those two. Its entry
+//!   is computed from its own labels. `sym` demands that the key is a static, and its type is that of [`Key`], which
+//!   only
 //!   `static_key!` makes.
-//! * [`static_key!`](crate::static_key): the section holds nothing but `Key`s, of fixed size and alignment, so that it can be read as a
-//!   slice of them. To put something else there takes `unsafe` of the user's own.
+//! * [`static_key!`](crate::static_key): the section holds nothing but `Key`s, of fixed size and alignment, so that it
+//!   can be read as a slice of them. To put something else there takes `unsafe` of the user's own.
 //! * [`static_call!`](crate::static_call): `set` takes functions of exactly the type that `call!` calls. The entry is a
 //!   jump, which fits every convention: arguments, results and return address are where the callee expects them.
 //!
@@ -84,7 +87,8 @@
 //!
 //! # Machines without patching
 //!
-//! Under Miri, with `--cfg palimpsest_atomic_keys`, and on other architectures, [`branch!`](crate::branch) is a relaxed load and
+//! Under Miri, with `--cfg palimpsest_atomic_keys`, and on other architectures, [`branch!`](crate::branch) is a relaxed
+//! load and
 //! [`call!`](crate::call) an indirect call. All else is the same.
 
 mod arch;

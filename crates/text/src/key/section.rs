@@ -12,7 +12,7 @@ use super::state::State;
 pub(super) const NOTE_OWNER: &str = "Palimpsest";
 /// The note's type: the version of everything in `palimpsest_keys` and `palimpsest_sites`. Copies of this library with
 /// another version leave the object alone.
-pub(super) const NOTE_VERSION: u32 = 1;
+pub(super) const NOTE_VERSION: u32 = 2;
 
 /// In a site's flags: the state in which a branch falls through.
 const FLAG_FALLS_WHEN_ON: u32 = 1;
@@ -93,7 +93,8 @@ pub(super) const OWN_NOTE: *const Note = &raw const palimpsest_key_note;
 ///
 /// `o` ties the entry to the section of the site's function, so that the linker keeps or drops them together; there is
 /// no name for that section, but a symbol in it is enough. The assembler tells sections of one name apart by a number,
-/// which is counted here over the whole of its input: how often a function is inlined or instantiated is not known before.
+/// which is counted here over the whole of its input: how often a function is inlined or instantiated is not known
+/// before.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __palimpsest_site_entry {
@@ -135,7 +136,7 @@ impl Site {
     /// of reach, which no linker can have made.
     pub(super) fn code(&self, state: State) -> Option<Code> {
         match self.kind {
-            Kind::Branch { falls_when, .. } if falls_when == state => Some(arch::nop()),
+            Kind::Branch { falls_when, target } if falls_when == state => arch::falls(self.address, target),
             Kind::Branch { target, .. } => arch::jump(self.address, target),
             Kind::Call => None,
         }

@@ -16,15 +16,17 @@ pub(super) fn native_endian() -> RunTimeEndian {
     if cfg!(target_endian = "little") { RunTimeEndian::Little } else { RunTimeEndian::Big }
 }
 
-/// Describes a function at `address`, `len` bytes long, that begins with the frame-pointer prologue of the architecture and keeps the frame pointer until its
-/// epilogue.
+/// Describes a function at `address`, `len` bytes long, that begins with the frame-pointer prologue of the architecture
+/// and keeps the frame pointer until its epilogue.
 ///
-/// The result is the content of an `.eh_frame` section as [`Loaded`](super::Loaded) wants it: one CIE and one FDE with absolute pointers, no terminator. The
-/// prologue must be the first instructions, exactly as the platform's compilers write it: `push rbp; mov rbp, rsp` (`55 48 89 e5`) on x86-64,
-/// `stp x29, x30, [sp, #-16]!; mov x29, sp` on AArch64. Unwinding is then right at every call and at every instruction but the last ones of an epilogue, which
-/// are not described: only a debugger or a profiler can stop there.
+/// The result is the content of an `.eh_frame` section as [`Loaded`](super::Loaded) wants it: one CIE and one FDE with
+/// absolute pointers, no terminator. The prologue must be the first instructions, exactly as the platform's compilers
+/// write it: `push rbp; mov rbp, rsp` (`55 48 89 e5`) on x86-64, `stp x29, x30, [sp, #-16]!; mov x29, sp` on AArch64.
+/// Unwinding is then right at every call and at every instruction but the last ones of an epilogue, which are not
+/// described: only a debugger or a profiler can stop there.
 ///
-/// `len` is in bytes; of a function longer than 4 GiB the first 4 GiB are described, more than a branch reaches on either architecture.
+/// `len` is in bytes; of a function longer than 4 GiB the first 4 GiB are described, more than a branch reaches on
+/// either architecture.
 #[must_use]
 pub fn frame_pointer_eh_frame(address: CodeAddress, len: usize) -> Vec<u8> {
     let length = u32::try_from(len).unwrap_or(u32::MAX);

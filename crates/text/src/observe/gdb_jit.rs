@@ -1,10 +1,11 @@
 //! The GDB JIT interface: an object file in memory for every program, in a list that the debugger reads.
 //!
-//! gdb and lldb set a breakpoint in `__jit_debug_register_code` and read `__jit_debug_descriptor` when it is hit; attaching later, they walk the whole list
-//! (gdb manual, "JIT Compilation Interface"). Both look the two symbols up by name, so an executable stripped of its symbol table shows them nothing.
+//! gdb and lldb set a breakpoint in `__jit_debug_register_code` and read `__jit_debug_descriptor` when it is hit;
+//! attaching later, they walk the whole list (gdb manual, "JIT Compilation Interface"). Both look the two symbols up by
+//! name, so an executable stripped of its symbol table shows them nothing.
 //!
-//! The interface has no lock of its own. All writers of this crate share the one here; another code generator in the same process that uses the interface too
-//! cannot be excluded, which is a limit of the interface.
+//! The interface has no lock of its own. All writers of this crate share the one here; another code generator in the
+//! same process that uses the interface too cannot be excluded, which is a limit of the interface.
 
 mod elf_image;
 
@@ -44,9 +45,10 @@ struct Descriptor {
     first: *mut CodeEntry,
 }
 
-// The two symbols of the interface. They are weak, so that a library that defines them too wins and both use its list; defined in assembly, because Rust has no
-// weak definitions. The function must exist as an instruction of its own, for a breakpoint: `ret` has this name on x86-64, AArch64 and RISC-V. The section
-// flags keep both through `--gc-sections`; the references in `publish` make the linker take this object from an archive.
+// The two symbols of the interface. They are weak, so that a library that defines them too wins and both use its list;
+// defined in assembly, because Rust has no weak definitions. The function must exist as an instruction of its own, for
+// a breakpoint: `ret` has this name on x86-64, AArch64 and RISC-V. The section flags keep both through `--gc-sections`;
+// the references in `publish` make the linker take this object from an archive.
 std::arch::global_asm!(
     ".pushsection .text.__jit_debug_register_code,\"ax\",%progbits",
     ".p2align 4",
@@ -76,11 +78,11 @@ unsafe extern "C" {
 
 /// Registers programs with an attached debugger, now or later.
 ///
-/// A program appears in backtraces by its name. With call frame information in [`Loaded::eh_frame`] the debugger unwinds through it from any instruction;
-/// without, it guesses from the prologue, which works for frame-pointer code.
+/// A program appears in backtraces by its name. With call frame information in [`Loaded::eh_frame`] the debugger
+/// unwinds through it from any instruction; without, it guesses from the prologue, which works for frame-pointer code.
 ///
-/// Loading costs the making of an ELF image of about 600 bytes and a process-wide lock; with a debugger attached, also two stops of the whole process per
-/// program, so use this observer where programs are debugged and not everywhere.
+/// Loading costs the making of an ELF image of about 600 bytes and a process-wide lock; with a debugger attached, also
+/// two stops of the whole process per program, so use this observer where programs are debugged and not everywhere.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct GdbJit {
     _private: (),
@@ -128,8 +130,8 @@ struct List {
     entries: HashMap<usize, Registered>,
 }
 
-/// Locks the list, and with it the descriptor. A panic while it was held cannot have left it half changed: nothing between the stores of `publish` and
-/// `withdraw` panics.
+/// Locks the list, and with it the descriptor. A panic while it was held cannot have left it half changed: nothing
+/// between the stores of `publish` and `withdraw` panics.
 fn list() -> MutexGuard<'static, List> {
     static LIST: LazyLock<Mutex<List>> = LazyLock::new(|| Mutex::new(List { entries: HashMap::new() }));
     LIST.lock().unwrap_or_else(PoisonError::into_inner)
@@ -138,7 +140,8 @@ fn list() -> MutexGuard<'static, List> {
 /// A program in the debugger's list.
 struct Registered {
     /// # Invariants
-    /// Made by `Box::into_raw`, linked into the descriptor's list, freed by `withdraw` only. Read by the debugger and changed under the lock of `list`.
+    /// Made by `Box::into_raw`, linked into the descriptor's list, freed by `withdraw` only. Read by the debugger and
+    /// changed under the lock of `list`.
     entry: *mut CodeEntry,
     /// # Invariants
     /// Made by `Box::into_raw`, pointed to by `entry`, freed by `withdraw` only.
@@ -192,7 +195,8 @@ impl Registered {
     }
 }
 
-/// Lets a debugger stop with `action` and `entry` in the descriptor, then clears both. The caller holds the lock of `list`.
+/// Lets a debugger stop with `action` and `entry` in the descriptor, then clears both. The caller holds the lock of
+/// `list`.
 fn notify(action: u32, entry: *mut CodeEntry) {
     let descriptor = &raw mut __jit_debug_descriptor;
     // Volatile: the debugger reads these words from outside the program when it stops in the function below.

@@ -1,6 +1,8 @@
-//! `jit-PID.dump`: programs with their names, bytes and times, from which `perf inject --jit` makes an ELF file for each.
+//! `jit-PID.dump`: programs with their names, bytes and times, from which `perf inject --jit` makes an ELF file for
+//! each.
 //!
-//! Usage: `perf record -k mono …`, then `perf inject --jit -i perf.data -o jitted.data`, then `perf report -i jitted.data`.
+//! Usage: `perf record -k mono …`, then `perf inject --jit -i perf.data -o jitted.data`, then
+//! `perf report -i jitted.data`.
 
 mod record;
 mod unwinding;
@@ -41,20 +43,23 @@ const DIRECTORY_VARIABLE: &str = "JITDUMPDIR";
 /// Writes the jitdump of this process.
 ///
 /// # File
-/// `jit-PID.dump` has mode 0600 and is opened at the first load under the rules of [`PerfMap`](super::PerfMap), also with respect to the process id and to fork;
-/// a file that another code generator of this process writes is refused, because the format allows one writer. The directory must not be mounted `noexec`: `perf`
-/// finds the file by an executable mapping of it, which is made here (private, readable and executable, never writable) and stays as long as the process.
-/// All observers of one directory share the file, which stays open: a program that makes and drops packs many times writes one file.
+/// `jit-PID.dump` has mode 0600 and is opened at the first load under the rules of [`PerfMap`](super::PerfMap), also
+/// with respect to the process id and to fork; a file that another code generator of this process writes is refused,
+/// because the format allows one writer. The directory must not be mounted `noexec`: `perf` finds the file by an
+/// executable mapping of it, which is made here (private, readable and executable, never writable) and stays as long as
+/// the process. All observers of one directory share the file, which stays open: a program that makes and drops packs
+/// many times writes one file.
 ///
 /// `perf inject` writes its ELF files to the same directory.
 ///
 /// # Content
-/// Every program's bytes are copied to the file, and its call frame information if it has some. Of the latter the record says that nothing of it is mapped: a
-/// `perf` that unwinds by libunwind (`--call-graph dwarf`) reads it only if it is said to follow the code in memory, but there the next program begins, whose
-/// samples would lose their name. So such a `perf` unwinds through frame-pointer code only; names are right in any case (measured with 6.1).
+/// Every program's bytes are copied to the file, and its call frame information if it has some. Of the latter the
+/// record says that nothing of it is mapped: a `perf` that unwinds by libunwind (`--call-graph dwarf`) reads it only if
+/// it is said to follow the code in memory, but there the next program begins, whose samples would lose their name. So
+/// such a `perf` unwinds through frame-pointer code only; names are right in any case (measured with 6.1).
 ///
-/// The file grows with every load: use this observer while profiling. When the last observer of a directory is dropped, the end is marked by JIT_CODE_CLOSE;
-/// `perf` does not need it.
+/// The file grows with every load: use this observer while profiling. When the last observer of a directory is dropped,
+/// the end is marked by JIT_CODE_CLOSE; `perf` does not need it.
 #[derive(Debug)]
 pub struct JitDump {
     dump: Arc<Dump>,
@@ -90,8 +95,8 @@ impl Observer for JitDump {
         Ok(())
     }
 
-    /// Records the program once more, as it is now: from this time on it is the one at its address. Its unwinding information, of which
-    /// nothing is kept, is not repeated.
+    /// Records the program once more, as it is now: from this time on it is the one at its address. Its unwinding
+    /// information, of which nothing is kept, is not repeated.
     fn patched(&self, patched: &Patched<'_>) -> Result<(), ObserveError> {
         let &Patched { name, address, code, .. } = patched;
         self.loaded(&Loaded { name, address, code, eh_frame: None })
@@ -100,7 +105,8 @@ impl Observer for JitDump {
 
 impl Drop for JitDump {
     fn drop(&mut self) {
-        // AcqRel: partner is the same subtraction in the other observers of this file, whose records come before the end that the last one marks.
+        // AcqRel: partner is the same subtraction in the other observers of this file, whose records come before the
+        // end that the last one marks.
         if self.dump.users.fetch_sub(1, AcqRel) != 1 {
             return;
         }
@@ -122,7 +128,8 @@ struct Dump {
 }
 
 impl Dump {
-    /// Returns the dump of `directory`, counting a user. Dumps live as long as the process, since `perf` wants one file and one marker per process.
+    /// Returns the dump of `directory`, counting a user. Dumps live as long as the process, since `perf` wants one file
+    /// and one marker per process.
     fn of(directory: &Path) -> Arc<Dump> {
         static DUMPS: Mutex<Vec<Arc<Dump>>> = Mutex::new(Vec::new());
 
@@ -223,10 +230,12 @@ impl DumpFile {
     }
 }
 
-/// Maps the first page of the dump as readable and executable: `perf record` notes executable mappings of files, and `perf inject` takes one of this name for the
-/// dump (`jit_detect`, tools/perf/util/jitdump.c). The mapping is left in place, since `perf` attaching later reads it from /proc/PID/maps.
+/// Maps the first page of the dump as readable and executable: `perf record` notes executable mappings of files, and
+/// `perf inject` takes one of this name for the dump (`jit_detect`, tools/perf/util/jitdump.c). The mapping is left in
+/// place, since `perf` attaching later reads it from /proc/PID/maps.
 fn map_marker(output: &OutputFile) -> io::Result<()> {
-    // SAFETY: without MAP_FIXED, so no existing mapping changes; nothing in this process reads, writes or calls the new one.
+    // SAFETY: without MAP_FIXED, so no existing mapping changes; nothing in this process reads, writes or calls the new
+    // one.
     let mapped = unsafe {
         rustix::mm::mmap(
             ptr::null_mut(),

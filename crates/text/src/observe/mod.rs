@@ -1,7 +1,8 @@
 //! Observers: what tells profilers, debuggers and unwinders about code that no file on disk describes.
 //!
-//! A pack calls every [`Observer`] after the bytes of a program are in place and before its handle is returned, and again when the code can no longer run. The
-//! trait and its types are always here; the observers themselves need the feature `observe`:
+//! A pack calls every [`Observer`] after the bytes of a program are in place and before its handle is returned, and
+//! again when the code can no longer run. The trait and its types are always here; the observers themselves need the
+//! feature `observe`:
 //!
 //! | observer | who reads it | removal |
 //! |---|---|---|
@@ -10,12 +11,14 @@
 //! | `GdbJit` | gdb, lldb | yes |
 //! | `UnwindRegistry` | `_Unwind_Backtrace`, `std::backtrace`, panics crossing a frame | yes |
 //!
-//! An observer never changes whether a program runs: its failure is an [`ObserveError`] that the pack counts and traces, and the load succeeds.
+//! An observer never changes whether a program runs: its failure is an [`ObserveError`] that the pack counts and
+//! traces, and the load succeeds.
 //!
 //! # fork
-//! `PerfMap` and `JitDump` take no lock and notice a change of the process id: the child writes files of its own, which hold what the child loads. What was
-//! loaded before the fork is named in the parent's file only (`perf` copies the parent's maps on a fork event, so a jitdump still resolves it). `GdbJit` and
-//! `UnwindRegistry` hold a mutex for the length of one registration; a child forked by another thread within it must not load or drop programs, as with any
+//! `PerfMap` and `JitDump` take no lock and notice a change of the process id: the child writes files of its own, which
+//! hold what the child loads. What was loaded before the fork is named in the parent's file only (`perf` copies the
+//! parent's maps on a fork event, so a jitdump still resolves it). `GdbJit` and `UnwindRegistry` hold a mutex for the
+//! length of one registration; a child forked by another thread within it must not load or drop programs, as with any
 //! mutex (POSIX allows such a child async-signal-safe calls only).
 
 #[cfg(feature = "observe")]
@@ -47,13 +50,15 @@ use crate::poke::Code;
 
 /// Something that follows programs as they come and go.
 ///
-/// Both calls may arrive from several threads at once, for different programs. For one program they are ordered: `loaded` returns before `unloaded` begins, and
-/// `unloaded` returns before another program is announced at an overlapping address.
+/// Both calls may arrive from several threads at once, for different programs. For one program they are ordered:
+/// `loaded` returns before `unloaded` begins, and `unloaded` returns before another program is announced at an
+/// overlapping address.
 pub trait Observer: Send + Sync {
     /// Called after the code is in place and before its handle is returned.
     ///
     /// # Errors
-    /// Whatever kept the observer from recording the program. The program is loaded all the same, and `unloaded` will still be called for it.
+    /// Whatever kept the observer from recording the program. The program is loaded all the same, and `unloaded` will
+    /// still be called for it.
     fn loaded(&self, loaded: &Loaded<'_>) -> Result<(), ObserveError>;
 
     /// Called when the code can no longer run, just before its bytes are refilled with traps.
@@ -64,8 +69,8 @@ pub trait Observer: Send + Sync {
     /// Whatever kept the observer from forgetting the program.
     fn unloaded(&self, address: CodeAddress, len: usize) -> Result<(), ObserveError>;
 
-    /// Called after a batch has changed sites of a program, before the batch returns, once per program. An observer that keeps no code
-    /// need not do anything.
+    /// Called after a batch has changed sites of a program, before the batch returns, once per program. An observer
+    /// that keeps no code need not do anything.
     ///
     /// # Errors
     /// Whatever kept the observer from recording the change. The program is changed all the same.
@@ -107,14 +112,16 @@ pub struct Loaded<'a> {
     pub address: CodeAddress,
     /// The bytes at `address`.
     pub code: &'a [u8],
-    /// Bytes of an `.eh_frame` section, if the program has one: CIEs and FDEs whose pointers are absolute (`DW_EH_PE_absptr`) and final, without a terminator.
+    /// Bytes of an `.eh_frame` section, if the program has one: CIEs and FDEs whose pointers are absolute
+    /// (`DW_EH_PE_absptr`) and final, without a terminator.
     pub eh_frame: Option<&'a [u8]>,
 }
 
 /// An observer could not record or forget a program.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "observer {observer} missed a change: {source}; the program is not affected, remove the observer if its view is not needed"
+    "observer {observer} missed a change: {source}; the program is not affected, remove the observer if its view is \
+     not needed"
 )]
 pub struct ObserveError {
     observer: &'static str,

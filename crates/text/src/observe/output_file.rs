@@ -1,7 +1,8 @@
 //! Files that observers append to.
 //!
-//! Their names are fixed by the tools and lie in directories that others can write to, so opening refuses what somebody else put there; a write that would pass
-//! the file size limit is refused as well, because the kernel answers it with SIGXFSZ, which kills the process.
+//! Their names are fixed by the tools and lie in directories that others can write to, so opening refuses what somebody
+//! else put there; a write that would pass the file size limit is refused as well, because the kernel answers it with
+//! SIGXFSZ, which kills the process.
 
 use std::{
     fs, io,
@@ -79,7 +80,8 @@ pub(super) struct OutputFile {
 }
 
 impl OutputFile {
-    /// Opens `path` for reading and appending, creating it with mode 0600. A file left by an earlier process is emptied.
+    /// Opens `path` for reading and appending, creating it with mode 0600. A file left by an earlier process is
+    /// emptied.
     ///
     /// # Errors
     /// The file cannot be opened, is not a plain file of this user, or is in use and `existing` refuses that.
@@ -110,7 +112,8 @@ impl OutputFile {
         Ok(OutputFile { fd, limit: rustix::process::getrlimit(Resource::Fsize).current, len: AtomicU64::new(len) })
     }
 
-    /// Appends `parts` as one record: records of several threads do not mix, because the kernel holds the inode's lock over an appending write.
+    /// Appends `parts` as one record: records of several threads do not mix, because the kernel holds the inode's lock
+    /// over an appending write.
     ///
     /// # Errors
     /// The write would pass the limit, fails, or stores a part of the record only.
@@ -161,7 +164,8 @@ fn refuse_foreign(path: &Path, stat: &Stat) -> Result<(), OpenFileError> {
     Ok(())
 }
 
-/// True when the file was last written before this process started, that is by a process that had the same id. Unknown counts as younger.
+/// True when the file was last written before this process started, that is by a process that had the same id. Unknown
+/// counts as younger.
 fn is_older_than_this_process(stat: &Stat) -> bool {
     /// Process start times are given in clock ticks, file times in ticks of a coarser clock.
     const GRANULARITY: Duration = Duration::from_secs(1);
@@ -173,7 +177,8 @@ fn is_older_than_this_process(stat: &Stat) -> bool {
     process_start().is_ok_and(|start| modified + GRANULARITY < start)
 }
 
-/// When this process was created, from /proc/self/stat (kernel: fs/proc/array.c, field 22 of proc_pid_stat(5), in clock ticks since boot).
+/// When this process was created, from /proc/self/stat (kernel: fs/proc/array.c, field 22 of proc_pid_stat(5), in clock
+/// ticks since boot).
 fn process_start() -> io::Result<SystemTime> {
     /// Fields are counted from 1, and the first one after the command is the third.
     const START_TIME_AFTER_COMMAND: usize = 22 - 3;

@@ -1,7 +1,8 @@
 //! A value that belongs to one process: a forked child gets one of its own.
 //!
-//! Readers take no lock, so a child forked while another thread was reading or opening can go on. Opening is exclusive within a process: the word `opener`
-//! holds the process id of the thread that opens, and a child that inherits it sees a foreign id and takes the word over.
+//! Readers take no lock, so a child forked while another thread was reading or opening can go on. Opening is exclusive
+//! within a process: the word `opener` holds the process id of the thread that opens, and a child that inherits it sees
+//! a foreign id and takes the word over.
 
 use std::{
     ptr,
@@ -29,13 +30,15 @@ pub(super) struct PerProcess<T> {
 struct Generation<T> {
     pid: u32,
     value: T,
-    /// The generation that was inherited over the fork: kept, because another thread of a process that shares this memory could still read it.
+    /// The generation that was inherited over the fork: kept, because another thread of a process that shares this
+    /// memory could still read it.
     inherited: *mut Generation<T>,
 }
 
 // SAFETY: the pointers own their targets (invariant of `current`), so sending the cell sends the values.
 unsafe impl<T: Send> Send for PerProcess<T> {}
-// SAFETY: threads share `&T` through `get` and `get_or_open`, and a value made by one thread may be dropped by another: `T: Send + Sync`.
+// SAFETY: threads share `&T` through `get` and `get_or_open`, and a value made by one thread may be dropped by another:
+// `T: Send + Sync`.
 unsafe impl<T: Send + Sync> Sync for PerProcess<T> {}
 
 impl<T> PerProcess<T> {
@@ -64,7 +67,8 @@ impl<T> PerProcess<T> {
         let opened = Box::into_raw(Box::new(Generation {
             pid,
             value: open(pid)?,
-            // Relaxed: only the holder of the turn replaces the pointer, and taking the turn ordered us after the previous holder.
+            // Relaxed: only the holder of the turn replaces the pointer, and taking the turn ordered us after the
+            // previous holder.
             inherited: self.current.load(Relaxed),
         }));
         // Release: partner is the Acquire in `of`, which must not see the pointer before the fields of the generation.
@@ -89,7 +93,8 @@ impl<T> PerProcess<T> {
                 thread::yield_now();
                 continue;
             }
-            // Acquire: partner is the Release in `Turn::drop`; the new holder sees the generation that the last holder stored.
+            // Acquire: partner is the Release in `Turn::drop`; the new holder sees the generation that the last holder
+            // stored.
             if self.opener.compare_exchange(seen, pid, Acquire, Relaxed).is_ok() {
                 return Turn { opener: &self.opener };
             }
@@ -101,7 +106,8 @@ impl<T> Drop for PerProcess<T> {
     fn drop(&mut self) {
         let mut next = *self.current.get_mut();
         while !next.is_null() {
-            // SAFETY: the chain consists of boxes made in `get_or_open`, each reachable once, and `&mut self` excludes readers.
+            // SAFETY: the chain consists of boxes made in `get_or_open`, each reachable once, and `&mut self` excludes
+            // readers.
             let generation = unsafe { Box::from_raw(next) };
             next = generation.inherited;
         }

@@ -1,7 +1,7 @@
 //! `/tmp/perf-PID.map`: one line per program, read by `perf report` and other profilers.
 //!
-//! The format has no removal: when an address is used again, both lines stay and the reader picks one. [`JitDump`](super::JitDump) has times and does not
-//! confuse them.
+//! The format has no removal: when an address is used again, both lines stay and the reader picks one.
+//! [`JitDump`](super::JitDump) has times and does not confuse them.
 
 use std::path::PathBuf;
 
@@ -21,20 +21,24 @@ const DIRECTORY: &str = "/tmp";
 /// Writes the perf map of this process.
 ///
 /// # What `perf` resolves
-/// `perf` looks into the map only for memory that it takes for anonymous (`is_anon_memory`, tools/perf/util/map.h; measured with 6.1), and takes a memfd for a
-/// file. Packs with an observer are therefore placed so that a `perf record` which runs from the start of the process, or at least from before the pack is made,
-/// learns of anonymous memory. One that attaches later (`perf record -p`) reads `/proc/PID/maps` and resolves the backing `proc-mem` only;
-/// [`JitDump`](super::JitDump) is resolved with every backing. Readers that go by addresses alone resolve all of them.
+/// `perf` looks into the map only for memory that it takes for anonymous (`is_anon_memory`, tools/perf/util/map.h;
+/// measured with 6.1), and takes a memfd for a file. Packs with an observer are therefore placed so that a
+/// `perf record` which runs from the start of the process, or at least from before the pack is made, learns of
+/// anonymous memory. One that attaches later (`perf record -p`) reads `/proc/PID/maps` and resolves the backing
+/// `proc-mem` only; [`JitDump`](super::JitDump) is resolved with every backing. Readers that go by addresses alone
+/// resolve all of them.
 ///
 /// # File
-/// `/tmp/perf-PID.map` has mode 0600. It is opened at the first load without following a symbolic link; a file that belongs to another user, has further hard
-/// links or is not regular is refused, one left by an earlier process with the same id is emptied, and one that another code generator of this process writes is
-/// shared. It stays after the process has ended, since `perf report` runs later.
+/// `/tmp/perf-PID.map` has mode 0600. It is opened at the first load without following a symbolic link; a file that
+/// belongs to another user, has further hard links or is not regular is refused, one left by an earlier process with
+/// the same id is emptied, and one that another code generator of this process writes is shared. It stays after the
+/// process has ended, since `perf report` runs later.
 ///
 /// # Process id
-/// PID is what `getpid` answers: the id in the innermost pid namespace, the last number of `NSpid` in /proc/PID/status. `perf` builds the name from that number
-/// and opens it within the mount namespace of the process, as long as the process lives. Once a process of another pid namespace has ended, `perf` knows only
-/// its outer id and finds nothing (measured with 6.1). A forked child writes a file of its own.
+/// PID is what `getpid` answers: the id in the innermost pid namespace, the last number of `NSpid` in /proc/PID/status.
+/// `perf` builds the name from that number and opens it within the mount namespace of the process, as long as the
+/// process lives. Once a process of another pid namespace has ended, `perf` knows only its outer id and finds nothing
+/// (measured with 6.1). A forked child writes a file of its own.
 #[derive(Debug)]
 pub struct PerfMap {
     directory: PathBuf,
@@ -77,7 +81,8 @@ impl Observer for PerfMap {
     }
 }
 
-/// Start and length in hexadecimal without prefix, then the name up to the end of the line (tools/perf/Documentation/jit-interface.txt).
+/// Start and length in hexadecimal without prefix, then the name up to the end of the line
+/// (tools/perf/Documentation/jit-interface.txt).
 fn line(loaded: &Loaded<'_>) -> String {
     format!("{:x} {:x} {}\n", loaded.address.get(), loaded.code.len(), symbol_name(loaded.name))
 }

@@ -5,10 +5,11 @@ use std::borrow::Cow;
 /// Stands for a name that is empty.
 const UNNAMED: &str = "unnamed";
 
-/// Returns `name` as a symbol: without control characters (a line break would forge a second entry, a NUL would cut the name) and at least three bytes long.
+/// Returns `name` as a symbol: without control characters (a line break would forge a second entry, a NUL would cut the
+/// name) and at least three bytes long.
 ///
-/// Shorter names are extended by `()` because `perf` 6.1 skips lines of a perf map whose name has fewer than three bytes (`dso__load_perf_map`,
-/// tools/perf/util/symbol.c).
+/// Shorter names are extended by `()` because `perf` 6.1 skips lines of a perf map whose name has fewer than three
+/// bytes (`dso__load_perf_map`, tools/perf/util/symbol.c).
 pub(super) fn symbol_name(name: &str) -> Cow<'_, str> {
     let clean = if name.chars().any(char::is_control) {
         Cow::Owned(name.replace(char::is_control, "_"))

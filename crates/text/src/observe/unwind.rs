@@ -17,8 +17,9 @@ unsafe extern "C" {
     fn __deregister_frame(begin: *const c_void);
 }
 
-// A word that holds the address of a function that only LLVM's libunwind has, or zero: an undefined weak symbol resolves to zero. Unlike a search by `dlsym`,
-// this also works in a statically linked executable, and costs nothing at run time.
+// A word that holds the address of a function that only LLVM's libunwind has, or zero: an undefined weak symbol
+// resolves to zero. Unlike a search by `dlsym`, this also works in a statically linked executable, and costs nothing at
+// run time.
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.palimpsest_text_libunwind_marker,\"aw\",%progbits",
     ".p2align 3",
@@ -54,12 +55,13 @@ impl Unit {
 
 /// Registers call frame information with the unwinder, so that backtraces and panics cross programs.
 ///
-/// Programs without [`Loaded::eh_frame`] are left out: an unwinder stops at them, and a panic that reaches one aborts the process. For code that begins with
-/// the frame-pointer prologue, [`frame_pointer_eh_frame`](super::frame_pointer_eh_frame) makes the information. For a panic to cross a program, the host
-/// functions that the program calls and the type by which the host calls it must be `extern "C-unwind"`.
+/// Programs without [`Loaded::eh_frame`] are left out: an unwinder stops at them, and a panic that reaches one aborts
+/// the process. For code that begins with the frame-pointer prologue,
+/// [`frame_pointer_eh_frame`](super::frame_pointer_eh_frame) makes the information. For a panic to cross a program, the
+/// host functions that the program calls and the type by which the host calls it must be `extern "C-unwind"`.
 ///
-/// libgcc searches registered sections before those of the executable; each program adds one, in a tree since GCC 13, in a list before, where every unwinding
-/// pays for all of them once.
+/// libgcc searches registered sections before those of the executable; each program adds one, in a tree since GCC 13,
+/// in a list before, where every unwinding pays for all of them once.
 #[derive(Debug)]
 pub struct UnwindRegistry {
     registered: Mutex<HashMap<usize, Registration>>,
@@ -70,8 +72,8 @@ impl UnwindRegistry {
     ///
     /// # Safety
     ///
-    /// 1. Whatever is given to [`Staged::set_eh_frame`](crate::Staged::set_eh_frame) in packs with this observer describes how the program
-    ///    staged there is unwound, and nothing else: the unwinder believes it.
+    /// 1. Whatever is given to [`Staged::set_eh_frame`](crate::Staged::set_eh_frame) in packs with this observer
+    ///    describes how the program staged there is unwound, and nothing else: the unwinder believes it.
     #[must_use]
     pub unsafe fn new() -> Self {
         UnwindRegistry { registered: Mutex::default() }
@@ -203,11 +205,13 @@ struct Registration {
 impl Registration {
     fn new(section: Section, unit: Unit) -> Self {
         match unit {
-            // SAFETY: a checked section with a terminator, as libgcc takes it; it lives until `drop` withdraws it (invariant of `section`).
+            // SAFETY: a checked section with a terminator, as libgcc takes it; it lives until `drop` withdraws it
+            // (invariant of `section`).
             Unit::Section => unsafe { __register_frame(section.at(0)) },
             Unit::Fde => {
                 for &fde in &section.fdes {
-                    // SAFETY: `fde` starts an FDE whose CIE lies in the same section; it lives until `drop` withdraws it (invariant of `section`).
+                    // SAFETY: `fde` starts an FDE whose CIE lies in the same section; it lives until `drop` withdraws
+                    // it (invariant of `section`).
                     unsafe { __register_frame(section.at(fde)) };
                 }
             }
@@ -284,5 +288,36 @@ mod tests {
             registry.unloaded(address, 64).expect("unloaded");
         }
         registry.unloaded(address, 64).expect("unknown is fine");
+    }
+
+    unsafe extern "C" {
+        /// The frame description for an address, or null; `bases` has three words to be written.
+        fn _Unwind_Find_FDE(pc: *const c_void, bases: *mut [usize; 3]) -> *const c_void;
+    }
+
+    fn is_known(address: CodeAddress) -> bool {
+        // SAFETY: takes any address; the place for the bases is large enough.
+        let fde = unsafe { _Unwind_Find_FDE(address.offset(8).as_ptr().cast(), &mut [0; 3]) };
+        !fde.is_null()
+    }
+
+    /// The unwinder itself is asked: its own copy of what is registered is what a dangling pointer would be in.
+    #[test]
+    fn the_unwinder_forgets_what_is_unloaded() {
+        // SAFETY: 1. the sections below describe memory that nobody runs.
+        let registry = unsafe { UnwindRegistry::new() };
+        let addresses = [0x7e00_0000_1000, 0x7e00_0000_2000].map(CodeAddress::new);
+        assert_eq!(addresses.map(is_known), [false, false]);
+        for address in addresses {
+            let eh_frame = frame_pointer_eh_frame(address, 64);
+            registry
+                .loaded(&Loaded { name: "known", address, code: &[0; 64], eh_frame: Some(&eh_frame) })
+                .expect("loaded");
+        }
+        assert_eq!(addresses.map(is_known), [true, true]);
+        registry.unloaded(addresses[0], 64).expect("unloaded");
+        assert_eq!(addresses.map(is_known), [false, true]);
+        drop(registry);
+        assert_eq!(addresses.map(is_known), [false, false]);
     }
 }

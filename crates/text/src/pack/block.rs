@@ -3,13 +3,11 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use palimpsest_sys::{ProcMemError, arch};
-
 use super::CHUNK;
 use super::directory::EntryId;
+use super::error::WriteError;
 use super::memory::Kind;
 use super::program::{Extras, Meta, Tenant};
-use super::release::Vacated;
 use super::shard::Shard;
 use super::slot::Pack;
 use super::store::Store;
@@ -23,29 +21,8 @@ enum Bytes {
     Written,
 }
 
-/// Some chunks of a pack, an entry for them, and where in them the program begins. Given back on drop.
-pub(super) struct Block {
-    shard: Arc<Shard>,
-    /// # Invariants
-    ///
-    /// 1. It points to the pack in slot `slot` of the shard's store, which lives as long as this block.
-    pack: NonNull<Pack>,
-    slot: u32,
-    first_chunk: u32,
-    chunks: u32,
-    /// Bytes from the pack's base to the program's first.
-    start: u32,
-    len: u32,
-    entry: EntryId,
-    bytes: Bytes,
-}
-
-// SAFETY: the pack is `Sync`, and the chunks are this block's alone.
-unsafe impl Send for Block {}
-// SAFETY: a shared block gives its addresses away and nothing else.
-unsafe impl Sync for Block {}
-
-/// Where a block lies, as the store has decided.
+/// Some chunks of a pack, and the entry for them.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) pack: NonNull<Pack>,
     pub(super) slot: u32,
@@ -54,14 +31,43 @@ pub(super) struct Place {
     pub(super) entry: EntryId,
 }
 
+/// A place that is taken, and where in it the program begins. Given back on drop.
+pub(super) struct Block {
+    shard: Arc<Shard>,
+    /// # Invariants
+    ///
+    /// 1. Its pack is in slot `slot` of the shard's store, and lives as long as this block.
+    place: Place,
+    /// Bytes from the pack's base to the program's first.
+    start: u32,
+    len: u32,
+    bytes: Bytes,
+}
+
+// SAFETY: the pack is `Sync`, and the chunks are this block's alone.
+unsafe impl Send for Block {}
+// SAFETY: a shared block gives its addresses away and nothing else.
+unsafe impl Sync for Block {}
+
+impl Place {
+    /// Bytes from the pack's base, and length in bytes.
+    pub(super) fn range(&self) -> (usize, usize) {
+        (self.first_chunk as usize * CHUNK, self.len())
+    }
+
+    /// Length in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.chunks as usize * CHUNK
+    }
+}
+
 impl Block {
     /// # Safety
     ///
     /// 1. `place` was taken in the shard's store for this call, and its pack lives until the place is given back.
     /// 2. `start..start + len` lies in its chunks.
     pub(super) unsafe fn new(shard: Arc<Shard>, place: Place, start: u32, len: u32) -> Self {
-        let Place { pack, slot, first_chunk, chunks, entry } = place;
-        Self { shard, pack, slot, first_chunk, chunks, start, len, entry, bytes: Bytes::Untouched }
+        Self { shard, place, start, len, bytes: Bytes::Untouched }
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -78,19 +84,18 @@ impl Block {
 
     fn pack(&self) -> &Pack {
         // SAFETY: invariant 1.
-        unsafe { self.pack.as_ref() }
+        unsafe { self.place.pack.as_ref() }
     }
 
     /// Copies `code`, of the block's length, into place, and cleans the caches. Other cores may still have to be
-    /// synchronised ([`arch::COHERENCE`]).
-    pub(super) fn write(&mut self, code: &[u8]) -> Result<(), ProcMemError> {
+    /// synchronised ([`COHERENCE`](palimpsest_sys::arch::COHERENCE)).
+    pub(super) fn write(&mut self, code: &[u8]) -> Result<(), WriteError> {
         assert_eq!(code.len(), self.len(), "an image of another length than its block");
         self.bytes = Bytes::Written;
         // SAFETY: 1. in the block's chunks; 2. which nobody else knows yet.
         unsafe { self.pack().memory.write(self.start as usize, code) }?;
         if self.pack().kind == Kind::Code {
-            let first = self.address().get();
-            arch::flush_instruction_cache(first..first + code.len());
+            self.pack().memory.flush(self.start as usize, code.len());
             self.shard.tally().cache_flushes.add(1);
         }
         Ok(())
@@ -105,16 +110,12 @@ impl Block {
             link: AtomicPtr::new(std::ptr::null_mut()),
             born: shard.store().generation(),
             extras,
-            pack: block.pack,
-            slot: block.slot,
-            first_chunk: block.first_chunk,
-            chunks: block.chunks,
+            place: block.place,
             start: block.start,
             len: block.len,
-            entry: block.entry,
         };
         // SAFETY: 1. reserved with the block; 2. the chunks are the block's own.
-        let meta = unsafe { block.pack().directory.publish(block.first_chunk, block.entry, meta) };
+        let meta = unsafe { block.pack().directory.publish(block.place.first_chunk, block.place.entry, meta) };
         shard.tally().loads.add(1);
         // SAFETY: 1. just published, and nobody else is given it.
         unsafe { Tenant::new(shard, meta) }
@@ -127,7 +128,7 @@ impl Drop for Block {
             return;
         }
         if self.bytes == Bytes::Written {
-            let (offset, len) = (self.first_chunk as usize * CHUNK, self.chunks as usize * CHUNK);
+            let (offset, len) = self.place.range();
             let filled = match self.pack().kind {
                 // SAFETY: 1. the block's chunks; 2. which nobody else knows, since it was never published.
                 Kind::Code => unsafe { self.pack().memory.fill_traps(offset, len) },
@@ -138,7 +139,6 @@ impl Drop for Block {
                 return;
             }
         }
-        let Self { slot, first_chunk, chunks, entry, .. } = *self;
-        self.store().give_back(&[Vacated { slot, first_chunk, chunks, entry }]);
+        self.store().give_back(&[self.place]);
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! # Layout
 //!
-//! One *start bit* per chunk is set where a program begins; `owner` holds, for such a chunk, the number of the program's
-//! entry plus one. Entries lie in blocks that are allocated as needed and stay where they are as long as the directory.
+//! One *start bit* per chunk is set where a program begins; `owner` holds, for such a chunk, the number of the
+//! program's entry plus one. Entries lie in blocks that are allocated as needed and stay where they are as long as the
+//! directory.
 //!
 //! # Who may do what
 //!
@@ -14,9 +15,9 @@
 //! | *published* | set | nobody | anybody under a [`ReadGuard`], and whoever knows that it stays published |
 //! | *unlinked* | cleared | nobody | readers whose guard is older than the unlinking |
 //!
-//! An unlinked entry becomes free after every reader that was there has left. Readers are counted by two counters; which one a
-//! reader takes is a matter of the *phase*, so that the one which the reclaimer looks at runs dry even if there are always
-//! readers. Reader R and reclaimer X, for either counter:
+//! An unlinked entry becomes free after every reader that was there has left. Readers are counted by two counters;
+//! which one a reader takes is a matter of the *phase*, so that the one which the reclaimer looks at runs dry even if
+//! there are always readers. Reader R and reclaimer X, for either counter:
 //!
 //! ```text
 //!   R: (a) count += 1            X: (c) clear start bit and owner
@@ -24,9 +25,9 @@
 //!      (b) read bit and owner       (d) read count: zero, at some time
 //! ```
 //!
-//! Were (b) to find the program while (d) misses R, then (a) would come after (d) and (c) after (b) in the order of the two
-//! SeqCst fences: a cycle. So either R does not find the entry, or X sees R in the counter that R took, and must see both counters
-//! at zero, each once, before it goes on. The phase matters for progress only.
+//! Were (b) to find the program while (d) misses R, then (a) would come after (d) and (c) after (b) in the order of the
+//! two SeqCst fences: a cycle. So either R does not find the entry, or X sees R in the counter that R took, and must
+//! see both counters at zero, each once, before it goes on. The phase matters for progress only.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -43,7 +44,9 @@ const LOOKS: usize = if cfg!(loom) { 1 } else { 256 };
 
 /// Counts the threads that are reading some directory.
 pub(crate) struct Readers {
+    /// Any reader adds one to either and takes it away again; reclaimers look.
     counts: [AtomicUsize; 2],
+    /// Reclaimers add to it; readers look which counter they take.
     phase: AtomicUsize,
 }
 
@@ -63,19 +66,25 @@ impl Readers {
         ReadGuard(count)
     }
 
-    /// Waits a moment for those who can still see what was unlinked before this call; whether they have all left. Those who come
-    /// meanwhile are not waited for.
+    /// Waits a moment for those who can still see what was unlinked before this call; whether they have all left. Those
+    /// who come meanwhile are not waited for.
     pub(crate) fn leave(&self) -> bool {
+        self.leave_counters(2)
+    }
+
+    /// [`leave`](Self::leave), with the number of counters that a model may lower.
+    pub(super) fn leave_counters(&self, counters: usize) -> bool {
         // SeqCst, partner: `enter`.
         fence(Ordering::SeqCst);
-        (0..2).all(|_| {
+        (0..counters).all(|_| {
             // Relaxed: who sees it when does not matter. Several threads may do this at once.
             let count = &self.counts[self.phase.fetch_add(1, Ordering::Relaxed) % 2];
             (0..LOOKS).any(|look| {
                 if look > 16 {
                     std::thread::yield_now();
                 }
-                // Acquire, partner: the Release of `ReadGuard::drop`. Forbids that a reader's last reads come after the reuse.
+                // Acquire, partner: the Release of `ReadGuard::drop`. Forbids that a reader's last reads come after the
+                // reuse.
                 count.load(Ordering::Acquire) == 0
             })
         })
@@ -99,14 +108,19 @@ pub(crate) struct EntryId(u16);
 /// The free entries; kept beside the directory, under the lock of whoever reserves and recycles.
 #[derive(Default)]
 pub(crate) struct FreeEntries {
+    /// Entries that were in use and are free.
     recycled: Vec<EntryId>,
+    /// Entries from here on have never been used.
     fresh: u16,
 }
 
 /// See the module's documentation.
 pub(crate) struct Directory<T> {
+    /// A bit for each chunk. The loader that holds a chunk sets its bit and the reclaimer clears it; anybody reads.
     starts: Box<[AtomicU64]>,
+    /// A number for each chunk, written by the same two, beside the bit.
     owner: Box<[AtomicU16]>,
+    /// Added under the lock that guards [`FreeEntries`], read by anybody, freed with `self`.
     blocks: Box<[AtomicPtr<Block<T>>]>,
 }
 
@@ -158,13 +172,29 @@ impl<T> Directory<T> {
     /// 1. `id` is reserved in this directory by the caller.
     /// 2. `chunk` begins a run that the caller owns, and no other program is published in it.
     pub(crate) unsafe fn publish(&self, chunk: u32, id: EntryId, value: T) -> ptr::NonNull<T> {
+        // SAFETY: the caller's contract.
+        unsafe { self.publish_ordered(chunk, id, value, Ordering::Release) }
+    }
+
+    /// [`publish`](Self::publish), with the ordering that a model may weaken.
+    ///
+    /// # Safety
+    ///
+    /// As for [`publish`](Self::publish).
+    pub(super) unsafe fn publish_ordered(
+        &self,
+        chunk: u32,
+        id: EntryId,
+        value: T,
+        release: Ordering,
+    ) -> ptr::NonNull<T> {
         let entry = self.entry(id);
         // SAFETY: a reserved entry is this caller's alone (1).
         unsafe { entry.write(value) };
         // Release, partner: the Acquire load in `find`. Forbids a reader that sees the number and not the value.
-        self.owner[chunk as usize].store(id.0 + 1, Ordering::Release);
+        self.owner[chunk as usize].store(id.0 + 1, release);
         // Release, partner: the Acquire load in `find`. Forbids a reader that sees the bit and an older owner's number.
-        self.starts[chunk as usize / 64].fetch_or(1 << (chunk % 64), Ordering::Release);
+        self.starts[chunk as usize / 64].fetch_or(1 << (chunk % 64), release);
         // SAFETY: derived from a reference to an element of a block.
         unsafe { ptr::NonNull::new_unchecked(entry) }
     }
@@ -187,7 +217,8 @@ impl<T> Directory<T> {
         unsafe { self.entry(id).read() }
     }
 
-    /// The program that begins last at or before `chunk`. Whether it reaches as far as `chunk` is for the caller to see.
+    /// The program that begins last at or before `chunk`. Whether it reaches as far as `chunk` is for the caller to
+    /// see.
     pub(crate) fn find<'g>(&'g self, chunk: u32, _guard: &'g ReadGuard<'_>) -> Option<&'g T> {
         let mut index = chunk as usize / 64;
         let mut mask = u64::MAX >> (63 - chunk % 64);
@@ -253,7 +284,10 @@ mod tests {
         directory.unlink(64);
         assert_eq!(directory.find(5, &guard), None);
         assert_eq!(directory.find(199, &guard), Some(&63));
-        assert!(!readers.leave());
+        // However often one looks: the counter that the guard is in comes first or second in turn.
+        for look in 0..4 {
+            assert!(!readers.leave(), "look {look}");
+        }
         drop(guard);
         assert!(readers.leave());
     }

@@ -1,8 +1,9 @@
 //! Who may still be inside code that has been retired: epochs.
 //!
 //! A thread that runs code by address *pins* itself first: it writes the current epoch into its seat, and zero when it
-//! leaves. A reclaimer collects what has been retired, tags it with the epoch, advances the epoch, lets every core pass a
-//! barrier, and looks at the seats. What was tagged with `t` may be reused when every pinned seat shows more than `t`.
+//! leaves. A reclaimer collects what has been retired, tags it with the epoch, advances the epoch, lets every core pass
+//! a barrier, and looks at the seats. What was tagged with `t` may be reused when every pinned seat shows more than
+//! `t`.
 //!
 //! # Why
 //!
@@ -17,14 +18,14 @@
 //!      (d) run the code
 //! ```
 //!
-//! *P read an epoch above t at (a).* Then (a) reads what (h) or a later reclaim wrote; with (e) → (f) → (g) → (h) → (a) → (c),
-//! (c) does not see the address.
-//! *P read t or less, and (i) sees the seat.* X waits.
-//! *P read t or less, and (i) does not see (b).* Then P passed the heavy barrier before (b), so (c) comes after it, and with it
-//! after (e): (c) does not see the address.
+//! - *P read an epoch above t at (a).* Then (a) reads what (h) or a later reclaim wrote; with (e) → (f) → (g) → (h) →
+//!   (a) → (c), (c) does not see the address.
+//! - *P read t or less, and (i) sees the seat.* X waits.
+//! - *P read t or less, and (i) does not see (b).* Then P passed the heavy barrier before (b), so (c) comes after it,
+//!   and with it after (e): (c) does not see the address.
 //!
-//! The heavy barrier is a core synchronisation, the light one a hint to the compiler (see `primitive`): pinning costs two
-//! stores and two loads, and no fence.
+//! The heavy barrier is a core synchronisation, the light one a hint to the compiler (see `primitive`): pinning costs
+//! two stores and two loads, and no fence.
 
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -36,17 +37,22 @@ const IDLE: u64 = 0;
 
 /// The epoch, and a seat for every thread that takes part.
 pub(crate) struct Epochs {
+    /// Reclaimers add to it; threads that pin themselves read it.
     epoch: AtomicU64,
-    /// The seat that was made last; seats are never freed before `self`.
+    /// The seat that was made last, put there by any thread; seats are never freed before `self`.
     seats: AtomicPtr<Seat>,
 }
 
 /// One thread's seat.
 pub(crate) struct Seat {
+    /// The epoch in which its thread is pinned, or [`IDLE`]. The thread that has taken the seat writes it; reclaimers
+    /// read.
     pinned: AtomicU64,
     /// How often its thread has pinned itself; only that thread reads and writes it.
     depth: AtomicU32,
+    /// Any thread that wants a seat sets it, by exchange; the one that has it clears it.
     taken: AtomicBool,
+    /// Written before the seat is shared.
     next: *const Seat,
 }
 
@@ -98,7 +104,8 @@ impl Epochs {
     /// [`advance`](Self::advance).
     pub(crate) fn oldest_pin(&self) -> u64 {
         self.seats()
-            // Acquire, partner: the Release stores in `unpin` and `pin`. Forbids that the code is overwritten before its last run.
+            // Acquire, partner: the Release stores in `unpin` and `pin`. Forbids that the code is overwritten before
+            // its last run.
             .map(|seat| seat.pinned.load(Ordering::Acquire))
             .filter(|&pinned| pinned != IDLE)
             .min()
@@ -136,8 +143,9 @@ impl Seat {
         if depth == 0 {
             // Acquire, partner: `advance`.
             let epoch = epochs.epoch.load(Ordering::Acquire);
-            // Release, partner: the Acquire load in `oldest_pin`. Forbids that a reclaimer which sees a young pin overwrites
-            // code before this thread's last run under an earlier pin. Against later accesses it is ordered by the barrier.
+            // Release, partner: the Acquire load in `oldest_pin`. Forbids that a reclaimer which sees a young pin
+            // overwrites code before this thread's last run under an earlier pin. Against later accesses it is ordered
+            // by the barrier.
             self.pinned.store(epoch, Ordering::Release);
             // Partner: the heavy barrier between `advance` and `oldest_pin`.
             light_barrier();

@@ -1,8 +1,10 @@
 //! What can go wrong, phase by phase.
 
+use palimpsest_sys::Causes;
 use palimpsest_sys::{CoreSyncSetupError, MapError, ProcMemError, SyncError, WitnessError};
 
 use super::backing::{Backing, BackingError};
+use super::builder::WriteView;
 use super::program::Fault;
 use super::{MAX_ALIGN, PACK};
 use crate::address::CodeAddress;
@@ -12,7 +14,8 @@ use crate::address::CodeAddress;
 pub enum OpenError {
     /// The region's length cannot be.
     #[error(
-        "a region of {len} bytes: it must have {PACK} bytes or more, and at most {max}, the reach of a direct branch; open several Packs for more"
+        "a region of {len} bytes: it must have {PACK} bytes or more, and at most {max}, the reach of a direct branch; \
+         open several Packs for more"
     )]
     RegionLength {
         /// What was asked for, in bytes.
@@ -22,7 +25,8 @@ pub enum OpenError {
     },
     /// No address space.
     #[error(
-        "cannot reserve {len} bytes of address space for packs; ask for less with PacksBuilder::region_len, or do without PacksBuilder::near"
+        "cannot reserve {len} bytes of address space for packs; ask for less with PacksBuilder::region_len, or do \
+         without PacksBuilder::near"
     )]
     Reserve {
         /// The smallest length that was tried, in bytes.
@@ -40,6 +44,17 @@ pub enum OpenError {
         #[source]
         source: BackingError,
     },
+    /// The backing that was asked for is written in another way than was asked for.
+    #[error(
+        "packs of {backing} cannot have the write view {write_view:?}; only proc-mem has none, and always: leave one \
+         of the two to Palimpsest"
+    )]
+    WriteView {
+        /// The backing.
+        backing: Backing,
+        /// The write view.
+        write_view: WriteView,
+    },
     /// No backing works here.
     #[error("no backing for packs works here ({}); see `palimpsest doctor`", list(.refused))]
     NoBacking {
@@ -55,14 +70,8 @@ pub enum OpenError {
 }
 
 fn list(refused: &[(Backing, BackingError)]) -> String {
-    let lines: Vec<_> = refused.iter().map(|(backing, error)| format!("{backing}: {}", chain(error))).collect();
+    let lines: Vec<_> = refused.iter().map(|(backing, error)| format!("{backing}: {}", Causes(error))).collect();
     lines.join("; ")
-}
-
-/// An error and its sources in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let sources = std::iter::successors(Some(error), |error| error.source());
-    sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Why there is no place for a program.
@@ -89,7 +98,8 @@ pub enum StageError {
     },
     /// The region is full.
     #[error(
-        "no room for {len} bytes in one piece in a region of {region} bytes, of which {retired} are held by retired programs; drop programs and reclaim, or open Packs with a larger PacksBuilder::region_len"
+        "no room for {len} bytes in one piece in a region of {region} bytes, of which {retired} are held by retired \
+         programs; drop programs and reclaim, or open Packs with a larger PacksBuilder::region_len"
     )]
     Full {
         /// Length of the program, in bytes.
@@ -134,12 +144,26 @@ pub enum FaultError {
     },
 }
 
+/// Why bytes could not be stored in a pack.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The kernel did not store them.
+    #[error(transparent)]
+    ProcMem(#[from] ProcMemError),
+    /// The write view could not be opened for the copy, or not be closed after it.
+    #[error(
+        "the write view of a pack could not be opened or closed; does a seccomp filter forbid mprotect? \
+         WriteView::Standing needs none"
+    )]
+    Window(#[source] MapError),
+}
+
 /// Why a staged program was not put in place. Its memory is filled with traps and free again.
 #[derive(Debug, thiserror::Error)]
 pub enum FinalizeError {
     /// The code could not be written.
     #[error("the code could not be written")]
-    Write(#[from] ProcMemError),
+    Write(#[from] WriteError),
     /// Other cores could not be told to fetch the new code.
     #[error("the code was withdrawn, since other cores could not be synchronised")]
     Sync(#[from] SyncError),
@@ -173,7 +197,7 @@ pub enum ReclaimError {
     Witness(#[from] WitnessError),
     /// Traps could not be written.
     #[error("traps could not be written over retired programs")]
-    Fill(#[from] ProcMemError),
+    Fill(#[from] WriteError),
 }
 
 /// An entry point that is not in its program.

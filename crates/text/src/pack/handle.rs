@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use palimpsest_sys::proc::{ProcError, smaps};
+use palimpsest_sys::pages::smaps;
+use palimpsest_sys::proc::ProcError;
 use palimpsest_sys::{CoreSyncSetupError, SyncPath};
 
 use super::backing::{Backing, Refused};
 use super::block::Block;
-use super::builder::{ForkPolicy, PacksBuilder};
+use super::builder::{ForkPolicy, PacksBuilder, WriteView};
 use super::data::{DataAccess, StagedData};
 use super::error::{FinalizeError, LoadError, OpenError, ReclaimError, StageError};
 use super::found::Found;
@@ -27,8 +28,8 @@ use super::{CHUNK, PACK};
 
 /// Memory for programs: a region of address space with 2 MiB packs in it, which programs share.
 ///
-/// A handle; clones mean the same packs. All methods may be called from any thread, and code is copied without a lock held.
-/// The packs live as long as a handle, a program or a participant does.
+/// A handle; clones mean the same packs. All methods may be called from any thread, and code is copied without a lock
+/// held. The packs live as long as a handle, a program or a participant does.
 ///
 /// # The life of a program
 ///
@@ -40,8 +41,9 @@ use super::{CHUNK, PACK};
 ///
 /// # fork
 ///
-/// A forked child runs the programs that it inherits. When it loads or reclaims for the first time it gets packs of its own, of the same kind;
-/// it never writes to its parent's, which it cannot: the writable view is not inherited. See [`ForkPolicy`](super::ForkPolicy).
+/// A forked child runs the programs that it inherits. When it loads or reclaims for the first time it gets packs of its
+/// own, of the same kind; it never writes to its parent's, which it cannot: the writable view is not inherited. See
+/// [`ForkPolicy`](super::ForkPolicy).
 #[derive(Clone)]
 pub struct Packs {
     root: Arc<Root>,
@@ -110,7 +112,8 @@ impl Packs {
         Ok(publish(block, extras, &Described { code, eh_frame: None }))
     }
 
-    /// Finalizes many programs with one core synchronisation for all, where the ISA needs it, and none where it does not.
+    /// Finalizes many programs with one core synchronisation for all, where the ISA needs it, and none where it does
+    /// not.
     ///
     /// # Errors
     ///
@@ -127,8 +130,8 @@ impl Packs {
 
     /// The program or data that covers `address`, retired ones included as long as they may run.
     ///
-    /// Lock-free and async-signal-safe: a handler for SIGSEGV may call it with the interrupted instruction's address and go on
-    /// at [`Found::landing`].
+    /// Lock-free and async-signal-safe: a handler for SIGSEGV may call it with the interrupted instruction's address
+    /// and go on at [`Found::landing`].
     pub fn lookup(&self, address: usize) -> Option<Found<'_>> {
         let mut generations = std::iter::successors(Some(self.root.peek()), |this| this.parent());
         generations.find_map(|generation| generation.store.find(address))
@@ -139,12 +142,12 @@ impl Packs {
         Participant::new(Arc::clone(&self.root))
     }
 
-    /// Reclaims retired programs: those that no pinned thread can be inside of, and no forked child can hold, are filled with traps,
-    /// and their memory is free for others. Empty packs are given back to the system, all but one of each kind (code,
-    /// read-only data, writable data).
+    /// Reclaims retired programs: those that no pinned thread can be inside of, and no forked child can hold, are
+    /// filled with traps, and their memory is free for others. Empty packs are given back to the system, all but one of
+    /// each kind (code, read-only data, writable data).
     ///
-    /// Never waits for anybody; what must wait is counted in the result and is looked at by the next call. Takes two core
-    /// synchronisations for any number of programs.
+    /// Never waits for anybody; what must wait is counted in the result and is looked at by the next call. Takes two
+    /// core synchronisations for any number of programs.
     ///
     /// # Errors
     ///
@@ -157,8 +160,8 @@ impl Packs {
         }
     }
 
-    /// Reclaims as often as it takes until nothing waits any more, or `patience` is over; what the rounds have done together, and in
-    /// the `waiting_` fields what still waits.
+    /// Reclaims as often as it takes until nothing waits any more, or `patience` is over; what the rounds have done
+    /// together, and in the `waiting_` fields what still waits.
     ///
     /// A thread that calls it while it is pinned waits for itself.
     ///
@@ -188,8 +191,8 @@ impl Packs {
         }
     }
 
-    /// How much of the packs for code the kernel has really mapped by huge pages in their executable views. Reads `/proc/self/smaps`, which takes
-    /// milliseconds in a process with many mappings.
+    /// How much of the packs for code the kernel has really mapped by huge pages in their executable views. Reads
+    /// `/proc/self/smaps`, which takes milliseconds in a process with many mappings.
     ///
     /// # Errors
     ///
@@ -210,6 +213,12 @@ impl Packs {
         self.root.peek().store.backing
     }
 
+    /// When the memory of code can be written.
+    pub fn write_view(&self) -> WriteView {
+        let store = &self.root.peek().store;
+        store.config.write_view_of(store.backing)
+    }
+
     /// Better backings than [`backing`](Self::backing), and why they are not in use. Empty if the backing was forced.
     pub fn refused(&self) -> &[Refused] {
         &self.root.peek().store.refused
@@ -228,6 +237,11 @@ impl Packs {
     /// The addresses that all programs and data of this process lie in.
     pub fn region(&self) -> Range<usize> {
         self.root.peek().store.region.range()
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn root(&self) -> &Root {
+        &self.root
     }
 
     fn allocate(&self, kind: Kind, len: usize, align: usize) -> Result<Block, StageError> {

@@ -1,7 +1,8 @@
-//! Every interleaving of lookup, retire and reclaim in small models, and mutants that the models must catch.
+//! Every interleaving of lookup, retire and reclaim in small models. Each has mutants beside it, which show that the
+//! model can fail.
 //!
-//! A program's bytes are a loom cell: running it reads the cell, reclaiming it writes. loom fails a model in which the two are
-//! not ordered.
+//! A program's bytes are a loom cell: running it reads the cell, reclaiming it writes. loom fails a model in which the
+//! two are not ordered.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -19,7 +20,16 @@ enum Model {
     Real,
     WithoutBarrier,
     WithoutQuiet,
+    OneCounter,
     UnpublishedLate,
+    Relaxed,
+}
+
+impl Model {
+    /// What stands for `Release` in it.
+    fn release(self) -> Ordering {
+        if self == Self::Relaxed { Ordering::Relaxed } else { Ordering::Release }
+    }
 }
 
 struct Code {
@@ -44,6 +54,15 @@ impl Code {
         Self { link: AtomicPtr::new(std::ptr::null_mut()), bytes: UnsafeCell::new(1) }
     }
 
+    /// A program whose bytes were written by the calling thread: loom takes a new cell for one that every thread has
+    /// seen.
+    fn written() -> Self {
+        let code = Self::new();
+        // SAFETY: nobody else has it.
+        code.bytes.with_mut(|bytes| unsafe { *bytes = 1 });
+        code
+    }
+
     fn run(&self) {
         // SAFETY: loom checks that nobody writes meanwhile.
         self.bytes.with(|bytes| assert_eq!(unsafe { *bytes }, 1, "ran code that was overwritten"));
@@ -55,7 +74,8 @@ impl Code {
     }
 }
 
-/// One thread runs code by its address while it is pinned; another withdraws the address, retires, collects and overwrites.
+/// One thread runs code by its address while it is pinned; another withdraws the address, retires, collects and
+/// overwrites.
 fn pin_against_reclaim(model: Model) {
     loom::model(move || {
         let epochs = Arc::new(Epochs::new());
@@ -112,7 +132,8 @@ fn loom_catches_an_address_that_is_withdrawn_late() {
     pin_against_reclaim(Model::UnpublishedLate);
 }
 
-/// One thread looks an address up and reads what it finds; another unlinks the program and ends it.
+/// One thread looks an address up and reads what it finds; another unlinks the program and ends it. Before that it has
+/// looked at the readers for the sake of another program, so that the reader may be in either counter.
 fn lookup_against_reclaim(model: Model) {
     loom::model(move || {
         let directory: Arc<Directory<Code>> = Arc::new(Directory::new(2));
@@ -130,9 +151,11 @@ fn lookup_against_reclaim(model: Model) {
                 }
             })
         };
+        let counters = if model == Model::OneCounter { 1 } else { 2 };
+        readers.leave_counters(counters);
         directory.unlink(0);
-        if model == Model::WithoutQuiet || readers.leave() {
-            // SAFETY: 1. unlinked and quiet (but for the mutant, which loom stops); 2. taken once.
+        if model == Model::WithoutQuiet || readers.leave_counters(counters) {
+            // SAFETY: 1. unlinked and quiet (but for the mutants, which loom stops); 2. taken once.
             let code = unsafe { directory.take(id) };
             code.overwrite();
             // Leaked, so that the mutant's reader has something to read.
@@ -153,12 +176,19 @@ fn loom_catches_a_reclaim_that_ignores_readers() {
     lookup_against_reclaim(Model::WithoutQuiet);
 }
 
-/// A lookup that begins while a program is published sees all of it, or none.
 #[test]
-fn loom_a_published_program_is_whole() {
-    loom::model(|| {
+#[should_panic]
+fn loom_catches_a_reclaim_that_looks_at_one_counter() {
+    lookup_against_reclaim(Model::OneCounter);
+}
+
+/// One thread looks an address up while another publishes a program there.
+fn publish_against_lookup(model: Model) {
+    loom::model(move || {
         let directory: Arc<Directory<Code>> = Arc::new(Directory::new(2));
         let readers = Arc::new(Readers::new());
+        // Before the looker is there: that it sees the block of entries is the Release in `reserve`'s business.
+        let id = directory.reserve(&mut FreeEntries::default());
         let looker = {
             let (directory, readers) = (Arc::clone(&directory), Arc::clone(&readers));
             thread::spawn(move || {
@@ -168,18 +198,27 @@ fn loom_a_published_program_is_whole() {
                 }
             })
         };
-        let mut free = FreeEntries::default();
-        let id = directory.reserve(&mut free);
         // SAFETY: 1. just reserved; 2. the only program.
-        unsafe { directory.publish(0, id, Code::new()) };
+        unsafe { directory.publish_ordered(0, id, Code::written(), model.release()) };
         looker.join().unwrap();
     });
 }
 
-/// Two threads retire while a third collects: every program is collected exactly once.
+/// A lookup that begins while a program is published sees all of it, or none.
 #[test]
-fn loom_nothing_retired_is_lost() {
-    loom::model(|| {
+fn loom_a_published_program_is_whole() {
+    publish_against_lookup(Model::Real);
+}
+
+#[test]
+#[should_panic]
+fn loom_catches_a_program_that_is_published_too_soon() {
+    publish_against_lookup(Model::Relaxed);
+}
+
+/// Two threads use a program each and retire it, while a third collects and overwrites what it gets.
+fn retire_against_collect(model: Model) {
+    loom::model(move || {
         let retired = Arc::new(RetiredStack::new());
         let codes: Arc<[Code; 2]> = Arc::new([Code::new(), Code::new()]);
         let threads: Vec<_> = (0..2)
@@ -187,21 +226,39 @@ fn loom_nothing_retired_is_lost() {
                 let (retired, codes) = (Arc::clone(&retired), Arc::clone(&codes));
                 thread::spawn(move || {
                     codes[index].run();
+                    let code = std::ptr::NonNull::from(&codes[index]);
                     // SAFETY: 1. the codes live until the end of the model; each is pushed once.
-                    unsafe { retired.push(std::ptr::NonNull::from(&codes[index])) };
+                    unsafe { retired.push_ordered(code, model.release()) };
                 })
             })
             .collect();
-        let mut collected: Vec<_> = retired.take_all().collect();
+        let mut collected = Vec::new();
+        let mut collect = || {
+            for code in retired.take_all() {
+                // Before anything else orders this thread after the one that has retired it.
+                // SAFETY: lives until the end of the model.
+                unsafe { code.as_ref() }.overwrite();
+                collected.push(code);
+            }
+        };
+        collect();
         for thread in threads {
             thread.join().unwrap();
         }
-        collected.extend(retired.take_all());
+        collect();
         assert_eq!(collected.len(), 2);
         assert_ne!(collected[0], collected[1]);
-        for code in collected {
-            // SAFETY: see above.
-            unsafe { code.as_ref() }.overwrite();
-        }
     });
+}
+
+/// Every program is collected exactly once, and not before its owner is done with it.
+#[test]
+fn loom_nothing_retired_is_lost() {
+    retire_against_collect(Model::Real);
+}
+
+#[test]
+#[should_panic]
+fn loom_catches_a_program_that_is_retired_too_soon() {
+    retire_against_collect(Model::Relaxed);
 }

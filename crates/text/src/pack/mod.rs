@@ -13,8 +13,8 @@
 //!
 //! # Locks
 //!
-//! `reclaiming` alone; `grow` → `graveyard` → a slot's `state` → the region's list of views, in this order. None is held while code is
-//! copied or an observer is called, and none is taken by [`Packs::lookup`].
+//! `reclaiming` alone; `grow` → `graveyard` → a slot's `state` → the region's list of views, in this order. None is
+//! held while code is copied or an observer is called, and none is taken by [`Packs::lookup`].
 
 mod backing;
 mod block;
@@ -44,11 +44,14 @@ mod store;
 mod loom_tests;
 
 pub use backing::{Backing, BackingError, Refused, UnknownBacking};
-pub use builder::{ForkPolicy, PacksBuilder, ReclaimPolicy};
+pub use builder::{ForkPolicy, PacksBuilder, ReclaimPolicy, WriteView};
 pub use data::{Data, DataAccess, StagedData};
-pub use error::{FaultError, FinalizeError, LoadError, OpenError, OutsideProgram, ReclaimError, StageError};
+pub use error::{
+    FaultError, FinalizeError, LoadError, OpenError, OutsideProgram, ReclaimError, StageError, WriteError,
+};
 pub use found::Found;
 pub use handle::Packs;
+pub(crate) use memory::Windows;
 pub use participant::{Participant, Pinned};
 pub use program::{Fault, Program};
 pub use reclaim::Reclaimed;

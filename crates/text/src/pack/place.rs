@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use palimpsest_sys::arch::INSTRUCTION_ALIGN;
-use rand::RngExt;
+use palimpsest_sys::random_below;
 
 use super::block::{Block, Place};
 use super::directory::{Directory, FreeEntries};
@@ -53,11 +53,11 @@ impl Store {
         if kind == Kind::Code && shard.tally().wants_a_home() {
             self.make_a_home(shard);
         }
-        self.until_there_is_room(len, |reclaimed| {
+        self.until_there_is_room(len, |this| {
             if let Some(place) = self.find_place(shard, kind, chunks, align) {
                 return Ok(Some(place));
             }
-            if reclaimed == Reclaimed::NotYet && self.retired_bytes() > 0 {
+            if this == Attempt::First && self.retired_bytes() > 0 {
                 // Cheaper than another pack.
                 return Ok(None);
             }
@@ -79,37 +79,38 @@ impl Store {
     fn until_there_is_room(
         &self,
         len: usize,
-        attempt: impl Fn(Reclaimed) -> Result<Option<Place>, StageError>,
+        attempt: impl Fn(Attempt) -> Result<Option<Place>, StageError>,
     ) -> Result<Place, StageError> {
         /// Others may take what is freed again and again.
         const ROUNDS: usize = 64;
         /// How long another thread may take to free what it is about to; an observer that loads waits for itself.
         const PATIENCE: Duration = Duration::from_millis(50);
-        let began = Instant::now();
-        let mut reclaimed = Reclaimed::NotYet;
+        // Nearly every load finds room at once, and does not read the clock.
+        let mut began = None;
+        let mut this = Attempt::First;
         let mut rounds = 0;
         while rounds < ROUNDS {
             let freed = self.counters.frees.get();
-            if let Some(place) = attempt(reclaimed)? {
+            if let Some(place) = attempt(this)? {
                 return Ok(place);
             }
             self.reclaim_for_room();
             // What another thread has freed meanwhile is as good.
-            let is_stuck = reclaimed == Reclaimed::Already && self.counters.frees.get() == freed;
+            let is_stuck = this == Attempt::AfterReclaim && self.counters.frees.get() == freed;
             if !is_stuck {
                 rounds += 1;
-            } else if self.is_freeing() && began.elapsed() < PATIENCE {
+            } else if self.is_freeing() && began.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
                 std::thread::yield_now();
             } else {
                 break;
             }
-            reclaimed = Reclaimed::Already;
+            this = Attempt::AfterReclaim;
         }
-        attempt(Reclaimed::Already)?.ok_or_else(|| self.full(len))
+        attempt(Attempt::AfterReclaim)?.ok_or_else(|| self.full(len))
     }
 
-    /// First fit, over the shard's own packs, then over those of no shard that are not busy, then over all that are not busy, then
-    /// over all.
+    /// First fit, over the shard's own packs, then over those of no shard that are not busy, then over all that are not
+    /// busy, then over all.
     fn find_place(&self, shard: &Shard, kind: Kind, chunks: u32, align: u32) -> Option<Place> {
         // Acquire, partner: the Release in `install_pack`; a slot's contents are under its lock.
         let slots = &self.slots[..self.used_slots.load(Ordering::Acquire)];
@@ -131,8 +132,8 @@ impl Store {
             .or_else(|| candidates().find_map(lock_and_take))
     }
 
-    /// Makes a pack that the threads of other shards leave alone while they have room elsewhere. Where there is none to be had, things
-    /// go on as they were.
+    /// Makes a pack that the threads of other shards leave alone while they have room elsewhere. Where there is none to
+    /// be had, things go on as they were.
     #[cold]
     fn make_a_home(&self, shard: &Shard) {
         let _growing = self.grow.lock().unwrap_or_else(PoisonError::into_inner);
@@ -156,8 +157,8 @@ impl Store {
             let pack = NonNull::from(Box::leak(Box::new(Pack { memory, directory, kind })));
             for slot in &self.slots[first..first + count] {
                 *slot.lock() = State::RunTail;
-                // Release, partner: the Acquire loads of `Store::find` and `pack_in`. Forbids a reader that sees the pack
-                // without its fields.
+                // Release, partner: the Acquire loads of `Store::find` and `pack_in`. Forbids a reader that sees the
+                // pack without its fields.
                 slot.pack.store(pack.as_ptr(), Ordering::Release);
             }
             *self.slots[first].lock() = State::RunHead { slots: count as u32 };
@@ -183,10 +184,11 @@ impl Store {
         let memory = PackMemory::new(&Plan {
             region: &self.region,
             offset: slot * PACK,
+            replicas: &[],
             len,
             kind,
             backing: self.backing,
-            proc_mem: self.proc_mem.as_ref(),
+            write_view: self.config.write_view_of(self.backing),
             fork: self.config.fork,
             on_refusal: OnRefusal::UseBasePages,
             profiling: self.config.profiling(),
@@ -206,8 +208,8 @@ impl Store {
         slot.set_hint(kind, map.chunks() - map.used());
         slot.set_home(home);
         *state = State::Pack { map, entries };
-        // Release, partner: the Acquire loads of `Store::find` and `pack_in`. Forbids a reader that sees the pack without its
-        // fields.
+        // Release, partner: the Acquire loads of `Store::find` and `pack_in`. Forbids a reader that sees the pack
+        // without its fields.
         slot.pack.store(pack.as_ptr(), Ordering::Release);
         drop(state);
         self.note_used(index + 1);
@@ -223,11 +225,11 @@ impl Store {
     }
 }
 
-/// Whether an attempt to find room comes after a reclaim.
+/// Which attempt to find room it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reclaimed {
-    NotYet,
-    Already,
+enum Attempt {
+    First,
+    AfterReclaim,
 }
 
 /// A pack that nobody sees yet.
@@ -280,7 +282,8 @@ fn take(index: usize, slot: &Slot, state: &mut State, kind: Kind, chunks: u32, a
 fn random_step(kind: Kind, slack: usize, align: usize) -> usize {
     let align = align.max(INSTRUCTION_ALIGN).max(4);
     match (kind, slack / align) {
-        (Kind::Code, steps @ 1..) => rand::rng().random_range(0..=steps) * align,
+        // A slack is less than a chunk, so that there are at most 15 steps.
+        (Kind::Code, steps @ 1..) => random_below(steps + 1) * align,
         _ => 0,
     }
 }

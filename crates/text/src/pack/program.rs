@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::directory::EntryId;
+use super::block::Place;
 use super::error::OutsideProgram;
 use super::retired::Linked;
 use super::shard::Shard;
@@ -38,15 +38,11 @@ pub(super) struct Meta {
     pub(super) extras: Option<Box<Extras>>,
     /// # Invariants
     ///
-    /// 1. It points to the pack in slot `slot`, which lives at least until the program's chunks are given back.
-    pub(super) pack: NonNull<Pack>,
-    pub(super) slot: u32,
-    pub(super) first_chunk: u32,
-    pub(super) chunks: u32,
+    /// 1. Its pack is in slot `slot`, and lives at least until the place is given back.
+    pub(super) place: Place,
     /// Bytes from the pack's base to the program's first.
     pub(super) start: u32,
     pub(super) len: u32,
-    pub(super) entry: EntryId,
 }
 
 // SAFETY: the pack is `Sync`; `link` is used by one stack at a time.
@@ -64,7 +60,7 @@ unsafe impl Linked for Meta {
 impl Meta {
     pub(super) fn pack(&self) -> &Pack {
         // SAFETY: invariant 1; whoever has a reference to the entry knows that its chunks are not given back.
-        unsafe { self.pack.as_ref() }
+        unsafe { self.place.pack.as_ref() }
     }
 
     pub(super) fn address(&self) -> CodeAddress {
@@ -123,8 +119,8 @@ impl Drop for Tenant {
 
 /// A program in place, ready to run.
 ///
-/// Dropping it *retires* the code. The bytes stay as they are until every thread that could be inside has left, and become
-/// traps then ([`Packs::reclaim`](super::Packs::reclaim)).
+/// Dropping it *retires* the code. The bytes stay as they are until every thread that could be inside has left, and
+/// become traps then ([`Packs::reclaim`](super::Packs::reclaim)).
 ///
 /// # Calling it
 ///
@@ -134,8 +130,8 @@ impl Drop for Tenant {
 /// 2. The calling thread is [pinned](super::Participant::pin) since before it read the address, and whoever dropped the
 ///    `Program` had made sure before that no later reader finds the address.
 ///
-/// Packs do not know which programs refer to which. Both ways must hold for everything that the call can reach, by a direct call or
-/// through data: keep the programs that a program calls at least as long as itself.
+/// Packs do not know which programs refer to which. Both ways must hold for everything that the call can reach, by a
+/// direct call or through data: keep the programs that a program calls at least as long as itself.
 pub struct Program(pub(super) Tenant);
 
 impl Program {
@@ -181,7 +177,8 @@ impl Program {
     /// # Safety
     ///
     /// 1. `F` is a function pointer type, and the program is a function of that type.
-    /// 2. The result is only called in one of the two ways of [Calling it](Program#calling-it); lifetimes do not check that.
+    /// 2. The result is only called in one of the two ways of [Calling it](Program#calling-it); lifetimes do not check
+    ///    that.
     pub unsafe fn function<F: Copy>(&self) -> F {
         const { assert!(size_of::<F>() == size_of::<*const u8>(), "F is no function pointer") };
         // SAFETY: of equal size, and a function pointer that the caller vouches for (1).

@@ -4,9 +4,9 @@
 //!
 //! *Threads of this process* that called it by address: they are pinned, and `epoch` tells when they have left.
 //!
-//! *Processes forked from this one*, which share the memory: a child inherits the handles that were live at the fork, and
-//! runs those programs from the same physical memory. `sys::ForkWitness` tells whether a child lives that was forked in the
-//! witness's time. Witnesses follow one another, with overlap, and count *generations*:
+//! *Processes forked from this one*, which share the memory: a child inherits the handles that were live at the fork,
+//! and runs those programs from the same physical memory. `sys::ForkWitness` tells whether a child lives that was
+//! forked in the witness's time. Witnesses follow one another, with overlap, and count *generations*:
 //!
 //! ```text
 //!   witness 0 mapped  ├────────────────┤ unmapped
@@ -14,15 +14,15 @@
 //!   witness 1 mapped               ├───┼──────────────…
 //! ```
 //!
-//! A program is born in the generation that it reads before its handle exists. A child forked while it is alive has the witness of
-//! that generation or of a later one: generation `g + 1` is stored after witness `g + 1` is mapped and before witness `g` is
-//! unmapped. So a program may be overwritten when every witness from its generation on has no heirs; the current one
-//! is retired first, so that it can tell.
+//! A program is born in the generation that it reads before its handle exists. A child forked while it is alive has the
+//! witness of that generation or of a later one: generation `g + 1` is stored after witness `g + 1` is mapped and
+//! before witness `g` is unmapped. So a program may be overwritten when every witness from its generation on has no
+//! heirs; the current one is retired first, so that it can tell.
 //!
 //! *Readers* that look up an address: they are over in an instant, and `directory` tells when.
 //!
-//! *Cores* that have fetched its instructions ahead: the second core synchronisation, after the traps are in place and before the
-//! memory is free.
+//! *Cores* that have fetched its instructions ahead: the second core synchronisation, after the traps are in place and
+//! before the memory is free.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -30,16 +30,17 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use palimpsest_sys::{ForkWitness, Heirs, RetiredWitness, SpareWitness, WitnessError, arch};
+use palimpsest_sys::{ForkWitness, Heirs, RetiredWitness, SpareWitness, WitnessError};
 
+use super::CHUNKS;
+use super::block::Place;
 use super::builder::ReclaimPolicy;
 use super::error::ReclaimError;
 use super::memory::Kind;
 use super::program::Meta;
-use super::release::{Thrift, Vacated};
+use super::release::Thrift;
 use super::shard::Tally;
 use super::store::Store;
-use super::{CHUNK, CHUNKS};
 
 /// How often a shard looks at the sum over all shards while as much is retired as makes a reclaim due.
 const LOOKS_PER_RECLAIM: usize = 16;
@@ -81,7 +82,8 @@ pub(super) struct ReclaimState {
     silent: Vec<Item>,
     /// The witness of this generation; `None` where children cannot share the memory.
     witness: Option<ForkWitness>,
-    /// The next one, made while there was room for it: memory must be reclaimable above all when mappings or files run out.
+    /// The next one, made while there was room for it: memory must be reclaimable above all when mappings or files run
+    /// out.
     spare: Option<SpareWitness>,
     /// The witnesses of earlier generations that had heirs at the last look.
     past: Vec<(u64, RetiredWitness)>,
@@ -139,7 +141,7 @@ impl ReclaimState {
                 done.waiting_for_children += 1;
                 self.limbo.push_back((tag, item));
             } else {
-                meta.pack().directory.unlink(meta.first_chunk);
+                meta.pack().directory.unlink(meta.place.first_chunk);
                 self.unlinked.push(item);
             }
         }
@@ -148,20 +150,31 @@ impl ReclaimState {
 
     /// Retires the current witness and asks all of them.
     fn newest_generation_with_heirs(&mut self, store: &Store) -> Result<Option<u64>, ReclaimError> {
-        let Some(current) = &mut self.witness else { return Ok(None) };
+        self.begin_a_generation(store, || {})?;
+        self.past.retain(|(_, witness)| witness.heirs() == Heirs::Some);
+        Ok(self.past.iter().map(|(generation, _)| *generation).max())
+    }
+
+    /// Puts the next witness in the place of the current one, step by step as the module header says. `between` is
+    /// called wherever a fork may come between two steps.
+    fn begin_a_generation(&mut self, store: &Store, mut between: impl FnMut()) -> Result<(), WitnessError> {
+        let Some(current) = &mut self.witness else { return Ok(()) };
+        between();
         let next = match self.spare.take() {
             Some(spare) => spare.watch()?,
             None => SpareWitness::new()?.watch()?,
         };
+        between();
         let generation = store.generation();
         // Release, partner: the Acquire load in `Store::generation`: the next witness is mapped by now.
         store.generation.store(generation + 1, Ordering::Release);
+        between();
         let past = std::mem::replace(current, next).retire();
         self.past.push((generation, past));
+        between();
         // Retiring has made room for it; where it has not, the next call tries again.
         self.spare = SpareWitness::new().ok();
-        self.past.retain(|(_, witness)| witness.heirs() == Heirs::Some);
-        Ok(self.past.iter().map(|(generation, _)| *generation).max())
+        Ok(())
     }
 }
 
@@ -177,7 +190,7 @@ impl Store {
             return;
         }
         // SAFETY: published (1).
-        let bytes = unsafe { meta.as_ref() }.chunks as usize * CHUNK;
+        let bytes = unsafe { meta.as_ref() }.place.len();
         tally.retired_bytes.add(bytes as u64);
         // SAFETY: 1. entries stay where they are until `take`, which follows `take_all`.
         unsafe { tally.retired.push(meta) };
@@ -277,20 +290,20 @@ impl Store {
 
     fn fill_with_traps(&self, meta: &Meta) -> Result<(), ReclaimError> {
         // A run is unmapped as a whole, and data cannot be executed.
-        if meta.pack().kind != Kind::Code || meta.chunks > CHUNKS {
+        if meta.pack().kind != Kind::Code || meta.place.chunks > CHUNKS {
             return Ok(());
         }
-        let (offset, len) = (meta.first_chunk as usize * CHUNK, meta.chunks as usize * CHUNK);
+        let (offset, len) = meta.place.range();
         // SAFETY: 1. the program's own chunks; 2. nobody is inside, and nobody finds it (module header).
         unsafe { meta.pack().memory.fill_traps(offset, len) }?;
-        let first = meta.pack().memory.base() + offset;
-        arch::flush_instruction_cache(first..first + len);
+        meta.pack().memory.flush(offset, len);
         self.counters.refills.add(1);
         Ok(())
     }
 }
 
-/// Items on their last way. Those that do not get to its end, for an error or a panic of an observer, go back to the state.
+/// Items on their last way. Those that do not get to its end, for an error or a panic of an observer, go back to the
+/// state.
 struct Ending<'a> {
     store: &'a Store,
     unseen: Vec<Item>,
@@ -319,12 +332,12 @@ impl<'a> Ending<'a> {
         }
         // No core may have instructions of the old programs when the memory is free for new ones.
         self.store.sync.sync()?;
-        let mut vacated: Vec<Vacated> = self.silent.drain(..).map(end).collect();
+        let mut vacated: Vec<Place> = self.silent.drain(..).map(end).collect();
         // Neighbours together, so that a pack's lock is taken once for many.
         vacated.sort_unstable_by_key(|place| Reverse((place.slot, place.first_chunk)));
         self.store.give_back(&vacated);
         done.programs = vacated.len();
-        done.bytes = vacated.iter().map(|place| place.chunks as usize * CHUNK).sum();
+        done.bytes = vacated.iter().map(Place::len).sum();
         self.store.counters.reclaimed_bytes.add(done.bytes as u64);
         self.store.counters.frees.add(done.programs as u64);
         Ok(())
@@ -343,10 +356,10 @@ impl Drop for Ending<'_> {
 }
 
 /// Ends a silent program; its place is to be given back.
-fn end(item: Item) -> Vacated {
+fn end(item: Item) -> Place {
     // SAFETY: unlinked, and not taken yet.
     let meta = unsafe { item.as_ref() };
-    let vacated = Vacated { slot: meta.slot, first_chunk: meta.first_chunk, chunks: meta.chunks, entry: meta.entry };
+    let vacated = meta.place;
     // SAFETY: 1. unlinked, and the readers have left since; 2. it is drained from `silent`, where it was once.
     drop(unsafe { meta.pack().directory.take(vacated.entry) });
     vacated
@@ -357,5 +370,83 @@ fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         Ok(guard) => Some(guard),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io::{PipeReader, PipeWriter, Read};
+
+    use super::*;
+    use crate::pack::root::Root;
+    use crate::pack::{Packs, Program};
+
+    /// A forked child that holds what it inherits until `gate` is dropped.
+    struct Child {
+        pid: i32,
+        gate: Option<PipeWriter>,
+    }
+
+    impl Child {
+        fn fork() -> Self {
+            let (mut read, gate): (PipeReader, _) = std::io::pipe().unwrap();
+            // SAFETY: the child closes a descriptor, reads from another and leaves by `_exit`.
+            let pid = unsafe { libc::fork() };
+            assert!(pid >= 0);
+            if pid == 0 {
+                drop(gate);
+                let _ = read.read(&mut [0]);
+                // SAFETY: ends the child without the harness's exit handlers.
+                unsafe { libc::_exit(0) };
+            }
+            Self { pid, gate: Some(gate) }
+        }
+    }
+
+    impl Drop for Child {
+        fn drop(&mut self) {
+            self.gate = None;
+            // SAFETY: the child is this process's own, and no status is wanted.
+            unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
+        }
+    }
+
+    /// A fork between any two steps of a change of witnesses: the child may run what was loaded just before it, so the
+    /// parent must not reuse it while the child lives.
+    #[test]
+    fn a_child_of_any_instant_keeps_what_it_inherits() {
+        let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
+        if packs.backing() == crate::pack::Backing::ProcMem {
+            eprintln!("SKIPPED: children do not share the memory of this backing");
+            return;
+        }
+        let root: &Root = packs.root();
+        let store = &root.current().unwrap().store;
+        let steps = 4;
+        for step in 0..steps {
+            let mut inherited: Option<(Program, Child)> = None;
+            let mut state = store.reclaiming.lock().unwrap();
+            let mut reached = 0;
+            let fork_at_the_step = || {
+                if reached == step {
+                    inherited = Some((packs.load(&[0; 64], 16).unwrap(), Child::fork()));
+                }
+                reached += 1;
+            };
+            state.begin_a_generation(store, fork_at_the_step).unwrap();
+            drop(state);
+            assert_eq!(reached, steps);
+            let (program, child) = inherited.unwrap();
+            drop(program);
+            let done = packs.reclaim().unwrap();
+            assert_eq!((done.programs, done.waiting_for_children), (0, 1), "forked at step {step}");
+            // Again, with the witnesses one further.
+            assert_eq!(packs.reclaim().unwrap().waiting_for_children, 1, "forked at step {step}");
+            drop(child);
+            // Another test of this program may have forked meanwhile: its child is waited for as well, and ends.
+            while packs.reclaim().unwrap().programs == 0 {
+                std::thread::yield_now();
+            }
+        }
     }
 }

@@ -5,7 +5,8 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use super::PACK;
-use super::directory::{Directory, EntryId};
+use super::block::Place;
+use super::directory::Directory;
 use super::program::Meta;
 use super::slot::{Home, Pack, State};
 use super::store::Store;
@@ -31,25 +32,16 @@ pub(super) struct LaidOut {
 // SAFETY: the pack is `Send`, and whoever has this value is the one to free it.
 unsafe impl Send for LaidOut {}
 
-/// A place to be given back.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Vacated {
-    pub(super) slot: u32,
-    pub(super) first_chunk: u32,
-    pub(super) chunks: u32,
-    pub(super) entry: EntryId,
-}
-
 impl Store {
-    /// Gives places back, fastest if those of one slot stand together and the last come first. Nobody can be inside, and nobody
-    /// finds them any more.
-    pub(super) fn give_back(&self, vacated: &[Vacated]) {
+    /// Gives places back, fastest if those of one slot stand together and the last come first. Nobody can be inside,
+    /// and nobody finds them any more.
+    pub(super) fn give_back(&self, vacated: &[Place]) {
         for places in vacated.chunk_by(|one, next| one.slot == next.slot).flat_map(|places| places.chunks(AT_ONCE)) {
             self.give_back_to(places[0].slot as usize, places);
         }
     }
 
-    fn give_back_to(&self, index: usize, places: &[Vacated]) {
+    fn give_back_to(&self, index: usize, places: &[Place]) {
         let slot = &self.slots[index];
         let mut state = slot.lock();
         let out_of_use = match &mut *state {
@@ -75,7 +67,8 @@ impl Store {
         }
     }
 
-    /// Takes empty packs out of use, all but the lowest of each kind, and but for homes unless the caller is strict; how many.
+    /// Takes empty packs out of use, all but the lowest of each kind, and but for homes unless the caller is strict;
+    /// how many.
     pub(super) fn release_empty_packs(&self, thrift: Thrift) -> usize {
         let mut spared = [false; 3];
         let mut released = 0;
@@ -101,8 +94,8 @@ impl Store {
         released
     }
 
-    /// Takes an empty pack, or a run, out of its slots. The slots stay taken until it is buried. The caller holds the first
-    /// slot's lock.
+    /// Takes an empty pack, or a run, out of its slots. The slots stay taken until it is buried. The caller holds the
+    /// first slot's lock.
     fn take_out(&self, first: usize, state: &mut State) -> LaidOut {
         let count = match *state {
             State::RunHead { slots } => slots as usize,
@@ -112,8 +105,8 @@ impl Store {
         self.slots[first].clear_hint();
         let mut pack = ptr::null_mut();
         for slot in &self.slots[first..first + count] {
-            // AcqRel: Acquire, partner: the Release stores that put it there. What readers still see of it is settled by
-            // `Readers::leave`.
+            // AcqRel: Acquire, partner: the Release stores that put it there. What readers still see of it is settled
+            // by `Readers::leave`.
             pack = slot.pack.swap(ptr::null_mut(), Ordering::AcqRel);
         }
         let pack = NonNull::new(pack).unwrap_or_else(|| unreachable!("slot {first} has no pack to take out"));
@@ -157,7 +150,7 @@ impl Store {
             // SAFETY: as above, and nobody else is left to refer to it.
             let meta = unsafe { item.as_ref() };
             // SAFETY: 1. no reader is left; 2. each entry comes once.
-            drop(unsafe { meta.pack().directory.take(meta.entry) });
+            drop(unsafe { meta.pack().directory.take(meta.place.entry) });
         }
         for index in 0..self.slots.len() {
             let mut state = self.slots[index].lock();

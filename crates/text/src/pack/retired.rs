@@ -31,6 +31,16 @@ impl<T: Linked> RetiredStack<T> {
     ///
     /// 1. `item` stays where it is and readable until it has been taken, and is on no stack.
     pub(crate) unsafe fn push(&self, item: NonNull<T>) {
+        // SAFETY: the caller's contract.
+        unsafe { self.push_ordered(item, Ordering::Release) }
+    }
+
+    /// [`push`](Self::push), with the ordering that a model may weaken.
+    ///
+    /// # Safety
+    ///
+    /// As for [`push`](Self::push).
+    pub(super) unsafe fn push_ordered(&self, item: NonNull<T>, release: Ordering) {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
             // SAFETY: readable (1).
@@ -39,7 +49,7 @@ impl<T: Linked> RetiredStack<T> {
             link.store(head, Ordering::Relaxed);
             // Release, partner: the Acquire exchange in `take_all`. Forbids a collector that sees the item, but not its
             // link, or not that its owner is done with it.
-            match self.0.compare_exchange_weak(head, item.as_ptr(), Ordering::Release, Ordering::Relaxed) {
+            match self.0.compare_exchange_weak(head, item.as_ptr(), release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(newer) => head = newer,
             }

@@ -1,5 +1,7 @@
 //! What changing a program in place needs of it.
 
+use super::error::WriteError;
+use super::memory::Windows;
 use super::program::Program;
 use crate::observe::{Patch, Patched};
 use crate::poke::Site;
@@ -10,11 +12,29 @@ impl Program {
         self.0.store().fork.is_same_process()
     }
 
-    /// Where the byte at `offset` is written, if the program is in shared memory with a view for that.
-    pub(crate) fn alias(&self, offset: usize) -> Option<*mut u8> {
+    /// Whether it lies in shared memory, which forked children have in common with this process, and which is written
+    /// by [`aliases`](Self::aliases).
+    pub(crate) fn is_shared(&self) -> bool {
+        self.0.meta().pack().memory.is_shared()
+    }
+
+    /// Where the byte at `offset` is written, once for each copy of the program, while [`open`](Self::open) is in
+    /// effect.
+    pub(crate) fn aliases(&self, offset: usize) -> impl Iterator<Item = *mut u8> {
         debug_assert!(offset < self.len());
         let meta = self.0.meta();
-        meta.pack().memory.alias(meta.start as usize + offset)
+        meta.pack().memory.aliases(meta.start as usize + offset)
+    }
+
+    /// Lets instruction fetch see what has been written to `len` bytes at `offset` of every copy.
+    pub(crate) fn flush(&self, offset: usize, len: usize) {
+        let meta = self.0.meta();
+        meta.pack().memory.flush(meta.start as usize + offset, len);
+    }
+
+    /// Makes the aliases writable, if they are not at all times.
+    pub(crate) fn open(&self) -> Result<Windows<'_>, WriteError> {
+        self.0.meta().pack().memory.open()
     }
 
     /// Tells the observers that sites of this program have changed.
@@ -23,8 +43,8 @@ impl Program {
         if store.config.observers.is_empty() {
             return;
         }
-        // SAFETY: the program's bytes, readable as long as `self` lives; and not written, since batches of the process take turns and
-        // the caller's is under way.
+        // SAFETY: the program's bytes, readable as long as `self` lives; and not written, since batches of the process
+        // take turns and the caller's is under way.
         let code = unsafe { std::slice::from_raw_parts(self.entry(), self.len()) };
         let patch = |site: &Site| Patch { address: site.address, old: site.old, new: site.new };
         let patches: Vec<_> = sites.iter().map(patch).collect();

@@ -33,7 +33,8 @@ pub(super) struct Root {
 pub(super) struct Generation {
     pub(super) store: Arc<KeptStore>,
     shards: Box<[Arc<Shard>]>,
-    /// The generation of the process that this one was forked from. Behind a pointer, since others refer to it all along.
+    /// The generation of the process that this one was forked from. Behind a pointer, since others refer to it all
+    /// along.
     ///
     /// # Invariants
     ///
@@ -43,8 +44,8 @@ pub(super) struct Generation {
 
 /// A store that only its own process drops.
 ///
-/// A child does not have all of its parent's mappings, and a thread that it does not have may hold a lock for ever, or may have been
-/// about to change a list.
+/// A child does not have all of its parent's mappings, and a thread that it does not have may hold a lock for ever, or
+/// may have been about to change a list.
 pub(super) struct KeptStore(ManuallyDrop<Store>);
 
 /// Epochs of the threads of one process.
@@ -117,7 +118,8 @@ impl Root {
     /// Async-signal-safe.
     #[inline]
     pub(super) fn peek(&self) -> &Generation {
-        // Acquire, partner: the Release exchange in `succeed`. Forbids a thread that sees the generation without its fields.
+        // Acquire, partner: the Release exchange in `succeed`. Forbids a thread that sees the generation without its
+        // fields.
         let current = self.current.load(Ordering::Acquire);
         // SAFETY: invariant 1.
         unsafe { &*current }

@@ -1,11 +1,11 @@
 //! What keeps threads that load at the same time out of each other's cache lines.
 //!
-//! Every program holds the store that it lies in, and every load and every drop is counted. Were that one reference count and one
-//! set of counters, threads would spend their time passing two cache lines around. So there is a *shard* per CPU: a reference
-//! count of its own, which in turn holds the store, and a tally.
+//! Every program holds the store that it lies in, and every load and every drop is counted. Were that one reference
+//! count and one set of counters, threads would spend their time passing two cache lines around. So there is a *shard*
+//! per CPU: a reference count of its own, which in turn holds the store, and a tally.
 //!
-//! A shard whose threads keep finding packs locked by others gets a pack of its own, its *home*. So memory is spent on parallel loading
-//! only where there is some: at most one pack for each shard beyond what the programs need.
+//! A shard whose threads keep finding packs locked by others gets a pack of its own, its *home*. So memory is spent on
+//! parallel loading only where there is some: at most one pack for each shard beyond what the programs need.
 
 use std::cell::Cell;
 use std::sync::Arc;

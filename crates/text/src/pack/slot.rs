@@ -37,12 +37,14 @@ pub(super) enum State {
 
 /// See the module's documentation.
 pub(super) struct Slot {
-    /// What [`lookup`](super::Packs::lookup) reads; null while vacant. Every slot of a run points to the same pack.
+    /// What [`lookup`](super::Packs::lookup) reads without a lock; null while vacant. Written under `state`'s lock.
+    /// Every slot of a run points to the same pack.
     pub(super) pack: AtomicPtr<Pack>,
-    /// A guess for the allocator, so that it need not lock in vain: kind in the upper half, and in the lower an upper bound
-    /// of the longest free run in chunks as of the last look.
+    /// A guess for the allocator, so that it need not lock in vain: kind in the upper half, and in the lower an upper
+    /// bound of the longest free run in chunks as of the last look.
     hint: AtomicU32,
-    /// Whose threads look here first: the shard's number plus one, zero for nobody's.
+    /// Whose threads look here first: the shard's number plus one, zero for nobody's. Written
+    /// by whoever makes or releases the pack, read by anybody.
     home: AtomicUsize,
     state: Mutex<State>,
 }

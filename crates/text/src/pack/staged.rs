@@ -54,8 +54,8 @@ impl Staged {
         self.extras.name = name.into();
     }
 
-    /// Says where to go on after faults, for the signal handler that calls [`Found::landing`](super::Found::landing). The order does not
-    /// matter.
+    /// Says where to go on after faults, for the signal handler that calls [`Found::landing`](super::Found::landing).
+    /// The order does not matter.
     ///
     /// # Errors
     ///
@@ -73,16 +73,17 @@ impl Staged {
         Ok(())
     }
 
-    /// Gives the program unwind tables: bytes of an `.eh_frame` section (CIEs and FDEs with absolute pointers to the final
-    /// address, without the terminator), for observers.
+    /// Gives the program unwind tables: bytes of an `.eh_frame` section (CIEs and FDEs with absolute pointers to the
+    /// final address, without the terminator), for observers.
     pub fn set_eh_frame(&mut self, eh_frame: Vec<u8>) {
         self.eh_frame = Some(eh_frame);
     }
 
     /// Copies the image into the pack and makes it a program.
     ///
-    /// On x86-64 that is all. Where instruction fetch does not see stores by itself (AArch64), the caches are flushed once and
-    /// the cores synchronised once; [`Packs::finalize_all`](super::Packs::finalize_all) shares the latter among many.
+    /// On x86-64 that is all. Where instruction fetch does not see stores by itself (AArch64), the caches are flushed
+    /// once and the cores synchronised once; [`Packs::finalize_all`](super::Packs::finalize_all) shares the latter
+    /// among many.
     ///
     /// # Errors
     ///

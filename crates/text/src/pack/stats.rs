@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::CHUNK;
 use super::backing::Backing;
+use super::builder::WriteView;
 use super::memory::Kind;
 use super::shard::Tally;
 use super::slot::State;
@@ -16,6 +17,8 @@ use super::store::Store;
 pub struct Stats {
     /// What the packs are made of.
     pub backing: Backing,
+    /// When the memory of code can be written.
+    pub write_view: WriteView,
     /// How many packs there are; a program that is longer than a pack has as many as it fills.
     pub packs: usize,
     /// How many of them are in base pages, though huge ones were wanted.
@@ -119,6 +122,7 @@ impl Store {
         let loads = sum(|tally| &tally.loads);
         Stats {
             backing: self.backing,
+            write_view: self.config.write_view_of(self.backing),
             packs: 0,
             downgraded_packs: 0,
             programs: loads.saturating_sub(frees) as usize,

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use palimpsest_sys::{CoreSync, ForkDetector, MapError, ProcMem, Reservation};
+use palimpsest_sys::{CoreSync, ForkDetector, MapError, Reservation};
 
 use super::PACK;
 use super::backing::{Backing, Refused};
@@ -22,6 +22,10 @@ use crate::observe::{ObserveError, Observer};
 use crate::primitive::{AtomicU64, AtomicUsize};
 
 /// See the module's documentation.
+///
+/// What several threads touch, and who: `used_slots`, under `grow`, read by anybody; `generation`, under `reclaiming`,
+/// read by anybody; `next_reclaim` and `freeing` by whoever reclaims; the rest is atomic within, under its own lock, or
+/// never changes.
 pub(super) struct Store {
     pub(super) config: Arc<Config>,
     pub(super) backing: Backing,
@@ -30,7 +34,6 @@ pub(super) struct Store {
     pub(super) slots: Box<[Slot]>,
     /// Slots from here on have never been used.
     pub(super) used_slots: AtomicUsize,
-    pub(super) proc_mem: Option<Arc<ProcMem>>,
     pub(super) sync: CoreSync,
     pub(super) fork: ForkDetector,
     /// Counts the fork witnesses; see `reclaim`.
@@ -66,7 +69,7 @@ impl Store {
         if config.region == RegionLen::AsMuchAsCanBe && region.len() < RegionLen::DEFAULT {
             tracing::warn!(bytes = region.len(), "the region for packs is smaller than usual: address space is short");
         }
-        let (first, backing, refused, proc_mem) = first_pack(&config, &region)?;
+        let (first, backing, refused) = first_pack(&config, &region)?;
         for Refused { backing, error } in &refused {
             tracing::warn!(%backing, %error, "a better backing for packs is not available");
         }
@@ -85,7 +88,6 @@ impl Store {
             backing,
             refused,
             used_slots: AtomicUsize::new(0),
-            proc_mem,
             sync,
             fork: ForkDetector::new(),
             generation: AtomicU64::new(0),
@@ -105,8 +107,8 @@ impl Store {
 
     /// The generation that programs are born in now.
     pub(super) fn generation(&self) -> u64 {
-        // Acquire, partner: the Release store in `reclaim`. Forbids that a program counts as younger than a witness that
-        // children do not get yet.
+        // Acquire, partner: the Release store in `reclaim`. Forbids that a program counts as younger than a witness
+        // that children do not get yet.
         self.generation.load(Ordering::Acquire)
     }
 
@@ -150,33 +152,26 @@ fn reserve(config: &Config, parent: Option<&Store>) -> Result<Reservation, OpenE
     Err(OpenError::Reserve { len, source })
 }
 
-type FirstPack = (PackMemory, Backing, Vec<Refused>, Option<Arc<ProcMem>>);
+type FirstPack = (PackMemory, Backing, Vec<Refused>);
 
 /// Makes the first pack of the best backing that works, or of the one that was asked for.
 fn first_pack(config: &Config, region: &Arc<Reservation>) -> Result<FirstPack, OpenError> {
     let mut refused = Vec::new();
-    let candidates: &[Backing] = config.backing.as_ref().map_or(&Backing::ALL, std::slice::from_ref);
-    for &backing in candidates {
-        let proc_mem = match backing {
-            Backing::ProcMem => ProcMem::open().map(|file| Some(Arc::new(file))),
-            _ => Ok(None),
-        };
-        let made = proc_mem.map_err(Into::into).and_then(|proc_mem| {
-            let memory = PackMemory::new(&Plan {
-                region,
-                offset: 0,
-                len: PACK,
-                kind: Kind::Code,
-                backing,
-                proc_mem: proc_mem.as_ref(),
-                fork: config.fork,
-                on_refusal: OnRefusal::Fail,
-                profiling: config.profiling(),
-            })?;
-            Ok((memory, proc_mem))
+    for &backing in config.candidates()? {
+        let made = PackMemory::new(&Plan {
+            region,
+            offset: 0,
+            replicas: &[],
+            len: PACK,
+            kind: Kind::Code,
+            backing,
+            write_view: config.write_view_of(backing),
+            fork: config.fork,
+            on_refusal: OnRefusal::Fail,
+            profiling: config.profiling(),
         });
         match made {
-            Ok((memory, proc_mem)) => return Ok((memory, backing, refused, proc_mem)),
+            Ok(memory) => return Ok((memory, backing, refused)),
             Err(error) => refused.push(Refused { backing, error }),
         }
     }

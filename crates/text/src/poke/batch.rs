@@ -10,26 +10,33 @@ use super::arch::{self, Refusal};
 use super::domain::{Domain, MAX_SITES, State};
 use super::error::{AddError, PokeError};
 use super::handler::{claim, is_trap, traps_hit};
+use super::held::apply_while_held;
 use super::log::{self, PatchRecord};
 use super::machine::{Target, UserMachine};
-use super::protocol::{Failed, apply_by_single_stores, apply_by_traps};
+use super::protocol::{Failed, apply_by_detours, apply_by_single_stores, apply_by_traps};
 use super::site::{Code, Site};
-use super::threads::{Patience, who_blocks_traps};
-use crate::pack::{OutsideProgram, Program};
+use super::threads::who_blocks_traps;
+use crate::pack::{OutsideProgram, Program, Windows};
 
 /// How the sites of a batch were changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// By traps, in three rounds.
-    Trap,
     /// By one store each, in one round.
     SingleStore,
+    /// By letting threads through to what follows the site, in two rounds.
+    Detour,
+    /// At once, while every other thread is held still: see `poke`, "Sites of any bytes".
+    Held,
+    /// By traps, in three rounds. For processes whose threads never block SIGTRAP, not in a signal handler either: a
+    /// thread that blocks it when the batch begins is an error, but one that blocks it later and runs into a site ends
+    /// the process.
+    Trap,
 }
 
 /// How the sites of a batch are to be changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ModeChoice {
-    /// By traps where the ISA has them and every thread and site can bear them, else by single stores.
+    /// By single stores if all sites fit such, else while other threads are held.
     #[default]
     Automatic,
     /// One way or not at all.
@@ -51,7 +58,7 @@ pub struct Applied {
     pub traps_hit: u64,
 }
 
-/// Sites that change together, in at most three core synchronisations.
+/// Sites that change together.
 ///
 /// The borrow keeps each program from being freed:
 ///
@@ -90,7 +97,8 @@ impl<'p> Batch<'p> {
     ///
     /// # Safety
     ///
-    /// 1. `old` is one instruction, or a jump and bytes that are never run; and so is `new`. No jump leads between their bytes.
+    /// 1. `old` is one instruction, or a jump and bytes that are never run; and so is `new`. No jump leads between
+    ///    their bytes.
     /// 2. Whoever runs the program can bear either version, at any time from now until the batch is gone.
     ///
     /// # Errors
@@ -112,9 +120,10 @@ impl<'p> Batch<'p> {
     ///
     /// # Safety
     ///
-    /// 1. `address` is in mapped, readable code, not in a [`Program`], and `old.len()` bytes of it are. The object stays loaded until the
-    ///    batch is gone.
-    /// 2. `old` is one instruction, or a jump and bytes that are never run; and so is `new`. No jump leads between their bytes.
+    /// 1. `address` is in mapped, readable code, not in a [`Program`], and `old.len()` bytes of it are. The object
+    ///    stays loaded until the batch is gone.
+    /// 2. `old` is one instruction, or a jump and bytes that are never run; and so is `new`. No jump leads between
+    ///    their bytes.
     /// 3. Whoever runs the code can bear either version, at any time from now until the batch is gone.
     /// 4. No reference to the bytes is live, nor to what is between sites in one page.
     ///
@@ -155,6 +164,27 @@ impl<'p> Batch<'p> {
     ///
     /// See [`PokeError`].
     pub fn apply_in(&self, choice: ModeChoice) -> Result<Applied, PokeError> {
+        match choice {
+            ModeChoice::Only(Mode::Detour) => Err(PokeError::NoDetours),
+            choice => self.apply_as(choice),
+        }
+    }
+
+    /// Changes all sites, which are jumps, by detours where the ISA has such, and else by single stores.
+    ///
+    /// # Safety
+    ///
+    /// 1. Every site is a jump or [`arch::DETOUR`] in the place of one's first byte, and becomes a jump; what follows
+    ///    it leads to where the new jump does.
+    ///
+    /// # Errors
+    ///
+    /// See [`PokeError`]. After any but [`PokeError::Unsynced`] each site leads to where it did, or to what follows it.
+    pub(crate) unsafe fn apply_by_detours(&self) -> Result<Applied, PokeError> {
+        self.apply_as(ModeChoice::Only(Mode::Detour))
+    }
+
+    fn apply_as(&self, choice: ModeChoice) -> Result<Applied, PokeError> {
         let sorted = self.sorted()?;
         let domain = Domain::own()?;
         let mut state = domain.lock();
@@ -200,7 +230,8 @@ fn verify(sites: &[Site], targets: &[Target<'_>]) -> Result<(), PokeError> {
         {
             return Err(PokeError::Inherited { address: program.address() });
         }
-        // SAFETY: a site lies in its program, which the batch borrows, or in readable text (the contract of `add_text`, 1).
+        // SAFETY: a site lies in its program, which the batch borrows, or in readable text (the contract of `add_text`,
+        // 1).
         let found = unsafe { read_code(site.address, site.size()) };
         if found != site.old {
             return Err(PokeError::Mismatch { address: site.address, expected: site.old, found });
@@ -240,33 +271,34 @@ fn without_changeless<'b, 'p>((sites, targets): Sorted<'b, 'p>) -> Sorted<'b, 'p
 
 /// Decides how to change the sites.
 fn choose(choice: ModeChoice, sites: &[Site], targets: &[Target<'_>]) -> Result<Mode, PokeError> {
-    let fits = |(site, target): &(&Site, &Target<'_>)| {
-        arch::fits_single_store(site.address, site.size()) && (arch::TEXT_BY_SINGLE_STORE || target.is_shared())
-    };
-    let misfit = sites.iter().zip(targets).find(|both| !fits(both));
-    let not_emulated = sites.iter().find(|site| site.action.is_none());
+    let misfit = sites.iter().zip(targets).find(|(site, target)| !fits_single_store(site, target));
     let single_store = || match misfit {
         None => Ok(Mode::SingleStore),
         Some((site, _)) => Err(PokeError::NotSingleStore { address: site.address, len: site.size() }),
     };
     match choice {
         ModeChoice::Only(Mode::SingleStore) => return single_store(),
+        ModeChoice::Only(Mode::Detour) if !arch::TRAPS => return single_store(),
+        ModeChoice::Only(Mode::Detour) => return Ok(Mode::Detour),
         ModeChoice::Only(Mode::Trap) if !arch::TRAPS => return Err(PokeError::NoTraps),
-        ModeChoice::Automatic if !arch::TRAPS || sites.is_empty() => return single_store(),
-        ModeChoice::Only(Mode::Trap) | ModeChoice::Automatic => {}
+        ModeChoice::Automatic if misfit.is_none() => return Ok(Mode::SingleStore),
+        ModeChoice::Only(Mode::Held) | ModeChoice::Automatic => return Ok(Mode::Held),
+        ModeChoice::Only(Mode::Trap) => {}
     }
-    let alone = choice == ModeChoice::Only(Mode::Trap);
-    match (not_emulated, misfit) {
-        (Some(_), None) if !alone => return Ok(Mode::SingleStore),
-        (Some(site), _) => return Err(PokeError::NotEmulated { address: site.address, new: site.new }),
-        (None, _) => {}
+    if let Some(site) = sites.iter().find(|site| site.action.is_none()) {
+        return Err(PokeError::NotEmulated { address: site.address, new: site.new });
     }
-    let patience = if misfit.is_none() && !alone { Patience::None } else { Patience::Some };
-    match (who_blocks_traps(patience).map_err(PokeError::Threads)?, misfit) {
-        (None, _) => Ok(Mode::Trap),
-        (Some(_), None) if !alone => Ok(Mode::SingleStore),
-        (Some(tid), _) => Err(PokeError::Blocked { tid }),
+    match who_blocks_traps().map_err(PokeError::Threads)? {
+        None => Ok(Mode::Trap),
+        Some(tid) => Err(PokeError::Blocked { tid }),
     }
+}
+
+/// Whether one store changes the site, by the route that there is to it.
+fn fits_single_store(site: &Site, target: &Target<'_>) -> bool {
+    let stored = arch::stored(site.size(), site.changed());
+    let is_store = target.is_shared() || stored.len() == 1 || arch::TEXT_BY_SINGLE_STORE;
+    is_store && arch::fits_single_store(site.address + stored.start, stored.len())
 }
 
 fn run(
@@ -281,14 +313,19 @@ fn run(
         let way = state.text.prepare()?;
         tracing::debug!(?way, "text is written");
     }
-    if mode == Mode::Trap {
-        trap::install(claim)?;
-        let shared = targets.iter().filter(|target| target.is_shared()).count();
-        domain.reserve_shared(state, shared)?;
-    }
+    let tables = match mode {
+        Mode::Trap => {
+            trap::install(claim)?;
+            Some(domain.tables(state, sites.len())?)
+        }
+        Mode::SingleStore | Mode::Detour | Mode::Held => None,
+    };
+    let windows = Target::open(targets)?;
     let (writes, syncs, result) = {
-        // SAFETY: 1. sorted together, checked by `add` or claimed by its caller, and verified; 2. claimed by the caller of `add`.
-        let machine = unsafe { UserMachine::new(domain, state, targets) };
+        // SAFETY: 1. sorted together, checked by `add` or claimed by its caller, and verified; 2. claimed by the caller
+        // of `add`;
+        // 3. the windows are closed below.
+        let machine = unsafe { UserMachine::new(tables, state, targets) };
         let result = match mode {
             Mode::Trap => {
                 let in_flight = sites.to_vec();
@@ -302,9 +339,15 @@ fn run(
                 result
             }
             Mode::SingleStore => apply_by_single_stores(&machine, sites),
+            Mode::Detour => apply_by_detours(&machine, sites, arch::DETOUR),
+            Mode::Held => apply_while_held(&machine, sites),
         };
         (machine.writes.get(), machine.syncs.get(), result)
     };
+    let closed = windows.into_iter().try_for_each(Windows::close);
+    if let Err(error) = closed {
+        tracing::warn!(%error, "the write view of a pack stays open until something else is written there");
+    }
     match result {
         Ok(()) => Ok(Applied { mode, sites: sites.len(), syncs, writes, traps_hit: traps_hit().wrapping_sub(hit) }),
         Err(Failed::Undone(error)) => Err(error),

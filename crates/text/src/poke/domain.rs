@@ -1,18 +1,26 @@
-//! What a process has one of: the tables that its handler searches, the lock that keeps batches apart, the ways to write and to synchronise.
+//! What a process has one of: tables, the lock that keeps batches apart, the ways to write and to synchronise.
 //!
 //! # One per process
 //!
-//! A forked child inherits its parent's domain as a copy, locked perhaps by a thread that it does not have. It searches the
-//! inherited tables all the same, and makes a domain of its own, with the inherited one as `parent`, when it pokes for the first time.
+//! A forked child inherits its parent's domain as a copy, locked perhaps by a thread that it does not have. It searches
+//! the inherited tables all the same, and makes a domain of its own, with the inherited one as `parent`, when it pokes
+//! for the first time.
+//!
+//! Tables are made by the first batch that goes by traps; a batch that needs longer ones makes those, and the old ones
+//! stay, as a handler may be reading them.
 //!
 //! | table | memory | names sites in | in a child |
 //! |---|---|---|---|
 //! | `private` | private | text, and programs that are private memory | as of the fork, like the text itself |
 //! | `shared` | shared | programs | what the parent is doing now, like the programs themselves |
 //!
-//! A fork and a store to text exclude each other (both take the kernel's `mmap_lock`), and the memory of the forking process is
-//! copied as of one moment in the order of each thread's stores: a thread that stores to a page after it was copied waits until the fork is over. So a child
-//! that inherits a trap inherits the table that was published before it, and withdrawn after it.
+//! Handlers read the shared table through a view without the right to write, which is all that a child inherits:
+//! whoever writes a table decides where threads of the parent go on. No descriptor of its memory is kept.
+//!
+//! A fork and a store to text exclude each other (both take the kernel's `mmap_lock`), and the memory of the forking
+//! process is copied as of one moment in the order of each thread's stores: a thread that stores to a page after it was
+//! copied waits until the fork is over. So a child that inherits a trap inherits the table that was published before
+//! it, and withdrawn after it.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -33,18 +41,31 @@ pub(super) const MAX_SITES: usize = (1 << 18) - 1;
 /// A multiple of every page size, in bytes.
 const PAGES: usize = 1 << 16;
 
-const TABLE_BYTES: usize = (Table::words_for(MAX_SITES) * size_of::<u64>()).next_multiple_of(PAGES);
-
 /// See the module's documentation.
+///
+/// | field | who writes |
+/// |---|---|
+/// | `process`, `parent` | nobody |
+/// | `tables`, `in_flight` | the batch that holds `state`; handlers and children read |
 pub(super) struct Domain {
     process: ForkDetector,
     parent: Option<&'static Domain>,
-    private: Mapping,
-    shared: Mapping,
-    shared_memory: SharedMemory,
-    /// The sites of the batch under way, for children; null if there is none. Set before the first trap and unset after the last.
+    /// The longest; null before the first batch that goes by traps. Never freed.
+    tables: AtomicPtr<Tables>,
+    /// The sites of the batch under way, for children; null if there is none. Set before the first trap and unset after
+    /// the last.
     in_flight: AtomicPtr<Vec<Site>>,
     state: Mutex<State>,
+}
+
+/// Two tables of one length.
+pub(super) struct Tables {
+    private: Mapping,
+    /// What handlers read.
+    shared: Mapping,
+    /// What batches write. Children do not have it.
+    shared_writer: Mapping,
+    shorter: Option<&'static Tables>,
 }
 
 /// What a batch uses.
@@ -55,8 +76,6 @@ pub(super) struct State {
     fallback: Option<CoreSync>,
     /// A batch has failed half-way.
     pub(super) stuck: bool,
-    /// Bytes of the shared table that have memory.
-    shared_bytes: usize,
 }
 
 /// The domain of this process, or of one that it was forked from; null before the first batch. Never freed.
@@ -90,22 +109,12 @@ impl Domain {
     }
 
     fn new(parent: Option<&'static Self>) -> Result<Self, PokeError> {
-        let shared_memory = SharedMemory::create("palimpsest-sites", TABLE_BYTES, Pages::Base)?;
-        shared_memory.allocate(PAGES)?;
         Ok(Self {
             process: ForkDetector::new(),
             parent,
-            private: Mapping::new(Source::Anonymous, TABLE_BYTES, Protection::ReadWrite, PAGES)?,
-            shared: Mapping::new(Source::Shared(&shared_memory), TABLE_BYTES, Protection::ReadWrite, PAGES)?,
-            shared_memory,
+            tables: AtomicPtr::new(ptr::null_mut()),
             in_flight: AtomicPtr::new(ptr::null_mut()),
-            state: Mutex::new(State {
-                text: TextWriter::new(),
-                sync: CoreSync::new()?,
-                fallback: None,
-                stuck: false,
-                shared_bytes: PAGES,
-            }),
+            state: Mutex::new(State { text: TextWriter::new(), sync: CoreSync::new()?, fallback: None, stuck: false }),
         })
     }
 
@@ -117,26 +126,31 @@ impl Domain {
     /// Every table that this process's code may have a trap of.
     pub(super) fn all_tables() -> impl Iterator<Item = Table<'static>> + Clone {
         let domains = std::iter::successors(Self::youngest(), |domain| domain.parent);
-        domains.flat_map(|domain| [domain.private(), domain.shared()])
+        domains.flat_map(Self::own_tables).flat_map(|tables| [tables.private(), tables.shared()])
     }
 
-    pub(super) fn private(&self) -> Table<'_> {
-        table_in(&self.private)
+    /// From the longest to the shortest.
+    fn own_tables(&self) -> impl Iterator<Item = &'static Tables> + Clone + use<> {
+        std::iter::successors(self.longest(), |tables| tables.shorter)
     }
 
-    pub(super) fn shared(&self) -> Table<'_> {
-        table_in(&self.shared)
+    fn longest(&self) -> Option<&'static Tables> {
+        // Acquire, partner: the Release store in `tables`. Forbids a handler that sees tables before their memory.
+        let tables = self.tables.load(Ordering::Acquire);
+        // SAFETY: null, or tables that are never freed.
+        unsafe { tables.as_ref() }
     }
 
-    /// Takes memory for `sites` sites in the shared table: lack of it is an error here and would be SIGBUS later.
-    pub(super) fn reserve_shared(&self, state: &mut State, sites: usize) -> Result<(), PokeError> {
-        let bytes = Table::words_for(sites) * size_of::<u64>();
-        if bytes > state.shared_bytes {
-            let bytes = bytes.next_multiple_of(PAGES).min(TABLE_BYTES);
-            self.shared_memory.allocate(bytes)?;
-            state.shared_bytes = bytes;
+    /// Tables for `sites` sites, all of whose memory is there: lack of it is an error here and would be SIGBUS later.
+    pub(super) fn tables(&self, _state: &mut State, sites: usize) -> Result<&'static Tables, PokeError> {
+        let longest = self.longest();
+        if let Some(tables) = longest.filter(|tables| tables.private().capacity() >= sites) {
+            return Ok(tables);
         }
-        Ok(())
+        let tables: &'static Tables = Box::leak(Box::new(Tables::new(sites.next_power_of_two(), longest)?));
+        // Release, partner: the Acquire load in `longest`.
+        self.tables.store(ptr::from_ref(tables).cast_mut(), Ordering::Release);
+        Ok(tables)
     }
 
     /// Tells children which sites are under way.
@@ -146,8 +160,8 @@ impl Domain {
         self.in_flight.store(sites, Ordering::Release);
     }
 
-    /// The sites in private memory that were under way when this process, or one that it descends from, was forked. Some may not have their
-    /// trap yet, or no longer.
+    /// The sites in private memory that were under way when this process, or one that it descends from, was forked.
+    /// Some may not have their trap yet, or no longer.
     pub(super) fn inherited(&self) -> Vec<Site> {
         self.ancestors().flat_map(Self::left_behind).collect()
     }
@@ -155,23 +169,58 @@ impl Domain {
     fn left_behind(&self) -> Vec<Site> {
         // Acquire, partner: `set_in_flight`, in another process.
         let sites = self.in_flight.load(Ordering::Acquire);
-        // SAFETY: null, or a vector that was alive and complete at the time of the fork, in a private copy that nobody changes.
+        // SAFETY: null, or a vector that was alive and complete at the time of the fork, in a private copy that nobody
+        // changes.
         let sites = unsafe { sites.as_ref() }.map_or(&[][..], Vec::as_slice);
-        sites.iter().filter(|site| self.private().find(site.address).is_some()).copied().collect()
+        let is_known = |site: &&Site| self.own_tables().any(|tables| tables.private().find(site.address).is_some());
+        sites.iter().filter(is_known).copied().collect()
     }
 
     /// What ancestors' handlers knew of private memory is no longer needed.
     pub(super) fn forget_inherited(&self) {
         for domain in self.ancestors() {
             domain.set_in_flight(None);
-            if !domain.private().stamp().is_multiple_of(2) {
-                domain.private().withdraw();
+            for table in domain.own_tables().map(Tables::private) {
+                if !table.stamp().is_multiple_of(2) {
+                    table.withdraw();
+                }
             }
         }
     }
 
     fn ancestors(&self) -> impl Iterator<Item = &'static Self> {
         std::iter::successors(self.parent, |domain| domain.parent)
+    }
+}
+
+impl Tables {
+    fn new(sites: usize, shorter: Option<&'static Self>) -> Result<Self, PokeError> {
+        let len = (Table::words_for(sites) * size_of::<u64>()).next_multiple_of(PAGES);
+        let memory = SharedMemory::create("palimpsest-sites", len, Pages::Base)?;
+        memory.allocate(len)?;
+        let source = Source::Shared(&memory);
+        let shared_writer = Mapping::unforked(source, len, PAGES)?;
+        // Or a child could give itself the right to write (`mprotect`). Refused by kernels before 5.1.
+        let _ = memory.seal_new_writers();
+        Ok(Self {
+            private: Mapping::new(Source::Anonymous, len, Protection::ReadWrite, PAGES)?,
+            shared: Mapping::new(source, len, Protection::Read, PAGES)?,
+            shared_writer,
+            shorter,
+        })
+    }
+
+    pub(super) fn private(&self) -> Table<'_> {
+        table_in(&self.private)
+    }
+
+    /// For reading.
+    fn shared(&self) -> Table<'_> {
+        table_in(&self.shared)
+    }
+
+    pub(super) fn shared_writer(&self) -> Table<'_> {
+        table_in(&self.shared_writer)
     }
 }
 
@@ -195,7 +244,7 @@ impl State {
 fn table_in(mapping: &Mapping) -> Table<'_> {
     #[expect(clippy::cast_ptr_alignment, reason = "a mapping starts at a page")]
     let words = mapping.as_ptr().cast::<AtomicU64>();
-    // SAFETY: mapped for reading and writing as long as `mapping` lives, zeroed at first, aligned to a page, and accessed as
-    // atomics only.
+    // SAFETY: mapped as long as `mapping` lives, zeroed at first, aligned to a page, and accessed as atomics only;
+    // `Tables::shared` is not written through.
     Table::new(unsafe { std::slice::from_raw_parts(words, mapping.len() / size_of::<u64>()) })
 }

@@ -1,13 +1,14 @@
 //! What can go wrong.
 
 use palimpsest_sys::arch::INSTRUCTION_ALIGN;
+use palimpsest_sys::threads::hold::StopError;
 use palimpsest_sys::trap::TrapError;
 use palimpsest_sys::{CoreSyncSetupError, CreateError, MapError, SyncError, TextWriteError};
 
 use super::arch::Refusal;
 use super::site::{Code, MAX_SITE};
 use crate::address::CodeAddress;
-use crate::pack::OutsideProgram;
+use crate::pack::{OutsideProgram, WriteError};
 
 /// Why a site cannot be part of a batch. The batch is as before.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +55,9 @@ pub enum PokeError {
         /// The higher site.
         second: usize,
     },
+    /// The write view of a pack could not be opened.
+    #[error(transparent)]
+    View(#[from] WriteError),
     /// The code is not what it should be.
     #[error("{address:#x} holds {found} and not {expected}; was it poked before, or is there a breakpoint?")]
     Mismatch {
@@ -70,10 +74,8 @@ pub enum PokeError {
         /// Where the program is.
         address: CodeAddress,
     },
-    /// The new code is nothing that can be emulated, and the site fits no single store.
-    #[error(
-        "{new} at {address:#x} can be put in place by a trap only if it is a NOP, JMP or Jcc; or align it such that it lies in one word, in a program"
-    )]
+    /// Traps were asked for, and the new code is nothing that can be emulated.
+    #[error("{new} at {address:#x} is no NOP, JMP or Jcc, which traps can stand for; leave the choice to Palimpsest")]
     NotEmulated {
         /// Where the site is.
         address: usize,
@@ -93,10 +95,14 @@ pub enum PokeError {
     /// Traps were asked for, and code is not changed by traps on this architecture.
     #[error("code is not changed by traps on this architecture; leave the choice to Palimpsest")]
     NoTraps,
+    /// Detours were asked for, which only static calls have.
+    #[error("only static calls are changed by detours; leave the choice to Palimpsest")]
+    NoDetours,
+    /// Other threads cannot be held still, which sites that fit no single store need.
+    #[error("the other threads cannot be held; align the sites such that each lies in one word of a program")]
+    Hold(#[source] StopError),
     /// A thread would die of a trap.
-    #[error(
-        "thread {tid} blocks SIGTRAP and would die of a trap; unblock it there, or align the sites such that each lies in one word"
-    )]
+    #[error("thread {tid} blocks SIGTRAP and would die of a trap; unblock it there, or leave the choice to Palimpsest")]
     Blocked {
         /// The thread's id.
         tid: u32,
@@ -133,7 +139,8 @@ pub enum PokeError {
     /// All sites are new, but some core may still run an old one for a while.
     #[error("the code is changed, but other cores may run the old code for a while")]
     Unsynced(#[source] Box<PokeError>),
-    /// A batch failed half-way. Its sites behave as the new code says, by way of traps, and no further batch is possible.
+    /// A batch failed half-way. Its sites behave as the new code says, by way of traps, and no further batch is
+    /// possible.
     #[error("a batch of this process has failed half-way; its sites work by traps from now on, and none can be poked")]
     Stuck(#[source] Option<Box<PokeError>>),
 }

@@ -13,7 +13,8 @@ use super::table::{Verdict, judge};
 /// Traps that were claimed.
 static HIT: AtomicU64 = AtomicU64::new(0);
 
-/// How many traps of batches threads of this process have run into since it began, those of its parent before the fork included.
+/// How many traps of batches threads of this process have run into since it began, those of its parent before the fork
+/// included.
 pub fn traps_hit() -> u64 {
     // Relaxed: a statistic.
     HIT.load(Ordering::Relaxed)
@@ -21,8 +22,8 @@ pub fn traps_hit() -> u64 {
 
 /// See [`Claim`](palimpsest_sys::trap::Claim).
 ///
-/// A signal that was sent may be a site's trap that a debugger passes on; it counts as one if the thread stands behind a site. The code is not looked at: the
-/// thread may stand anywhere.
+/// A signal that was sent may be a site's trap that a debugger passes on; it counts as one if the thread stands behind
+/// a site. The code is not looked at: the thread may stand anywhere.
 pub(super) fn claim(frame: &mut TrapFrame, origin: Origin) -> Claimed {
     let address = frame.trap_address();
     let verdict = judge(address, Domain::all_tables(), |address| origin == Origin::Sent || is_trap(address));
@@ -53,8 +54,9 @@ pub(super) fn is_trap(address: usize) -> bool {
         // SAFETY: within the instruction.
         let byte = unsafe { code.add(offset) };
         // Volatile: another core may be changing it.
-        // SAFETY: the thread has just executed the instruction there, so that it is mapped, and readable if it is a site: its old bytes
-        // have been read. Code that may be executed and not read can hold foreign traps only, and nobody makes such code on x86-64.
+        // SAFETY: the thread has just executed the instruction there, so that it is mapped, and readable if it is a
+        // site: its old bytes have been read. Code that may be executed and not read can hold foreign traps only, and
+        // nobody makes such code on x86-64.
         let byte = unsafe { byte.read_volatile() };
         byte == arch::TRAP[offset]
     })

@@ -24,7 +24,8 @@ type Log = dyn Fn(&[PatchRecord]) + Send + Sync;
 static LOG: AtomicPtr<Box<Log>> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Sets what is called after each batch of this process, with its sites in the order of their addresses, before
-/// [`Batch::apply`](super::Batch::apply) returns. It must not poke. An earlier one is called no more, but stays in memory, since a batch may be calling it.
+/// [`Batch::apply`](super::Batch::apply) returns. It must not poke. An earlier one is called no more, but stays in
+/// memory, since a batch may be calling it.
 pub fn set_log(log: impl Fn(&[PatchRecord]) + Send + Sync + 'static) {
     let log: Box<Log> = Box::new(log);
     // Release, partner: the Acquire load in `current`.

@@ -3,13 +3,14 @@
 use std::cell::{Cell, RefCell};
 
 use palimpsest_sys::arch::flush_instruction_cache;
+use palimpsest_sys::{TextPlan, Unstored};
 
 use super::arch;
-use super::domain::{Domain, State};
+use super::domain::{State, Tables};
 use super::error::PokeError;
 use super::protocol::Machine;
 use super::site::{Action, Part, Site};
-use crate::pack::Program;
+use crate::pack::{Program, Windows, WriteError};
 
 /// What a site is part of.
 #[derive(Clone, Copy)]
@@ -22,23 +23,46 @@ impl Target<'_> {
     /// Whether forked children have the same memory, and not a copy.
     pub(super) fn is_shared(&self) -> bool {
         match self {
-            Self::Program(program) => program.alias(0).is_some(),
+            Self::Program(program) => program.is_shared(),
             Self::Text => false,
         }
     }
 
-    /// Where to store, if there is a view to store to.
-    fn alias(&self, address: usize) -> Option<*mut u8> {
-        match self {
-            Self::Program(program) => program.alias(address - program.address().get()),
+    /// Where to store, once for each copy that is stored to.
+    fn aliases(&self, address: usize) -> impl Iterator<Item = *mut u8> {
+        let program = match self {
+            Self::Program(program) => Some(*program),
             Self::Text => None,
+        };
+        program.into_iter().flat_map(move |program| program.aliases(address - program.address().get()))
+    }
+
+    /// Lets instruction fetch see what has been stored.
+    fn flush(&self, address: usize, len: usize) {
+        match self {
+            Self::Program(program) => program.flush(address - program.address().get(), len),
+            Self::Text => flush_instruction_cache(address..address + len),
         }
+    }
+
+    /// Makes the aliases of the programs among `targets` writable. One window for each program of a run of sites.
+    pub(super) fn open<'p>(targets: &[Target<'p>]) -> Result<Vec<Windows<'p>>, WriteError> {
+        let mut before = None;
+        let programs = targets.iter().filter_map(|target| match target {
+            Target::Program(program) => Some(*program),
+            Target::Text => None,
+        });
+        programs
+            .filter(|&program| !before.replace(program).is_some_and(|before| std::ptr::eq(before, program)))
+            .map(Program::open)
+            .collect()
     }
 }
 
 /// One batch on its way.
 pub(super) struct UserMachine<'a> {
-    domain: &'a Domain,
+    /// For a batch that goes by traps.
+    tables: Option<&'a Tables>,
     state: RefCell<&'a mut State>,
     /// What each site of the batch is part of.
     targets: &'a [Target<'a>],
@@ -49,10 +73,38 @@ pub(super) struct UserMachine<'a> {
 impl<'a> UserMachine<'a> {
     /// # Safety
     ///
-    /// 1. Every site that the machine is used with has the target at its index, lies in it, and holds what the protocol says.
+    /// 1. Every site that the machine is used with has the target at its index, lies in it, and holds what the protocol
+    ///    says.
     /// 2. Whoever runs a site can bear what the protocol does to it.
-    pub(super) unsafe fn new(domain: &'a Domain, state: &'a mut State, targets: &'a [Target<'a>]) -> Self {
-        Self { domain, state: RefCell::new(state), targets, writes: Cell::new(0), syncs: Cell::new(0) }
+    /// 3. [`Target::open`] is in effect as long as the machine lives.
+    pub(super) unsafe fn new(tables: Option<&'a Tables>, state: &'a mut State, targets: &'a [Target<'a>]) -> Self {
+        Self { tables, state: RefCell::new(state), targets, writes: Cell::new(0), syncs: Cell::new(0) }
+    }
+
+    /// Makes ready to write the sites that no view shows, as wholes.
+    pub(super) fn plan(&self, sites: &[Site]) -> Result<TextPlan, PokeError> {
+        let pieces = sites.iter().zip(self.targets).filter(|(_, target)| !target.is_shared());
+        let pieces = pieces.map(|(site, _)| (site.address, site.new.as_slice()));
+        // SAFETY: 1. sites lie in mapped code, whose old bytes have been read, and nobody holds references into code.
+        Ok(unsafe { self.state.borrow_mut().text.plan(pieces) }?)
+    }
+
+    /// Writes all sites as wholes, some by the plan for them. Nobody runs them meanwhile. Uses no heap.
+    pub(super) fn write_plan(&self, sites: &[Site], text: &mut TextPlan) -> Result<(), Unstored> {
+        for (site, target) in sites.iter().zip(self.targets) {
+            for alias in target.aliases(site.address) {
+                // SAFETY: the site lies in the program (1), whose views are writable as long as the machine lives (3).
+                unsafe { store_bytes(alias, site.new.as_slice()) };
+                self.writes.set(self.writes.get() + 1);
+            }
+        }
+        // SAFETY: 1. as for `plan`; 2. nobody runs the sites.
+        let writes = unsafe { text.store() }?;
+        self.writes.set(self.writes.get() + writes);
+        for (site, target) in sites.iter().zip(self.targets) {
+            target.flush(site.address, site.size());
+        }
+        Ok(())
     }
 
     fn entries<'s>(&'s self, sites: &'s [Site], shared: bool) -> impl Iterator<Item = (usize, Action)> + 's {
@@ -70,22 +122,24 @@ impl Machine for UserMachine<'_> {
     fn write(&self, sites: &[Site], part: Part) -> Result<(), PokeError> {
         let parts = || sites.iter().zip(self.targets).filter_map(|(site, target)| Some((target, site.part(part)?)));
         for (target, (address, bytes)) in parts() {
-            let Some(alias) = target.alias(address) else { continue };
-            match part {
-                // SAFETY: the part lies in the program (1), whose view is writable for as long as the program lives.
-                Part::Whole => unsafe { arch::store_whole(alias, bytes) },
-                // SAFETY: as above.
-                _ => unsafe { store_bytes(alias, bytes) },
+            for alias in target.aliases(address) {
+                match part {
+                    // SAFETY: the part lies in the program (1), whose views are writable as long as the machine lives
+                    // (3).
+                    Part::Stored => unsafe { arch::store_whole(alias, bytes) },
+                    // SAFETY: as above.
+                    _ => unsafe { store_bytes(alias, bytes) },
+                }
+                self.writes.set(self.writes.get() + 1);
             }
-            self.writes.set(self.writes.get() + 1);
         }
         let private = parts().filter(|(target, _)| !target.is_shared()).map(|(_, piece)| piece);
-        // SAFETY: 1. sites lie in mapped code, whose old bytes have been read, and nobody holds references into code; 2. the
-        // protocol's claim (2).
+        // SAFETY: 1. sites lie in mapped code, whose old bytes have been read, and nobody holds references into code;
+        // 2. the protocol's claim (2).
         let writes = unsafe { self.state.borrow_mut().text.write(private) }?;
         self.writes.set(self.writes.get() + writes);
-        for (_, (address, bytes)) in parts() {
-            flush_instruction_cache(address..address + bytes.len());
+        for (target, (address, bytes)) in parts() {
+            target.flush(address, bytes.len());
         }
         Ok(())
     }
@@ -97,14 +151,16 @@ impl Machine for UserMachine<'_> {
     }
 
     fn publish(&self, sites: &[Site]) {
-        for (table, shared) in [(self.domain.private(), false), (self.domain.shared(), true)] {
+        let Some(tables) = self.tables else { return };
+        for (table, shared) in [(tables.private(), false), (tables.shared_writer(), true)] {
             table.publish(self.entries(sites, shared));
         }
     }
 
     fn withdraw(&self) {
-        self.domain.private().withdraw();
-        self.domain.shared().withdraw();
+        let Some(tables) = self.tables else { return };
+        tables.private().withdraw();
+        tables.shared_writer().withdraw();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Changing code that other threads may be running.
 //!
-//! A [`Batch`] collects sites, in programs and in the text of the process itself, and changes all of them in at most three core
-//! synchronisations, however many there are.
+//! A [`Batch`] collects sites, in programs and in the text of the process itself, and changes all of them at once, with
+//! as many core synchronisations for ten thousand as for one.
 //!
 //! # Parts
 //!
@@ -12,40 +12,59 @@
 //! | `domain` | what a process has one of: tables, the lock, the writer | |
 //! | `handler` | what SIGTRAP asks | |
 //! | `machine` | the protocol's user-space machine | |
+//! | `held` | sites of any bytes, while other threads are held | |
 //! | `batch`, `place` | [`Batch`], and [`copy`] and [`fill`] for code that nobody runs | |
 //! | `threads` | who blocks SIGTRAP | |
 //! | `log` | who is told | |
 //!
 //! # What is changed by what
 //!
-//! | ISA | way | condition |
-//! |---|---|---|
-//! | x86-64 | [`Mode::Trap`] | the new instruction is a NOP, JMP or Jcc, and no thread blocks SIGTRAP |
-//! | x86-64 | [`Mode::SingleStore`] | in a program, and inside one naturally aligned word of 8 bytes |
-//! | AArch64 | [`Mode::SingleStore`] | one of the instructions that the architecture names |
+//! | way | sites | syncs | other threads |
+//! |---|---|---|---|
+//! | [`Mode::SingleStore`] | one byte changes; or, in a program, bytes of one aligned word of 8; on AArch64, an instruction that the architecture names | 1 | run on |
+//! | [`Mode::Held`] | of any bytes (x86-64) | 1 | are held for a moment |
+//! | [`Mode::Trap`] | the new instruction is a NOP, JMP or Jcc (x86-64) | 3 | run on, and must never block SIGTRAP |
+//! | [`Mode::Detour`] | static calls (x86-64) | 2 | run on |
 //!
-//! Programs are written through their pack's other view; text through `/proc/self/mem`, which needs no change of rights and gives the process
-//! private copies of the pages; where that is refused, changed copies are put in the place of the pages.
+//! The first that fits is taken. Traps are only used where they are asked for.
+//!
+//! Programs are written through their pack's other view; text through `/proc/self/mem`, which needs no change of rights
+//! and gives the process private copies of the pages; where that is refused, changed copies are put in the place of the
+//! pages.
+//!
+//! # Sites of any bytes
+//!
+//! What no single store can change is changed while every other thread is held still. `held` argues why not by traps: a
+//! trap in a thread that blocks SIGTRAP ends the process, and any thread may block it at any moment. System calls of
+//! the other threads are interrupted, as by a signal with a handler. If a thread cannot be held (it blocks signals and
+//! may not be traced, or it waits for a child of `vfork`), that is an error, and nothing has changed.
+//!
+//! Code that is poked often should have sites of which one byte changes, as keys have: `jmp rel32` (`E9`) and `test
+//! eax, imm32` (`A9`) with the same four bytes behind them.
 //!
 //! # SIGTRAP
 //!
-//! The first batch that needs traps installs a handler for SIGTRAP in front of whatever is there, and it stays. It claims the traps of
-//! sites and nothing else. Each batch looks whether the handler is still in place, and puts it in front again if not. Whoever replaces the action
-//! *during* a batch, and does not call the previous one, gets that batch's traps.
+//! The first batch that is told to go by traps installs a handler for SIGTRAP in front of whatever is there, and it
+//! stays. It claims the traps of sites and nothing else. Each such batch looks whether the handler is still in place,
+//! and puts it in front again if not. Whoever replaces the action *during* a batch, and does not call the previous one,
+//! gets that batch's traps.
 //!
-//! A thread that runs into a trap with SIGTRAP blocked would end the process (the kernel delivers it by force). So a batch reads every
-//! thread's mask first. A thread that blocks SIGTRAP after that and runs through a site within the some ten
-//! microseconds of the batch is beyond help; code that does such things should make its sites fit single stores.
+//! A batch reads every thread's mask first, and refuses to store traps if one blocks SIGTRAP. A thread that blocks it
+//! after that, and runs through a site within the some ten microseconds of the batch, ends the process: whoever asks
+//! for traps says that there is none.
 //!
 //! # fork
 //!
-//! Text is private memory. A child that is forked in the middle of a batch inherits the traps, and with them the table (both
-//! are memory, and a write through `/proc/self/mem` excludes a fork): it goes on to behave as the new code says, at the price of a signal for
-//! each pass, until its own first batch finishes the inherited one.
+//! Text is private memory. A child that is forked in the middle of a batch inherits each site as it is at that moment:
+//! old or new, a detour, or a trap, and with traps their table (both are memory, and a write through `/proc/self/mem`
+//! excludes a fork): it goes on to behave as the new code says, at the price of a signal for each pass, until its own
+//! first batch finishes the inherited one.
 //!
-//! Programs are shared with the children that inherit them. Their table is shared memory too, so that a child that runs into a trap of its
-//! parent's does the right thing. But a core synchronisation reaches the calling process only: children that go on *running* inherited programs, instead of
-//! calling `exec`, should not run sites that their parent pokes. A child cannot poke what it has inherited.
+//! Programs are shared with the children that inherit them. Their table is shared memory too, which a child can read
+//! and not write, so that a child that runs into a trap of its parent's does the right thing. But a core
+//! synchronisation reaches the calling process only, and so does holding: children that go on *running* inherited
+//! programs, instead of calling `exec`, should not run sites that their parent pokes. A child cannot poke what it has
+//! inherited.
 //!
 //! A `vfork` child is a part of the process as far as all of this goes.
 
@@ -67,6 +86,8 @@ mod error;
 #[cfg(feature = "std")]
 mod handler;
 #[cfg(feature = "std")]
+mod held;
+#[cfg(feature = "std")]
 mod log;
 #[cfg(feature = "std")]
 mod machine;
@@ -76,7 +97,7 @@ mod place;
 mod threads;
 
 pub use arch::Refusal;
-pub use protocol::{Failed, Machine, apply_by_single_stores, apply_by_traps};
+pub use protocol::{Failed, Machine, apply_by_detours, apply_by_single_stores, apply_by_traps};
 pub use site::{Action, Code, MAX_SITE, Part, Site};
 pub use table::{Table, Verdict, judge};
 

@@ -1,18 +1,23 @@
 //! Every interleaving of two batches with a core that fetches at its own times, and with the core's trap handler.
 //!
-//! The batches' steps are what [`apply_by_traps`] really does, recorded; mutants are the same with one step dropped or moved. The core may
-//! fetch each byte of the site as it is or as it was at any time since the last sync, each byte for itself: no real core is so careless.
+//! The batches' steps are what the protocols really do, recorded; mutants are the same with one step dropped or moved.
+//! The core may fetch each byte of the site as it is or as it was at any time since the last sync, each byte for
+//! itself: no real core is so careless.
+//!
+//! A site has two bytes, of versions 0 and 1, and a third value for the first: the trap, or the detour.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-use super::protocol::{Machine, apply_by_traps};
+use super::protocol::{Machine, apply_by_detours, apply_by_single_stores, apply_by_traps};
 use super::site::{Action, Code, Part, Site};
 
 /// What a batch does to the one site that there is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Publish,
+    /// What follows the site leads to this version's place from now on.
+    Lead(u8),
     First(u8),
     Tail(u8),
     Sync,
@@ -31,8 +36,15 @@ impl Machine for Recorder {
 
     fn write(&self, sites: &[Site], part: Part) -> Result<(), ()> {
         let Some((address, bytes)) = sites[0].part(part) else { return Ok(()) };
-        let step = if address == sites[0].address { Step::First(bytes[0]) } else { Step::Tail(bytes[0]) };
-        self.0.borrow_mut().push(step);
+        let mut steps = self.0.borrow_mut();
+        for (place, &byte) in (address..).zip(bytes) {
+            let offset = place - sites[0].address;
+            // Where words are stored: a byte that is stored as it was is seen by nobody.
+            if part == Part::Stored && sites[0].old.as_slice()[offset] == byte {
+                continue;
+            }
+            steps.push(if place == sites[0].address { Step::First(byte) } else { Step::Tail(byte) });
+        }
         Ok(())
     }
 
@@ -50,12 +62,30 @@ impl Machine for Recorder {
     }
 }
 
-/// The steps of a batch that turns the site's bytes from one version, 0 or 1, into another.
-fn batch(from: [u8; 2], to: [u8; 2]) -> Vec<Step> {
+/// Which protocol is recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Protocol {
+    Traps,
+    SingleStores,
+    Detours,
+}
+
+/// The steps of a batch that turns the site's bytes from one version into another.
+fn batch(protocol: Protocol, from: [u8; 2], to: [u8; 2]) -> Vec<Step> {
     let code = |bytes: [u8; 2]| Code::new(&bytes).unwrap();
     let action = Some(Action { target: 0, otherwise: 0, condition: 0 });
+    let sites = [Site { address: 8, old: code(from), new: code(to), action }];
     let recorder = Recorder(RefCell::default());
-    apply_by_traps(&recorder, &[Site { address: 8, old: code(from), new: code(to), action }]).unwrap();
+    match protocol {
+        Protocol::Traps => apply_by_traps(&recorder, &sites),
+        Protocol::SingleStores => apply_by_single_stores(&recorder, &sites),
+        Protocol::Detours => {
+            // What `StaticCall::set` does first.
+            recorder.0.borrow_mut().push(Step::Lead(to[0]));
+            apply_by_detours(&recorder, &sites, &[TRAP])
+        }
+    }
+    .unwrap();
     let mut steps = recorder.0.into_inner();
     steps.push(Step::Done(to[0], to[1]));
     steps
@@ -85,14 +115,20 @@ struct State {
     /// Bit `n`: the core may fetch value `n`.
     fetchable: [u8; 2],
     stamp: u8,
+    /// Where what follows the site leads.
+    leads: u8,
+    /// Whether the versions have different tails, so that the wrong one makes an instruction that never was.
+    tails_differ: bool,
     /// While no batch is under way: what the site is.
     settled: Option<[u8; 2]>,
     core: Core,
 }
 
-/// How the handler decides.
+/// What the third value of the first byte does, and how a handler decides.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Handler {
+    /// Nothing: it lets the core through, whatever the tail is.
+    None,
     Real,
     /// Takes what is in no table for foreign.
     WithoutLookAtCode,
@@ -107,6 +143,8 @@ fn explore(steps: &[Step], handler: Handler) -> Result<usize, String> {
         memory: [0, 0],
         fetchable: [1, 1],
         stamp: 0,
+        leads: 0,
+        tails_differ: steps.contains(&Step::Tail(1)),
         settled: Some([0, 0]),
         core: Core::Fetching,
     };
@@ -133,6 +171,7 @@ fn advance_batch(state: &State, steps: &[Step]) -> Option<State> {
         Step::Tail(value) => store(1, value),
         Step::Sync => next.fetchable = next.memory.map(|value| 1 << value),
         Step::Publish | Step::Withdraw => next.stamp += 1,
+        Step::Lead(version) => next.leads = version,
         Step::Done(first, tail) => next.settled = Some([first, tail]),
     }
     Some(next)
@@ -142,6 +181,7 @@ fn advance_core(state: &State, handler: Handler) -> Result<Vec<State>, String> {
     let with = |core: Core| vec![State { core, ..state.clone() }];
     let published = state.stamp % 2 == 1;
     Ok(match state.core {
+        Core::Fetching if handler == Handler::None => return fetch_detour(state),
         Core::Fetching => return fetch(state),
         Core::Trapped => with(Core::Stamped { stamp: state.stamp }),
         Core::Stamped { .. } if published => with(Core::Fetching),
@@ -156,29 +196,53 @@ fn advance_core(state: &State, handler: Handler) -> Result<Vec<State>, String> {
     })
 }
 
-fn fetch(state: &State) -> Result<Vec<State>, String> {
-    let may = |index: usize, value: u8| state.fetchable[index] >> value & 1 == 1;
-    for (first, tail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        if !may(0, first) || !may(1, tail) {
-            continue;
+/// The core runs the instruction, or the detour and what follows.
+fn fetch_detour(state: &State) -> Result<Vec<State>, String> {
+    run_instruction(state)?;
+    let takes_detour = state.fetchable[0] >> TRAP & 1 == 1;
+    match state.settled {
+        Some([first, _]) if takes_detour && state.leads != first => {
+            Err(format!("takes the detour to the old place after the batch: {state:?}"))
         }
-        if first != tail {
-            return Err(format!("runs an instruction that never was: {state:?}"));
-        }
-        if state.settled.is_some_and(|settled| settled != [first, tail]) {
-            return Err(format!("runs the old instruction after the batch: {state:?}"));
-        }
+        _ => Ok(Vec::new()),
     }
-    match (may(0, TRAP), state.settled) {
+}
+
+fn fetch(state: &State) -> Result<Vec<State>, String> {
+    run_instruction(state)?;
+    match (state.fetchable[0] >> TRAP & 1 == 1, state.settled) {
         (true, Some(_)) => Err(format!("a trap after the batch: {state:?}")),
         (true, None) => Ok(vec![State { core: Core::Trapped, ..state.clone() }]),
         (false, _) => Ok(Vec::new()),
     }
 }
 
+/// Whatever of the two versions the core may have put together.
+fn run_instruction(state: &State) -> Result<(), String> {
+    let may = |index: usize, value: u8| state.fetchable[index] >> value & 1 == 1;
+    for (first, tail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        if !may(0, first) || !may(1, tail) {
+            continue;
+        }
+        // Where only one byte tells the versions apart, the tail is always 0.
+        if first != tail && state.tails_differ {
+            return Err(format!("runs an instruction that never was: {state:?}"));
+        }
+        if state.settled.is_some_and(|settled| settled != [first, tail]) {
+            return Err(format!("runs the old instruction after the batch: {state:?}"));
+        }
+    }
+    Ok(())
+}
+
 /// There and back.
 fn two_batches() -> Vec<Step> {
-    [batch([0, 0], [1, 1]), batch([1, 1], [0, 0])].concat()
+    there_and_back(Protocol::Traps, 1)
+}
+
+/// There and back, where version 1 has this tail.
+fn there_and_back(protocol: Protocol, tail: u8) -> Vec<Step> {
+    [batch(protocol, [0, 0], [1, tail]), batch(protocol, [1, tail], [0, 0])].concat()
 }
 
 #[test]
@@ -191,9 +255,9 @@ fn nothing_bad_can_happen() {
 fn the_steps_are_three_syncs() {
     use Step::{Done, First, Publish, Sync, Tail, Withdraw};
     let expected = [Publish, First(TRAP), Sync, Tail(1), Sync, First(1), Sync, Withdraw, Done(1, 1)];
-    assert_eq!(batch([0, 0], [1, 1]), expected);
+    assert_eq!(batch(Protocol::Traps, [0, 0], [1, 1]), expected);
     let without_tail = [Publish, First(TRAP), Sync, First(1), Sync, Withdraw, Done(1, 0)];
-    assert_eq!(batch([0, 0], [1, 0]), without_tail);
+    assert_eq!(batch(Protocol::Traps, [0, 0], [1, 0]), without_tail);
 }
 
 /// Whatever is dropped, something bad can happen.
@@ -240,4 +304,52 @@ fn a_handler_that_forgets_to_look_is_caught() {
         let error = explore(&two_batches(), handler).unwrap_err();
         assert!(error.contains("foreign"), "{error}");
     }
+}
+
+#[test]
+fn one_byte_needs_one_store_and_one_sync() {
+    let steps = there_and_back(Protocol::SingleStores, 0);
+    assert_eq!(steps[..3], [Step::First(1), Step::Sync, Step::Done(1, 0)]);
+    explore(&steps, Handler::None).unwrap();
+}
+
+#[test]
+fn one_byte_without_a_sync_is_caught() {
+    for dropped in [1, 4] {
+        let mut steps = there_and_back(Protocol::SingleStores, 0);
+        assert_eq!(steps.remove(dropped), Step::Sync);
+        let error = explore(&steps, Handler::None).unwrap_err();
+        assert!(error.contains("the old instruction after the batch"), "{error}");
+    }
+}
+
+/// This core reads bytes one by one; one that reads words is what [`Part::Stored`] asks for.
+#[test]
+fn two_bytes_by_single_stores_are_caught() {
+    let error = explore(&there_and_back(Protocol::SingleStores, 1), Handler::None).unwrap_err();
+    assert!(error.contains("never was"), "{error}");
+}
+
+#[test]
+fn detours_need_two_syncs_and_each_step() {
+    use Step::{Done, First, Lead, Sync, Tail};
+    let steps = there_and_back(Protocol::Detours, 1);
+    assert_eq!(steps[..7], [Lead(1), First(TRAP), Sync, Tail(1), Sync, First(1), Done(1, 1)]);
+    explore(&steps, Handler::None).unwrap();
+    // A detour that stays is right: the last step is for speed alone.
+    for (dropped, step) in steps.iter().enumerate().filter(|(_, step)| !matches!(step, Done(..) | First(0 | 1))) {
+        let mut steps = steps.clone();
+        steps.remove(dropped);
+        assert!(explore(&steps, Handler::None).is_err(), "without step {dropped}, {step:?}, nothing bad was found");
+    }
+}
+
+#[test]
+fn leading_elsewhere_late_is_caught() {
+    let mut steps = there_and_back(Protocol::Detours, 1);
+    // Behind `Done`.
+    let lead = steps.remove(0);
+    steps.insert(6, lead);
+    let error = explore(&steps, Handler::None).unwrap_err();
+    assert!(error.contains("the detour to the old place"), "{error}");
 }

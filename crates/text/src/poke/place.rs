@@ -1,6 +1,6 @@
 //! memcpy and memset for executable memory that nobody runs at the time.
 
-use palimpsest_sys::arch::{INSTRUCTION_ALIGN, flush_instruction_cache};
+use palimpsest_sys::arch::INSTRUCTION_ALIGN;
 
 use super::domain::Domain;
 use super::error::{PlaceError, PokeError};
@@ -10,7 +10,8 @@ use crate::pack::{OutsideProgram, Program};
 /// What is written at a time, in bytes: the smallest page.
 const CUT: usize = 4096;
 
-/// Copies `bytes` to `offset` bytes of a program, where nobody runs meanwhile. Returns when every core would run the new code.
+/// Copies `bytes` to `offset` bytes of a program, where nobody runs meanwhile. Returns when every core would run the
+/// new code.
 ///
 /// # Safety
 ///
@@ -26,8 +27,8 @@ pub unsafe fn copy(program: &Program, offset: usize, bytes: &[u8]) -> Result<(),
     unsafe { write(program, offset, bytes.chunks(CUT)) }
 }
 
-/// Fills `len` bytes at `offset` bytes of a program, where nobody runs meanwhile, with an instruction over and over. Returns when every core would
-/// run the new code.
+/// Fills `len` bytes at `offset` bytes of a program, where nobody runs meanwhile, with an instruction over and over.
+/// Returns when every core would run the new code.
 ///
 /// # Safety
 ///
@@ -75,21 +76,24 @@ unsafe fn write<'b>(
 ) -> Result<(), PlaceError> {
     // Batches read and write whole words around their sites.
     let mut state = Domain::own()?.lock();
+    let windows = program.open().map_err(PokeError::from)?;
     let mut next = offset;
     for chunk in chunks.filter(|chunk| !chunk.is_empty()) {
-        match program.alias(next) {
-            // SAFETY: in the program's writable view (1), which nobody runs (2).
-            Some(alias) => unsafe { store_bytes(alias, chunk) },
-            None => {
-                let piece = (program.address().get() + next, chunk);
-                // SAFETY: 1. mapped, and code has no references; 2. nobody runs it.
-                unsafe { state.text.write([piece].into_iter()) }.map_err(PokeError::from)?;
+        if program.is_shared() {
+            for alias in program.aliases(next) {
+                // SAFETY: in a view of the program (1), which is writable while the windows are open, and which nobody
+                // runs (2).
+                unsafe { store_bytes(alias, chunk) };
             }
+        } else {
+            let piece = (program.address().get() + next, chunk);
+            // SAFETY: 1. mapped, and code has no references; 2. nobody runs it.
+            unsafe { state.text.write([piece].into_iter()) }.map_err(PokeError::from)?;
         }
         next += chunk.len();
     }
-    let first = program.address().get() + offset;
-    flush_instruction_cache(first..program.address().get() + next);
+    windows.close().map_err(PokeError::from)?;
+    program.flush(offset, next - offset);
     state.sync_cores().map_err(|error| PokeError::Unsynced(Box::new(error.into())))?;
     Ok(())
 }

@@ -1,6 +1,64 @@
 //! How code that other cores may be running is changed: the order of stores, synchronisations and publications.
 //!
-//! Nothing here knows of an operating system. A kernel implements [`Machine`] with its alias mapping and inter-processor interrupts.
+//! Nothing here knows of an operating system. A kernel implements [`Machine`] with its alias mapping and
+//! inter-processor interrupts.
+//!
+//! A core fetches an instruction's bytes at times of its own, so that it can put one together from bytes of different
+//! ages; what it has fetched it may run later. A sync ends that: bytes that were fetched before it are not run after
+//! it.
+//!
+//! | protocol | sites | syncs | what a thread meets meanwhile |
+//! |---|---|---|---|
+//! | [`apply_by_single_stores`] | what changes fits one store | 1 | the old or the new instruction |
+//! | [`apply_by_detours`] | jumps, before another way to the same place | 2 | the other way |
+//! | [`apply_by_traps`] | any that a handler can stand in for | 3 | a trap |
+//!
+//! # By single stores
+//!
+//! One store changes a site without a state between, and one sync ends the old version. There are two kinds:
+//!
+//! * *One byte.* The versions differ in one byte, so that whatever mixture of ages a core fetches is one of them,
+//!   wherever the site lies: across words, cache lines and pages. Any route does, since every store is at least a byte.
+//!   What it takes of the CPU is that a fetched byte has a value that was stored there. Every other protocol takes as
+//!   much: a trap in the place of a first byte is such a store, and so is its removal.
+//! * *One word.* Several bytes of one naturally aligned word, which fetch reads as a whole.
+//!
+//! What manuals and others say:
+//!
+//! * Intel SDM vol. 3A, "Handling Self- and Cross-Modifying Code", knows one algorithm for code that another core runs:
+//!   keep that core out, store, let it pass a serialising instruction. For code that nobody is kept out of it promises
+//!   nothing. Several specification updates have an erratum ("Unsynchronized Cross-Modifying Code Operations Can Cause
+//!   Unexpected Instruction Execution Results"). Linux nevertheless stores `int3` over first bytes of running code, and
+//!   first bytes over `int3`: H. P. Anvin, then of Intel, wrote on 12 and 18 January 2010 (linux-kernel, "x86:
+//!   Introduce generic jump patching without stop_machine") that the procedure works on all of Intel's hardware as far
+//!   as he could learn, and that it stands on updates of single bytes being atomic.
+//! * AMD APM vol. 2, 7.6.1 "Cross-Modifying Code": a store inside a naturally aligned quadword is seen by
+//!   another core's fetch as a whole.
+//! * Arm ARM (DDI 0487), B2.2.5 "Concurrent modification and execution of instructions": between certain instructions,
+//!   one aligned store of four bytes.
+//! * HotSpot redirects calls by one store to an aligned displacement, and blocks others by one store of jumps to
+//!   themselves (`NativeCall::set_destination_mt_safe`, `replace_mt_safe` in `nativeInst_x86.cpp`), while other threads
+//!   run them.
+//!   .NET did as much to the jumps of its precode stubs (`rel32SetInterlocked`), before it moved their targets into
+//!   data. Neither
+//!   synchronises first, and both change several bytes at once: more than what is needed here. Go does not rewrite
+//!   running code.
+//!
+//! # By detours
+//!
+//! A site is `jmp rel32`, and what follows it leads to the same place, more slowly. One byte turns the jump into an
+//! instruction that does nothing with the displacement: `test eax, imm32`. That byte is what the trap is below, and
+//! falling through is what the handler does. So no handler is needed, nor a table, nor a mask that lets a signal in.
+//!
+//! ```text
+//!   what follows leads to the new place
+//!   1. the detour in the place of each first byte;  sync
+//!   2. the displacements;                           sync     (skipped if none changes)
+//!   3. the first bytes
+//! ```
+//!
+//! The first sync forbids A below, the second B. There is no third: a core that still has the detour goes to the
+//! new place as well, and the next change begins with that very detour.
 //!
 //! # By traps
 //!
@@ -12,16 +70,16 @@
 //!   withdraw the table
 //! ```
 //!
-//! A core fetches an instruction's bytes at times of its own, so that it can put one together from bytes of different ages; what it has fetched it may
-//! run later. A sync ends that: bytes that were fetched before it are not run after it.
-//!
-//! A. *Old first byte, new tail.* CPU 1 fetches the old first byte, CPU 0 stores the tail, CPU 1 fetches that. Forbidden by the first
-//!    sync: when a tail is stored, every core has fetched the trap since, or will.
+//! A. *Old first byte, new tail.* CPU 1 fetches the old first byte, CPU 0 stores the tail, CPU 1 fetches that.
+//! Forbidden by the
+//!    first sync: when a tail is stored, every core has fetched the trap since, or will.
 //!
 //! B. *New first byte, old tail.* Forbidden by the second sync in the same way.
 //!
-//! C. *A trap that nobody knows.* CPU 1 runs into a trap, and its handler finds no table. The table is published before the
-//!    first trap is stored; a core that has fetched the trap sees the table (store order, and the sync on machines that have none).
+//! C. *A trap that nobody knows.* CPU 1 runs into a trap, and its handler finds no table. The table is published before
+//! the
+//!    first trap is stored; a core that has fetched the trap sees the table (store order, and the sync on machines that
+//!    have none).
 //!
 //! ```text
 //!   D.  CPU 0                         CPU 1
@@ -32,8 +90,8 @@
 //!                                     handler: no table; the byte in memory is no trap: run it again
 //! ```
 //!
-//! The third sync bounds D: after it no core holds the trap, so that a retry is not followed by another trap of this batch. It also
-//! makes the new instruction the only one that runs once the call has returned.
+//! The third sync bounds D: after it no core holds the trap, so that a retry is not followed by another trap of this
+//! batch. It also makes the new instruction the only one that runs once the call has returned.
 //!
 //! ```text
 //!   E.  CPU 0                         CPU 1
@@ -45,8 +103,9 @@
 //!                                     handler: the byte is a trap
 //! ```
 //!
-//! Here the trap looks foreign, and is not. The table's stamp has changed since the search ([`judge`](super::table::judge)), so the handler searches again and
-//! finds batch 2: what it does then is what the instruction of batch 2 does, which is right from its publication on.
+//! Here the trap looks foreign, and is not. The table's stamp has changed since the search
+//! ([`judge`](super::table::judge)), so the handler searches again and finds batch 2: what it does then is what the
+//! instruction of batch 2 does, which is right from its publication on.
 //!
 //! ```text
 //!   F.  CPU 0                         CPU 1
@@ -58,15 +117,17 @@
 //! The instruction of batch 1 has run at the time of the search; that the thread arrives at T late is as if it had been
 //! interrupted there.
 //!
-//! # By single stores
-//!
-//! If each site lies in one naturally aligned word that fetch reads as a whole, a store changes it without a state between. One round, one
-//! sync. (AMD APM vol. 2, 7.6.1, on naturally aligned quadwords; Arm ARM, DDI 0487, B2.2.5, for certain instructions of AArch64.)
-//!
 //! # After a failure
 //!
-//! Before the tails are stored, old first bytes can be put back without a sync: A needs a new tail. After that nothing is safe without
-//! a sync, and the traps stay with their table published: every thread goes on to behave as the new code says, slowly.
+//! Before the tails are stored, old first bytes can be put back without a sync: A needs a new tail. After that nothing
+//! is safe without a sync. Traps stay with their table published: every thread goes on to behave as the new code says,
+//! slowly. Detours stay, and lead to wherever what follows them leads.
+//!
+//! # Models
+//!
+//! `model_tests` runs what these functions really do against a core that fetches each byte at its own time, and
+//! `loom_tests` the table against a handler. Both have mutants, which they catch: each step dropped, publications
+//! moved, handlers that look once; a single store of two bytes; a detour without either sync.
 
 use super::site::{Part, Site};
 
@@ -78,8 +139,8 @@ pub trait Machine {
     /// The instruction that traps, one byte.
     const TRAP: &'static [u8];
 
-    /// Stores a part of each site, in any order, such that instruction fetch will see it. A part of one byte, and [`Part::Whole`] in a word that
-    /// fetch reads as a whole, by one store.
+    /// Stores a part of each site, in any order, such that instruction fetch will see it. One byte, and
+    /// [`Part::Stored`], by one store.
     ///
     /// # Errors
     ///
@@ -118,7 +179,7 @@ pub enum Failed<E> {
 /// See [`Failed`].
 pub fn apply_by_traps<M: Machine>(machine: &M, sites: &[Site]) -> Result<(), Failed<M::Error>> {
     machine.publish(sites);
-    let trapped = machine.write(sites, Part::Trap(M::TRAP)).and_then(|()| machine.sync_cores());
+    let trapped = machine.write(sites, Part::Interim(M::TRAP)).and_then(|()| machine.sync_cores());
     if let Err(error) = trapped {
         return Err(match machine.write(sites, Part::OldFirst) {
             Ok(()) => {
@@ -138,12 +199,30 @@ pub fn apply_by_traps<M: Machine>(machine: &M, sites: &[Site]) -> Result<(), Fai
     synced.map_err(Failed::Unsynced)
 }
 
+/// Changes `sites`, sorted by address, by detours. Until it has succeeded threads may meet either jump, and what
+/// follows it.
+///
+/// # Errors
+///
+/// [`Failed::Undone`]: the sites lead where they did, or to what follows them. [`Failed::Unsynced`]: some are new.
+pub fn apply_by_detours<M: Machine>(
+    machine: &M,
+    sites: &[Site],
+    detour: &'static [u8],
+) -> Result<(), Failed<M::Error>> {
+    machine.write(sites, Part::Interim(detour)).and_then(|()| machine.sync_cores()).map_err(Failed::Undone)?;
+    if sites.iter().any(Site::changes_tail) {
+        machine.write(sites, Part::Tail).and_then(|()| machine.sync_cores()).map_err(Failed::Undone)?;
+    }
+    machine.write(sites, Part::First).map_err(Failed::Unsynced)
+}
+
 /// Changes `sites` by one store each.
 ///
 /// # Errors
 ///
 /// See [`Failed`]; a failed store leaves earlier sites new ([`Failed::Unsynced`]).
 pub fn apply_by_single_stores<M: Machine>(machine: &M, sites: &[Site]) -> Result<(), Failed<M::Error>> {
-    machine.write(sites, Part::Whole).map_err(Failed::Unsynced)?;
+    machine.write(sites, Part::Stored).map_err(Failed::Unsynced)?;
     machine.sync_cores().map_err(Failed::Unsynced)
 }

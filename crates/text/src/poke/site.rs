@@ -1,6 +1,9 @@
 //! One place in code, and what it is to become.
 
 use core::fmt;
+use core::ops::Range;
+
+use super::arch;
 
 /// The longest instruction of any ISA that is known here, in bytes.
 pub const MAX_SITE: usize = 15;
@@ -84,13 +87,26 @@ impl Site {
         self.old.as_slice()[1..] != self.new.as_slice()[1..]
     }
 
+    /// From the first byte that changes to the last, as offsets.
+    pub fn changed(&self) -> Range<usize> {
+        let (old, new) = (self.old.as_slice(), self.new.as_slice());
+        let differs = |index: &usize| old[*index] != new[*index];
+        let first = (0..self.size()).find(differs).unwrap_or(0);
+        let last = (0..self.size()).rfind(differs).map_or(first, |last| last + 1);
+        first..last
+    }
+
     /// Where a part of the site lies, and its bytes; none if that part does not change.
     pub fn part(&self, part: Part) -> Option<(usize, &[u8])> {
         match part {
-            Part::Trap(trap) => Some((self.address, trap)),
+            Part::Interim(byte) => Some((self.address, byte)),
             Part::Tail => self.changes_tail().then(|| (self.address + 1, &self.new.as_slice()[1..])),
             Part::First => Some((self.address, &self.new.as_slice()[..1])),
             Part::OldFirst => Some((self.address, &self.old.as_slice()[..1])),
+            Part::Stored => {
+                let stored = arch::stored(self.size(), self.changed());
+                Some((self.address + stored.start, &self.new.as_slice()[stored]))
+            }
             Part::Whole => Some((self.address, self.new.as_slice())),
         }
     }
@@ -99,14 +115,33 @@ impl Site {
 /// What is written in one round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// The one-byte trap in the place of the first byte.
-    Trap(&'static [u8]),
+    /// What stands in the place of the first byte meanwhile: a trap, or an instruction that lets threads through.
+    Interim(&'static [u8]),
     /// All bytes but the first.
     Tail,
     /// The first byte.
     First,
     /// The first byte as it was, after a failure.
     OldFirst,
-    /// All bytes by one store.
+    /// What changes, by one store: the site fits one ([`arch::fits_single_store`]).
+    Stored,
+    /// All bytes, while nobody runs them.
     Whole,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changes_is_from_the_first_to_the_last_byte_that_differs() {
+        let changed = |old: &[u8], new: &[u8]| {
+            let code = |bytes| Code::new(bytes).unwrap();
+            Site { address: 0, old: code(old), new: code(new), action: None }.changed()
+        };
+        assert_eq!(changed(&[1, 2, 3, 4], &[9, 2, 3, 4]), 0..1);
+        assert_eq!(changed(&[1, 2, 3, 4], &[1, 2, 3, 9]), 3..4);
+        assert_eq!(changed(&[1, 2, 3, 4], &[1, 9, 3, 9]), 1..4);
+        assert_eq!(changed(&[1, 2], &[1, 2]), 0..0);
+    }
 }

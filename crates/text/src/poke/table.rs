@@ -20,10 +20,10 @@
 //!
 //! # Why there is nothing to free
 //!
-//! A handler may be stopped anywhere for any time (by the scheduler, by a debugger), so a batch must neither wait for one
-//! nor free or rewrite what one reads *as valid*. Reference counts would make the batch wait or leak; here the words stay what they
-//! are, and a handler believes an entry only if the stamp is still that of the publication under which it looked. One that was overtaken
-//! looks again; each time that happens a batch has made progress.
+//! A handler may be stopped anywhere for any time (by the scheduler, by a debugger), so a batch must neither wait for
+//! one nor free or rewrite what one reads *as valid*. Reference counts would make the batch wait or leak; here the
+//! words stay what they are, and a handler believes an entry only if the stamp is still that of the publication under
+//! which it looked. One that was overtaken looks again; each time that happens a batch has made progress.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU64, fence};
@@ -62,14 +62,14 @@ impl<'m> Table<'m> {
         (self.words.len() - FIRST_ENTRY) / ENTRY
     }
 
-    /// Makes entries known, which are sorted by address and are at most [`capacity`](Self::capacity). Called with the table
-    /// withdrawn, by one thread at a time.
+    /// Makes entries known, which are sorted by address and are at most [`capacity`](Self::capacity). Called with the
+    /// table withdrawn, by one thread at a time.
     pub fn publish(&self, entries: impl Iterator<Item = (usize, Action)>) {
         // Relaxed: only batches change it, and they exclude each other.
         let stamp = self.words[STAMP].load(Ordering::Relaxed);
         debug_assert!(stamp.is_multiple_of(2), "published twice");
-        // Partner: the fence in `find`. Forbids that a handler which reads an entry of this publication still sees the stamp of the
-        // last one afterwards.
+        // Partner: the fence in `find`. Forbids that a handler which reads an entry of this publication still sees the
+        // stamp of the last one afterwards.
         fence(Ordering::Release);
         let mut count = 0;
         for ((address, action), entry) in entries.zip(self.words[FIRST_ENTRY..].chunks_exact(ENTRY)) {
@@ -81,8 +81,8 @@ impl<'m> Table<'m> {
             count += 1;
         }
         self.words[COUNT].store(count, Ordering::Relaxed);
-        // SeqCst, partner: the loads in `find` and `stamp`. Forbids a handler that sees the stamp but older entries, and a trap in memory
-        // (which is stored after this) without the stamp.
+        // SeqCst, partner: the loads in `find` and `stamp`. Forbids a handler that sees the stamp but older entries,
+        // and a trap in memory (which is stored after this) without the stamp.
         self.words[STAMP].store(stamp + 1, Ordering::SeqCst);
     }
 
@@ -90,8 +90,8 @@ impl<'m> Table<'m> {
     pub fn withdraw(&self) {
         let stamp = self.words[STAMP].load(Ordering::Relaxed);
         debug_assert!(!stamp.is_multiple_of(2), "not published");
-        // SeqCst, partner: the loads in `find` and `stamp`. Forbids that a handler finds the table withdrawn and yet, looking at the
-        // code afterwards, the trap that this batch has removed before.
+        // SeqCst, partner: the loads in `find` and `stamp`. Forbids that a handler finds the table withdrawn and yet,
+        // looking at the code afterwards, the trap that this batch has removed before.
         self.words[STAMP].store(stamp + 1, Ordering::SeqCst);
     }
 
@@ -109,7 +109,8 @@ impl<'m> Table<'m> {
                 return None;
             }
             let found = self.look_up(address);
-            // Partner: the fence in `publish`. Forbids that what was read is of a later publication than the stamp below.
+            // Partner: the fence in `publish`. Forbids that what was read is of a later publication than the stamp
+            // below.
             fence(Ordering::Acquire);
             // Relaxed: ordered by the fence.
             if self.words[STAMP].load(Ordering::Relaxed) == stamp {
@@ -118,15 +119,15 @@ impl<'m> Table<'m> {
         }
     }
 
-    /// Whether `address` was a site of the last batch that was published here, be it withdrawn or not. A guess if a batch begins at
-    /// the same time.
+    /// Whether `address` was a site of the last batch that was published here, be it withdrawn or not. A guess if a
+    /// batch begins at the same time.
     pub fn knew(&self, address: usize) -> bool {
         self.look_up(address).is_some()
     }
 
     fn look_up(&self, address: usize) -> Option<Action> {
-        // Relaxed, here and below: the caller verifies the stamp. Values of a later publication may be mixed in; they are
-        // numbers, and the count is bounded.
+        // Relaxed, here and below: the caller verifies the stamp. Values of a later publication may be mixed in; they
+        // are numbers, and the count is bounded.
         let word = |index: usize| self.words[index].load(Ordering::Relaxed) as usize;
         let at = |entry: usize, field: usize| word(FIRST_ENTRY + entry * ENTRY + field);
         let count = word(COUNT).min(self.capacity());
@@ -160,10 +161,11 @@ pub enum Verdict {
     Foreign,
 }
 
-/// Decides about a trap at `address`. `tables` are those that may know of it, in any order; `is_trap` reads the code at `address`.
+/// Decides about a trap at `address`. `tables` are those that may know of it, in any order; `is_trap` reads the code at
+/// `address`.
 ///
-/// A site's trap is in memory only while a table that names it is published. So if the trap is in memory, and no stamp has changed
-/// since before the tables were searched, it is foreign.
+/// A site's trap is in memory only while a table that names it is published. So if the trap is in memory, and no stamp
+/// has changed since before the tables were searched, it is foreign.
 pub fn judge<'m>(
     address: usize,
     tables: impl Iterator<Item = Table<'m>> + Clone,

@@ -10,26 +10,17 @@ use palimpsest_sys::proc::status::Status;
 /// SIGTRAP's number on every Linux.
 const SIGTRAP: i32 = 5;
 
-/// What a batch does about a thread that blocks SIGTRAP.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Patience {
-    /// It has another way.
-    None,
-    /// It waits, for [`PATIENCE`] at most.
-    Some,
-}
-
-/// How long a thread may block SIGTRAP before that is an error. The C library blocks all signals while it starts a thread or a
-/// process, until the new one has run; on a busy machine that takes its time.
+/// How long a thread may block SIGTRAP before that is an error. The C library blocks all signals while it starts a
+/// thread or a process, until the new one has run; on a busy machine that takes its time.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The first thread of this process that blocks SIGTRAP, and goes on doing so.
-pub(super) fn who_blocks_traps(patience: Patience) -> io::Result<Option<u32>> {
+pub(super) fn who_blocks_traps() -> io::Result<Option<u32>> {
     let started = Instant::now();
     loop {
         match who_blocks_now()? {
             None => return Ok(None),
-            Some(tid) if patience == Patience::None || started.elapsed() > PATIENCE => return Ok(Some(tid)),
+            Some(tid) if started.elapsed() > PATIENCE => return Ok(Some(tid)),
             Some(_) => thread::sleep(Duration::from_micros(200)),
         }
     }

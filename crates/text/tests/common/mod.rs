@@ -63,7 +63,7 @@ pub(crate) fn exit_code(status: i32) -> Option<i32> {
 
 /// No mapping of the process is writable and executable.
 pub(crate) fn assert_never_writable_and_executable() {
-    let maps = palimpsest_sys::proc::maps::Maps::read().unwrap();
+    let maps = palimpsest_sys::pages::maps::Maps::read().unwrap();
     let bad: Vec<_> = maps.writable_and_executable().collect();
     assert!(bad.is_empty(), "writable and executable: {bad:?}");
 }

@@ -1,7 +1,7 @@
 //! What every usable `Packs` must do: load, run, free, reclaim, and load again in the freed place.
 
 use palimpsest_sys::capabilities::Capabilities;
-use palimpsest_sys::proc::maps::Maps;
+use palimpsest_sys::pages::maps::Maps;
 use palimpsest_text::{Backing, LoadError, Packs, Program};
 
 use crate::arch::return_number;

@@ -52,8 +52,8 @@ fn use_in_child(packs: &Packs, inherited: &[Program]) {
 
 /// Runs `child` in a forked process; gives what `wait` says of its end.
 fn in_fork(child: impl FnOnce()) -> i32 {
-    // SAFETY: the child runs `child`, which takes no lock that another thread of the parent can hold but the allocator's,
-    // which libc makes usable in a child; then it ends without running anything of the parent's.
+    // SAFETY: the child runs `child`, which takes no lock that another thread of the parent can hold but the
+    // allocator's, which libc makes usable in a child; then it ends without running anything of the parent's.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     if pid == 0 {

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use palimpsest_sys::proc::{maps, sysctl};
+use palimpsest_sys::pages::maps;
+use palimpsest_sys::proc::sysctl;
 
 use crate::child::skip;
 

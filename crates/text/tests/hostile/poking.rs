@@ -80,8 +80,8 @@ fn running_code_is_changed_without_membarrier() {
     });
 }
 
-/// Makes the program return 2 while another thread takes part in no broadcast from the moment when `refuse` says so. Again and
-/// again until the error is as wanted: the other thread may come too late.
+/// Makes the program return 2 while another thread takes part in no broadcast from the moment when `refuse` says so.
+/// Again and again until the error is as wanted: the other thread may come too late.
 fn fail_to_switch(
     toggled: &Toggled,
     choice: ModeChoice,

@@ -36,7 +36,8 @@ pub(crate) fn while_a_thread_blocks_all<T>(meanwhile: impl FnOnce() -> T) -> T {
         scope.spawn(|| {
             let all = u64::MAX;
             let old = ptr::null_mut::<u64>();
-            // SAFETY: the new set is 8 bytes long, as the last argument says, and outlives the call; the old is not wanted.
+            // SAFETY: the new set is 8 bytes long, as the last argument says, and outlives the call; the old is not
+            // wanted.
             let answer = unsafe {
                 libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, old, size_of::<u64>())
             };

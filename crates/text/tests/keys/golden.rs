@@ -8,7 +8,8 @@ use std::process::Command;
 /// The functions to look at.
 const FUNCTIONS: [&str; 3] = ["plugin_unlikely", "plugin_likely", "plugin_call"];
 
-/// The assembly of the plugin, optimised, for `target`; `None` if its standard library is not installed, or cargo is not here.
+/// The assembly of the plugin, optimised, for `target`; `None` if its standard library is not installed, or cargo is
+/// not here.
 fn assembly(target: &str) -> Option<String> {
     let sysroot = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output().ok()?;
     if !Path::new(String::from_utf8(sysroot.stdout).ok()?.trim()).exists() {
@@ -18,19 +19,21 @@ fn assembly(target: &str) -> Option<String> {
     let file = directory.path().join("plugin.s");
     let target_directory = std::env::current_exe().unwrap().parent()?.parent()?.parent()?.join("golden");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["rustc", "--quiet", "--release", "--example", "key_plugin", "--target", target]);
+    cargo.args(["rustc", "--quiet", "--example", "key_plugin", "--target", target]);
     cargo.args(["--no-default-features", "--features", "std", "--manifest-path"]);
     cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).arg("--target-dir").arg(target_directory);
-    cargo.args(["--", "-Ccodegen-units=1", "-Cdebuginfo=0"]);
-    // There may be no linker for the target, and none is needed: cargo then misses the library, and we have the assembly.
+    // The plugin alone is optimised; of the crates below it, only what it inlines is seen.
+    cargo.args(["--", "-Copt-level=3", "-Cdebug-assertions=off", "-Ccodegen-units=1", "-Cdebuginfo=0"]);
+    // There may be no linker for the target, and none is needed: cargo then misses the library, and we have the
+    // assembly.
     cargo.args(["-Clinker=true".to_owned(), format!("--emit=asm={}", file.display())]);
     let output = cargo.output().ok()?;
     assert!(file.exists(), "the plugin does not compile for {target}: {}", String::from_utf8_lossy(&output.stderr));
     Some(std::fs::read_to_string(file).unwrap())
 }
 
-/// The instructions and labels of `function`, without what tells the assembler and debuggers about it, without the site's
-/// entry, and without what is different each time in names.
+/// The instructions and labels of `function`, without what tells the assembler and debuggers about it, without the
+/// site's entry, and without what is different each time in names.
 fn body(assembly: &str, function: &str) -> String {
     let start = format!("{function}:");
     let lines = assembly.lines().map(str::trim_end).skip_while(|line| *line != start);
@@ -50,9 +53,16 @@ fn body(assembly: &str, function: &str) -> String {
     body
 }
 
-/// `line` without the number of the function in labels (`.LBB7_3`) and without hashes (`17h0123456789abcdefE`).
+/// `line` without the number of the function in labels (`.LBB7_3`), without those of labels in assembly (`.Ltmp12`),
+/// and without hashes (`17h0123456789abcdefE`).
 fn without_numbers(line: &str) -> String {
     const HASH: usize = 16;
+    let line = match line.split_once(".Ltmp") {
+        Some((before, after)) => {
+            format!("{before}.Ltmp{}", after.trim_start_matches(|digit: char| digit.is_ascii_digit()))
+        }
+        None => line.to_owned(),
+    };
     let mut parts = line.split(".LBB");
     let mut clean = parts.next().unwrap_or_default().to_owned();
     for part in parts {

@@ -4,6 +4,7 @@ mod calls;
 mod environment;
 mod forks;
 mod golden;
+mod masks;
 mod names;
 mod plugin_host;
 mod toggling;

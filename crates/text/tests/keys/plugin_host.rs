@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use palimpsest_text::key::{Keys, SetError, State};
 use palimpsest_text::{branch, static_key};
 
-/// The plugin, built now if cargo is here; `None` where there is neither cargo nor a plugin (a guest that got the tests only).
+/// The plugin, built now if cargo is here; `None` where there is neither cargo nor a plugin (a guest that got the tests
+/// only).
 fn plugin() -> Option<&'static Path> {
     static PLUGIN: OnceLock<Option<PathBuf>> = OnceLock::new();
     PLUGIN.get_or_init(build).as_deref()
@@ -24,7 +25,8 @@ fn build() -> Option<PathBuf> {
     let profile = test.parent()?.parent()?;
     let file = profile.join("examples/libkey_plugin.so");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--example", "key_plugin", "--manifest-path"]);
+    // Features as in `cargo test --workspace --all-features`: what that has built serves here too.
+    cargo.args(["build", "--quiet", "--workspace", "--all-features", "--example", "key_plugin", "--manifest-path"]);
     cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).arg("--target-dir").arg(profile.parent()?);
     if profile.ends_with("release") {
         cargo.arg("--release");

@@ -115,15 +115,33 @@ fn syncs_do_not_grow_with_keys_and_sites() {
 }
 
 #[test]
-fn no_site_crosses_a_word() {
+fn a_site_belongs_to_one_key() {
     let mut sites: Vec<usize> = Keys::iter().flat_map(|key| key.sites()).collect();
     let found = sites.len();
     sites.sort_unstable();
     sites.dedup();
-    assert_eq!(sites.len(), found, "a site belongs to one key");
+    assert_eq!(sites.len(), found);
     assert_eq!(found > 40, PATCHED);
-    for site in sites {
-        assert_eq!(site / 8, (site + isa::SITE - 1) / 8, "{site:#x}");
+}
+
+/// What a thread fetches while a site is switched is the one or the other: there is one store between them.
+#[test]
+fn switching_changes_what_one_store_can() {
+    static_key!(static STORED: "toggling.stored" = off);
+    let pass = || [branch!(unlikely STORED), branch!(likely STORED)];
+    assert_eq!(pass(), [false, false]);
+    let bytes = |site: usize| {
+        let byte = |offset: usize| std::ptr::with_exposed_provenance::<u8>(site + offset);
+        // SAFETY: a site of this binary, which nobody switches meanwhile.
+        std::array::from_fn::<u8, { isa::SITE }, _>(|offset| unsafe { byte(offset).read_volatile() })
+    };
+    let off: Vec<_> = STORED.sites().into_iter().map(bytes).collect();
+    STORED.set(State::On).unwrap();
+    let on: Vec<_> = STORED.sites().into_iter().map(bytes).collect();
+    assert_eq!(off.len() > 1, PATCHED);
+    for (site, (off, on)) in STORED.sites().into_iter().zip(off.iter().zip(&on)) {
+        let changed = off.iter().zip(on).filter(|(off, on)| off != on).count();
+        assert!(isa::is_one_store(site, changed), "{site:#x}: {off:x?} to {on:x?}");
     }
 }
 

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use palimpsest_text::Packs;
-use palimpsest_text::poke::traps_hit;
+use palimpsest_text::poke::{Mode, ModeChoice, traps_hit};
 
 use crate::Version::{New, Old};
 use crate::isa::generate;
@@ -34,7 +34,7 @@ fn child() {
     for version in [New, Old] {
         let mut batch = palimpsest_text::poke::Batch::new();
         code.add(&mut batch, &program, 0, version);
-        batch.apply().unwrap();
+        batch.apply_in(ModeChoice::Only(Mode::Trap)).unwrap();
     }
     poke_breakpoint(STOPS);
     let stop = std::sync::atomic::AtomicBool::new(false);
@@ -52,7 +52,7 @@ fn child() {
                 let version: Version = if batches % 2 == 0 { New } else { Old };
                 let mut batch = palimpsest_text::poke::Batch::new();
                 (0..500).for_each(|index| code.add(&mut batch, &program, index, version));
-                batch.apply().unwrap();
+                batch.apply_in(ModeChoice::Only(Mode::Trap)).unwrap();
                 batches += 1;
             }
             assert_eq!(poke_breakpoint(round), round);

@@ -10,7 +10,7 @@ use crate::Version::{self, New};
 use crate::blob::Blob;
 use crate::common::{Numbers, exit_code, fork, fork_and_wait, wait};
 use crate::isa::generate;
-use crate::torture::{Toggled, torture};
+use crate::torture::{ANY_WAY, Toggled, torture};
 
 const SITES: usize = 1000;
 
@@ -153,7 +153,8 @@ fn text_is_poked_without_proc_self_mem() {
     assert_eq!(exit_code(status), Some(0), "{status:#x}");
 }
 
-/// A thread that a tracer has stopped among the sites is passed over, and goes on with the code as it is by then.
+/// A thread that a tracer has stopped among the sites is passed over by traps and single stores, and goes on with the
+/// code as it is by then.
 #[test]
 fn a_thread_that_a_tracer_stops_is_passed_over() {
     const NOT_PERMITTED: i32 = 77;
@@ -201,7 +202,7 @@ fn a_thread_that_a_tracer_stops_is_passed_over() {
             if is_stopped {
                 let mut batch = Batch::new();
                 (0..200).for_each(|index| code.add(&mut batch, &program, index, version));
-                assert_eq!(batch.apply().unwrap().sites, 200);
+                assert_eq!(batch.apply_in(ANY_WAY).unwrap().sites, 200);
                 assert_eq!(code.run_program(&program), vec![version; 200]);
             }
             drop(tell_go_on);

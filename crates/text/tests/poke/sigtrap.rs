@@ -1,7 +1,7 @@
 //! SIGTRAP shared with others, and SIGTRAP blocked. x86-64 alone changes code by traps.
 //!
-//! Each test runs in a process of its own: actions are the process's, and a thread that blocks SIGTRAP would be in the way of other
-//! tests' batches.
+//! Each test runs in a process of its own: actions are the process's, and a thread that blocks SIGTRAP would be in the
+//! way of other tests' batches.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -11,6 +11,7 @@ use palimpsest_text::poke::{Batch, Mode, ModeChoice, PokeError, traps_hit};
 
 use crate::StopOnDrop;
 use crate::Version::{New, Old};
+use crate::blob::Blob;
 use crate::common::{exit_code, fork_and_wait, killed_by, program_counter};
 use crate::isa::generate;
 
@@ -41,7 +42,7 @@ fn poke() {
     for version in [New, Old] {
         let mut batch = Batch::new();
         (0..6).for_each(|index| code.add(&mut batch, &program, index, version));
-        assert_eq!(batch.apply().unwrap().mode, Mode::Trap);
+        assert_eq!(batch.apply_in(ModeChoice::Only(Mode::Trap)).unwrap().mode, Mode::Trap);
     }
 }
 
@@ -201,7 +202,7 @@ fn a_thread_that_blocks_traps_is_named_or_does_without() {
             batch
         };
         while_blocked(|blocker| {
-            let error = batch(&other, New).apply().unwrap_err();
+            let error = batch(&other, New).apply_in(ModeChoice::Only(Mode::Trap)).unwrap_err();
             assert!(matches!(error, PokeError::Blocked { tid } if tid == blocker), "{error}");
             assert_eq!(code.run_program(&program), vec![Old; 60]);
             for version in [New, Old] {
@@ -210,10 +211,19 @@ fn a_thread_that_blocks_traps_is_named_or_does_without() {
                 let seen = code.run_program(&program);
                 assert!(fitting.iter().all(|&index| seen[index] == version));
             }
+            for version in [New, Old] {
+                match batch(&other, version).apply() {
+                    Ok(applied) => assert_eq!((applied.mode, applied.sites), (Mode::Held, other.len())),
+                    Err(PokeError::Hold(error)) => return eprintln!("SKIPPED: threads cannot be traced here: {error}"),
+                    Err(error) => panic!("{error}"),
+                }
+                let seen = code.run_program(&program);
+                assert!(other.iter().all(|&index| seen[index] == version));
+            }
             let forced = batch(&fitting, New).apply_in(ModeChoice::Only(Mode::Trap));
             assert!(matches!(forced, Err(PokeError::Blocked { .. })));
         });
-        assert_eq!(batch(&other, New).apply().unwrap().mode, Mode::Trap);
+        assert_eq!(batch(&other, New).apply_in(ModeChoice::Only(Mode::Trap)).unwrap().mode, Mode::Trap);
         let error = batch(&other, Old).apply_in(ModeChoice::Only(Mode::SingleStore)).unwrap_err();
         assert!(matches!(error, PokeError::NotSingleStore { .. }), "{error}");
     });
@@ -277,7 +287,7 @@ fn a_small_alternate_stack_is_enough() {
                     let mut batch = Batch::new();
                     let version = if round % 2 == 0 { New } else { Old };
                     (0..600).for_each(|index| code.add(&mut batch, &program, index, version));
-                    batch.apply().unwrap();
+                    batch.apply_in(ModeChoice::Only(Mode::Trap)).unwrap();
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }
@@ -291,5 +301,89 @@ fn a_small_alternate_stack_is_enough() {
         assert!(memory[..BELOW].iter().all(|&byte| byte == CANARY), "the handler left its stack");
         assert!(memory[BELOW..].iter().any(|&byte| byte != CANARY), "the handler ran elsewhere");
         std::mem::forget(memory);
+    });
+}
+
+/// A trap at the wrong moment would end the process, so none is stored. Sites of all kinds, in a program and in text.
+#[test]
+fn any_code_is_changed_beside_threads_that_block_every_signal_at_any_moment() {
+    const BATCHES: u32 = 300;
+    let blob = Blob::new(generate(60));
+    alone(|| {
+        let (packs, code) = (Packs::new().unwrap(), generate(60));
+        let program = packs.load(&code.code, 64).unwrap();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let blocked = palimpsest_sys::threads::own::Blocked::all();
+                        drop(code.run_program(&program));
+                        drop(blob.run());
+                        drop(blocked);
+                    }
+                });
+            }
+            let _stop = StopOnDrop(&stop);
+            for round in 0..BATCHES {
+                let version = if round % 2 == 0 { New } else { Old };
+                let mut batch = Batch::new();
+                (0..60).for_each(|index| code.add(&mut batch, &program, index, version));
+                (0..60).for_each(|index| blob.add(&mut batch, index, version));
+                match batch.apply() {
+                    Ok(applied) => assert_eq!((applied.mode, applied.sites), (Mode::Held, 120)),
+                    Err(PokeError::Hold(error)) => return eprintln!("SKIPPED: threads cannot be traced here: {error}"),
+                    Err(error) => panic!("{error}"),
+                }
+                assert_eq!((code.run_program(&program), blob.run()), (vec![version; 60], vec![version; 60]));
+            }
+        });
+    });
+}
+
+/// A handler that is installed later, and never calls the one before it, would get the traps of the next batch.
+#[test]
+fn ours_is_put_back_in_front_of_a_handler_that_does_not_chain() {
+    alone(|| {
+        poke();
+        let ours = set_action(of_one_argument as extern "C" fn(i32) as usize, 0).sa_sigaction;
+        assert_ne!(ours, libc::SIG_DFL);
+        poke();
+        let in_front = set_action(libc::SIG_DFL, 0).sa_sigaction;
+        assert_eq!(in_front, ours);
+    });
+}
+
+/// What a child can do to its parent: it has no descriptor of the parent's memory or tables, and what it inherits of a
+/// table it cannot make writable.
+#[test]
+fn children_get_no_way_to_write_what_their_parents_run() {
+    let blob = Blob::new(generate(6));
+    alone(|| {
+        poke();
+        for version in [New, Old] {
+            let mut batch = Batch::new();
+            (0..6).for_each(|index| blob.add(&mut batch, index, version));
+            batch.apply_in(ModeChoice::Only(Mode::Trap)).unwrap();
+        }
+        let status = fork_and_wait(|| {
+            for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+                let Ok(target) = std::fs::read_link(entry.unwrap().path()) else { continue };
+                let target = target.to_string_lossy().into_owned();
+                assert!(!target.ends_with("/mem") && !target.contains("palimpsest"), "{target}");
+            }
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let tables: Vec<&str> = maps.lines().filter(|line| line.contains("palimpsest-sites")).collect();
+            assert!(!tables.is_empty(), "the table that handlers read is gone");
+            for table in tables {
+                let start = table.split_once('-').unwrap().0;
+                let start = std::ptr::with_exposed_provenance_mut(usize::from_str_radix(start, 16).unwrap());
+                // SAFETY: a table that nobody reads now.
+                let answer = unsafe { libc::mprotect(start, 4096, libc::PROT_READ | libc::PROT_WRITE) };
+                assert_eq!(answer, -1, "a child may write its parent's table");
+            }
+            0
+        });
+        assert_eq!(exit_code(status), Some(0), "status {status:#x}");
     });
 }

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use palimpsest_text::poke::{Batch, traps_hit};
+use palimpsest_text::poke::{Batch, Mode, ModeChoice, traps_hit};
 use palimpsest_text::{Packs, Program};
 
 use crate::Version::{self, Old};
@@ -72,6 +72,16 @@ impl Toggled {
 
     /// Toggles a random choice of sites, which `add` puts into a batch.
     pub(crate) fn toggle<'p>(&self, numbers: &mut Numbers, add: impl Fn(&mut Batch<'p>, usize, Version)) {
+        self.toggle_in(ANY_WAY, numbers, add);
+    }
+
+    /// As [`toggle`](Self::toggle), in one way.
+    pub(crate) fn toggle_in<'p>(
+        &self,
+        choice: ModeChoice,
+        numbers: &mut Numbers,
+        add: impl Fn(&mut Batch<'p>, usize, Version),
+    ) {
         let mut versions = self.0.lock().unwrap();
         let mut batch = Batch::new();
         let dense = numbers.below(20) + 1;
@@ -81,8 +91,41 @@ impl Toggled {
                 add(&mut batch, index, *version);
             }
         }
-        batch.apply().unwrap();
+        batch.apply_in(choice).unwrap();
     }
+}
+
+/// By traps where there are any: threads of these tests do not block SIGTRAP for long.
+pub(crate) const ANY_WAY: ModeChoice =
+    if palimpsest_text::poke::arch::TRAPS { ModeChoice::Only(Mode::Trap) } else { ModeChoice::Automatic };
+
+#[test]
+fn programs_are_all_old_or_all_new_while_threads_are_held() {
+    let (packs, code) = (Packs::new().unwrap(), generate(SITES));
+    let program = packs.load(&code.code, 64).unwrap();
+    let toggled = Toggled::new();
+    torture(
+        || drop(code.run_program(&program)),
+        |numbers| {
+            toggled.toggle_in(ModeChoice::Automatic, numbers, |batch, index, version| {
+                code.add(batch, &program, index, version);
+            });
+        },
+    );
+    assert_eq!(code.run_program(&program), toggled.now());
+}
+
+#[test]
+fn text_is_all_old_or_all_new_while_threads_are_held() {
+    let blob = Blob::new(generate(SITES));
+    let toggled = Toggled::new();
+    torture(
+        || drop(blob.run()),
+        |numbers| {
+            toggled.toggle_in(ModeChoice::Automatic, numbers, |batch, index, version| blob.add(batch, index, version));
+        },
+    );
+    assert_eq!(blob.run(), toggled.now());
 }
 
 #[test]

@@ -19,8 +19,7 @@ const PACKAGE: &str = "libsqlite3-sys";
 const VERSION: &str = "0.39.1";
 
 /// Without threads and without libraries loaded at run time: neither belongs in a fuzzed process.
-const FLAGS: [&str; 4] =
-    ["-O2", "-DSQLITE_THREADSAFE=0", "-DSQLITE_OMIT_LOAD_EXTENSION", "-DSQLITE_DEFAULT_MEMSTATUS=0"];
+const FLAGS: [&str; 3] = ["-DSQLITE_THREADSAFE=0", "-DSQLITE_OMIT_LOAD_EXTENSION", "-DSQLITE_DEFAULT_MEMSTATUS=0"];
 
 /// What was built.
 pub(super) struct Built {
@@ -34,37 +33,37 @@ pub(super) struct Built {
     pub(super) scratch: PathBuf,
 }
 
+/// What a build is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Figures: everything is optimised.
+    Measuring,
+    /// Equal behaviour: what the tests have built serves again.
+    Comparing,
+}
+
 /// Builds everything that is not there yet.
-pub(super) fn all(workspace: &Workspace) -> Result<Built, BenchError> {
+pub(super) fn all(workspace: &Workspace, purpose: Purpose) -> Result<Built, BenchError> {
     let folder = workspace.target.join("bench-afl");
     fs::create_dir_all(&folder).map_err(file("make", &folder))?;
-    let release = workspace.target.join("release");
-    let mut cargo = process::cargo(workspace);
-    process::stream(cargo.args(["build", "--release", "--package", "palimpsest-preload"]))?;
-    let mut cargo = process::cargo(workspace);
-    process::stream(cargo.args(["build", "--release", "--package", "palimpsest-fork", "--example", "reset"]))?;
-
+    let (preload, library) = ours(workspace, purpose)?;
     let sqlite = amalgamation(workspace, &folder)?;
-    let object = folder.join(format!("sqlite3-{VERSION}.o"));
+    let level = if purpose == Purpose::Measuring { "-O2" } else { "-O1" };
+    let object = folder.join(format!("sqlite3-{VERSION}{level}.o"));
     if !object.exists() {
         let mut compiler = program("afl-clang-fast", workspace);
-        compiler.env("AFL_QUIET", "1").args(FLAGS).arg("-c").arg(sqlite.join("sqlite3.c")).arg("-o").arg(&object);
-        process::stream(&mut compiler)?;
+        compiler.env("AFL_QUIET", "1").arg(level).args(FLAGS).arg("-c").arg(sqlite.join("sqlite3.c"));
+        process::stream(compiler.arg("-o").arg(&object))?;
     }
-    let built = Built {
-        plain: folder.join("plain"),
-        reset: folder.join("reset"),
-        preload: release.join("libpalimpsest_preload.so"),
-        scratch: folder.join("campaigns"),
-    };
+    let built =
+        Built { plain: folder.join("plain"), reset: folder.join("reset"), preload, scratch: folder.join("campaigns") };
     // The harness is not fuzzed: without edges of its own, both targets number those of SQLite alike.
     let harness = workspace.root.join("bench/afl/sqlite_harness.c");
     let deny = folder.join("not-instrumented");
     fs::write(&deny, "src: *sqlite_harness.c\n").map_err(file("write", &deny))?;
-    let library = release.join("examples/libreset.a");
     for (target, extra) in [(&built.plain, None), (&built.reset, Some(&library))] {
         let mut compiler = program("afl-clang-fast", workspace);
-        compiler.env("AFL_QUIET", "1").env("AFL_LLVM_DENYLIST", &deny).args(FLAGS).arg("-I").arg(&sqlite);
+        compiler.env("AFL_QUIET", "1").env("AFL_LLVM_DENYLIST", &deny).arg(level).args(FLAGS).arg("-I").arg(&sqlite);
         compiler.arg(&harness).arg(&object);
         if let Some(library) = extra {
             compiler.arg("-DRESET").arg(library).arg("-lgcc_s");
@@ -73,6 +72,20 @@ pub(super) fn all(workspace: &Workspace) -> Result<Built, BenchError> {
         process::stream(&mut compiler)?;
     }
     Ok(built)
+}
+
+/// Builds the preload object and the library of a target that resets itself, and returns their paths.
+fn ours(workspace: &Workspace, purpose: Purpose) -> Result<(PathBuf, PathBuf), StepError> {
+    if purpose == Purpose::Comparing {
+        process::stream(process::cargo(workspace).args(["test", "--workspace", "--all-features", "--no-run"]))?;
+        let debug = workspace.target.join("debug");
+        return Ok((debug.join("deps/libpalimpsest_preload.so"), debug.join("examples/libreset.a")));
+    }
+    for what in [&["--package", "palimpsest-preload"][..], &["--package", "palimpsest-fork", "--example", "reset"]] {
+        process::stream(process::cargo(workspace).args(["build", "--release"]).args(what))?;
+    }
+    let release = workspace.target.join("release");
+    Ok((release.join("libpalimpsest_preload.so"), release.join("examples/libreset.a")))
 }
 
 /// The folder of `sqlite3.c`, fetched by Cargo through a manifest of its own below `folder`.

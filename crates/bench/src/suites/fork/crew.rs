@@ -84,7 +84,8 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Without questions it ends by itself; children that it left behind, after an error, are no longer its business.
+        // Without questions it ends by itself; children that it left behind, after an error, are no longer its
+        // business.
         drop(self.questions.take());
         if self.process.wait().is_err() {
             let _ = self.process.kill();

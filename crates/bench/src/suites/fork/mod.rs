@@ -1,7 +1,7 @@
 //! Suites `fork` and `reset`: what a fork, or going back to an earlier state, costs with a big heap.
 //!
-//! Each contestant is a process of its own, with its own heap, started from the same program and asked through a pipe, so that all take turns
-//! within one run.
+//! Each contestant is a process of its own, with its own heap, started from the same program and asked through a pipe,
+//! so that all take turns within one run.
 
 mod crew;
 mod figures;

@@ -11,10 +11,10 @@ use super::question::Question;
 use super::who::Who;
 use crate::BenchError;
 use crate::clock::Stopwatch;
-use crate::error::with_causes;
 use crate::machine::{
     Child, ForkWay, Heap, HeapPages, Reset, Watch, Watcher, ask_child, freeze, freeze_arena, sleep, spawn,
 };
+use palimpsest_sys::Causes;
 
 /// Begins the answer of a worker that is ready; the milliseconds of its freeze follow.
 pub(super) const READY: &str = "ready ";
@@ -73,7 +73,7 @@ struct Worker {
 }
 
 fn told(error: impl std::error::Error) -> String {
-    with_causes(&error)
+    Causes(&error).to_string()
 }
 
 impl Worker {

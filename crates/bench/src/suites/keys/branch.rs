@@ -1,8 +1,9 @@
-//! `keys.branch`: a loop with one branch that is not taken, decided in different ways; `keys.branches`: one with 56 in a row.
+//! `keys.branch`: a loop with one branch that is not taken, decided in different ways; `keys.branches`: one with 56 in
+//! a row.
 //!
-//! The loops do nothing else, so that they are bound by what the CPU can do in a cycle, and not by the latency of some other work behind
-//! which the branch would hide. Yet a short loop takes the cycle that its own jump takes, and a wide CPU has room for a branch in it. A row of
-//! branches shows what each takes of that room.
+//! The loops do nothing else, so that they are bound by what the CPU can do in a cycle, and not by the latency of some
+//! other work behind which the branch would hide. Yet a short loop takes the cycle that its own jump takes, and a wide
+//! CPU has room for a branch in it. A row of branches shows what each takes of that room.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,7 +88,8 @@ impl Shape {
         }
     }
 
-    /// Whom a branch is compared with, the baseline first: alone it should cost nothing, and in a row no more than what it replaces.
+    /// Whom a branch is compared with, the baseline first: alone it should cost nothing, and in a row no more than what
+    /// it replaces.
     fn rivals(self) -> &'static [Kind] {
         match self {
             Self::One => &[Kind::None, Kind::AtomicLoad, Kind::TracingEvent],

@@ -1,7 +1,7 @@
 //! `keys.handler`: what a trap of a batch costs the thread that runs into it, beyond what any signal costs.
 //!
-//! A batch of so many sites is held open, and a thread runs through all of them; in turns, it runs through the same programs with
-//! permanent traps and a handler that does nothing.
+//! A batch of so many sites is held open, and a thread runs through all of them; in turns, it runs through the same
+//! programs with permanent traps and a handler that does nothing.
 
 use std::time::Duration;
 

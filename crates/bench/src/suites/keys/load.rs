@@ -6,7 +6,8 @@ use std::thread;
 
 use crate::machine::Sites;
 
-/// Calls `measured` while `threads` other threads run through all sites all the time. Each of them has been through once before.
+/// Calls `measured` while `threads` other threads run through all sites all the time. Each of them has been through
+/// once before.
 pub(super) fn under_load<R>(sites: &Sites, threads: usize, measured: impl FnOnce() -> R) -> R {
     let (stop, running) = (AtomicBool::new(false), AtomicUsize::new(0));
     let pass = || {
@@ -31,7 +32,8 @@ pub(super) fn under_load<R>(sites: &Sites, threads: usize, measured: impl FnOnce
         }
         let result = measured();
         drop(stop_on_drop);
-        // The scope alone would not wait for their last moments, in which they have all signals blocked: batches would wait for that.
+        // The scope alone would not wait for their last moments, in which they have all signals blocked: batches would
+        // wait for that.
         for worker in workers {
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }

@@ -33,7 +33,8 @@ impl Suite for Keys {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
-        // Branches first: a page of text that was written to is a page of its own afterwards, no longer part of a huge one.
+        // Branches first: a page of text that was written to is a page of its own afterwards, no longer part of a huge
+        // one.
         branch::run(context)?;
         toggle::run(context)?;
         syncs::run(context)?;

@@ -86,7 +86,7 @@ fn syncs_of(packs: &palimpsest_text::Packs, count: usize, way: Way) -> Result<u6
     };
     let mut syncs = 0;
     for first in (0..count).step_by(per_batch) {
-        syncs += sites.batch(Switch::On, first..first + per_batch)?.apply()?.syncs;
+        syncs += Sites::apply(&sites.batch(Switch::On, first..first + per_batch)?)?.syncs;
     }
     Ok(syncs)
 }
@@ -116,7 +116,7 @@ fn count_traps(context: &mut Context<'_>) -> Result<(), BenchError> {
 fn toggle(on: &Batch<'_>, off: &Batch<'_>) -> Result<u64, PlaceError> {
     let mut hits = 0;
     for _ in 0..TOGGLES / 2 {
-        hits += on.apply()?.traps_hit + off.apply()?.traps_hit;
+        hits += Sites::apply(on)?.traps_hit + Sites::apply(off)?.traps_hit;
     }
     Ok(hits)
 }

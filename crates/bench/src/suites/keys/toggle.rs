@@ -1,7 +1,8 @@
-//! `keys.toggle`: switching all of so many sites, in one batch against a batch for each, while other threads run through them.
+//! `keys.toggle`: switching all of so many sites, in one batch against a batch for each, while other threads run
+//! through them.
 //!
-//! Wall time: most of it is waiting for other CPUs. A sample is the mean of one toggle on and one off, with threads of its own
-//! running beside it.
+//! Wall time: most of it is waiting for other CPUs. A sample is the mean of one toggle on and one off, with threads of
+//! its own running beside it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -289,7 +290,7 @@ fn toggle(
 fn apply_all(batches: &[Batch<'_>]) -> Result<usize, PlaceError> {
     let mut without_traps = 0;
     for batch in batches {
-        let mode = batch.apply()?.mode;
+        let mode = Sites::apply(batch)?.mode;
         without_traps += usize::from(arch::TRAPS && mode == Mode::SingleStore);
     }
     Ok(without_traps)

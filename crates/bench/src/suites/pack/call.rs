@@ -1,7 +1,7 @@
 //! `pack.call`: what one call costs when many programs take turns.
 //!
-//! The bytes of the programs are the same for every contestant; only the places differ. A sample is some passes over all programs,
-//! after passes that are not timed.
+//! The bytes of the programs are the same for every contestant; only the places differ. A sample is some passes over
+//! all programs, after passes that are not timed.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ const CONTESTANTS: [Contestant; 3] = [Contestant::Packed, Contestant::PageEach, 
 /// Calls in one sample.
 const CALLS: usize = 200_000;
 
-/// Calls before a sample, and at least so many passes over the programs: caches and branch predictors still know the contestant
-/// that ran before, and a runner that follows another order of the same contestant would have an advantage.
+/// Calls before a sample, and at least so many passes over the programs: caches and branch predictors still know the
+/// contestant that ran before, and a runner that follows another order of the same contestant would have an advantage.
 const WARM_UP_CALLS: usize = 20_000;
 const WARM_UP_PASSES: usize = 4;
 

@@ -20,10 +20,12 @@ const PROGRAMS: usize = 2000;
 const BUDGET: Duration = Duration::from_secs(20);
 
 /// The most important rival comes first: it becomes the baseline.
-const CONTESTANTS: [Contestant; 8] = [
+const CONTESTANTS: [Contestant; 10] = [
     Contestant::Packed,
     Contestant::PackedBatch,
     Contestant::PackedCranelift,
+    Contestant::PackedDuringCopies,
+    Contestant::PackedNoView,
     Contestant::PageEach,
     Contestant::JitAllocator,
     Contestant::CraneliftJit,
@@ -40,6 +42,10 @@ fn note(who: Contestant) -> &'static str {
         Contestant::Packed => "program by program, into packs that exist",
         Contestant::PackedBatch => "staged one by one, finalised together",
         Contestant::PackedCranelift => "palimpsest-cranelift: define_function_bytes + finalize_definitions each",
+        Contestant::PackedDuringCopies => {
+            "WriteView::DuringCopies: the write view is opened and closed for each program"
+        }
+        Contestant::PackedNoView => "WriteView::None: through /proc/self/mem, opened for each program",
         Contestant::PageEach => "mmap, copy, mprotect",
         Contestant::Bucket128k => "mmap of 128 KiB, copy, mprotect",
         Contestant::JitAllocator => "alloc, copy, flush; defaults",

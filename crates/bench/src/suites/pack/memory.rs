@@ -1,25 +1,25 @@
 //! `pack.bytes_per_program` and `pack.mappings_per_program`: what a loaded program costs beside time.
 //!
-//! Each contestant is measured in a process of its own, started for that purpose: in a process with a past, memory that an earlier
-//! contestant left in the heap would be used again and would look free.
+//! Each contestant is measured in a process of its own, started for that purpose: in a process with a past, memory that
+//! an earlier contestant left in the heap would be used again and would look free.
 
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
 use super::{failed, group_of};
-use crate::error::with_causes;
 use crate::placers::{Contestant, Loaded};
 use crate::record::Unit;
 use crate::resident::Resident;
 use crate::suite::{Group, Measured};
 use crate::{BenchError, Context};
+use palimpsest_sys::Causes;
 
 const BYTES: &str = "pack.bytes_per_program";
 const MAPPINGS: &str = "pack.mappings_per_program";
 
-/// Programs loaded by one probe: as many as two mappings each leave room for under the usual `vm.max_map_count`, so that the last
-/// pack or block, which is not full, weighs little.
+/// Programs loaded by one probe: as many as two mappings each leave room for under the usual `vm.max_map_count`, so
+/// that the last pack or block, which is not full, weighs little.
 const PROGRAMS: usize = 30_000;
 
 /// Lengths go round from here to the same distance above the mean of 500 bytes.
@@ -37,7 +37,8 @@ const CONTESTANTS: [Contestant; 5] = [
 /// What loading some programs added to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemoryProbe {
-    /// Resident bytes per program, shared pages counted once, the contestant's own tables included, the caller's handles not.
+    /// Resident bytes per program, shared pages counted once, the contestant's own tables included, the caller's
+    /// handles not.
     pub bytes_per_program: f64,
     /// Mappings per program.
     pub mappings_per_program: f64,
@@ -52,7 +53,8 @@ pub(super) fn groups() -> [Group; 2] {
     ]
 }
 
-/// Loads programs by the contestant with this name into this process and counts what that added. The process must be fresh.
+/// Loads programs by the contestant with this name into this process and counts what that added. The process must be
+/// fresh.
 ///
 /// # Errors
 ///
@@ -101,7 +103,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     for who in CONTESTANTS {
         if !who.is_built() {
             if let Err(error) = who.open() {
-                skip(context, who, &with_causes(&error));
+                skip(context, who, &Causes(&error).to_string());
             }
             continue;
         }
@@ -111,7 +113,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
             Err(error) if who.is_ours() => return Err(error),
             // A rival may meet a limit of this machine, such as the number of mappings.
             Err(error) => {
-                skip(context, who, &with_causes(&error));
+                skip(context, who, &Causes(&error).to_string());
                 continue;
             }
         };

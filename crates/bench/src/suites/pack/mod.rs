@@ -1,4 +1,5 @@
-//! Suite `pack`: programs packed into shared pages, against a page each, a 128 KiB bucket each and the peers' allocators.
+//! Suite `pack`: programs packed into shared pages, against a page each, a 128 KiB bucket each and the peers'
+//! allocators.
 
 mod call;
 mod churn;
@@ -36,8 +37,8 @@ impl Suite for Pack {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
-        // The kernel's page cache, free lists and huge pages are least worn at the beginning, which is fair only to figures that
-        // every contestant takes in a process of its own: memory comes first.
+        // The kernel's page cache, free lists and huge pages are least worn at the beginning, which is fair only to
+        // figures that every contestant takes in a process of its own: memory comes first.
         memory::run(context)?;
         call::run(context)?;
         load::run(context)?;

@@ -1,7 +1,9 @@
-//! `pack.test_tag`: the loads of the kernel's test of that name, 40 945 programs of 2 to 4096 instructions, each freed before the next.
+//! `pack.test_tag`: the loads of the kernel's test of that name, 40 945 programs of 2 to 4096 instructions, each freed
+//! before the next.
 //!
-//! The kernel's own figure fell from more than two minutes to 19.7 s when its pack stopped flushing the instruction cache once per
-//! instruction. Here an instruction is 8 bytes of code, and only placing and freeing is timed: nothing is verified or compiled.
+//! The kernel's own figure fell from more than two minutes to 19.7 s when its pack stopped flushing the instruction
+//! cache once per instruction. Here an instruction is 8 bytes of code, and only placing and freeing is timed: nothing
+//! is verified or compiled.
 
 use std::time::Duration;
 

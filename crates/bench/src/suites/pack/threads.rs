@@ -1,4 +1,5 @@
-//! `pack.threads`: loads per second when several threads load at once, each keeping its last few programs and freeing the others.
+//! `pack.threads`: loads per second when several threads load at once, each keeping its last few programs and freeing
+//! the others.
 
 use std::collections::VecDeque;
 use std::sync::Barrier;

@@ -1,9 +1,10 @@
-//! `paging.fault`: what a store to a shared page costs. Pages have no bytes here, so that what is measured is the tables' part.
+//! `paging.fault`: what a store to a shared page costs. Pages have no bytes here, so that what is measured is the
+//! tables' part.
 
 use std::time::Duration;
 
 use palimpsest_paging::format::X86_64;
-use palimpsest_paging::sim::{Computer, Config};
+use palimpsest_paging::sim::{Computer, Config, MapSimulated};
 use palimpsest_paging::{
     Access, Accounting, AddressSpace, Fault, Node, Options, PageSize, PageSizes, Resolution, ShareTables, SpaceId,
     VirtAddr,
@@ -92,7 +93,7 @@ fn first_stores(child: &HostSpace<'_>, page: u64, expected: Resolution) -> Resul
     let started = Stopwatch::start();
     for table in 0..TABLES {
         let address = VirtAddr(START + (table * IN_TABLE + page) * PageSize::Small.bytes());
-        let fault = child.fault(address, Access::Write, Node(0))?;
+        let fault = child.fault(address, Access::USER_WRITE, Node(0))?;
         as_expected += u64::from(fault == Fault::Resolved(expected));
     }
     let elapsed = started.elapsed();
@@ -106,13 +107,13 @@ fn breaks_per_write(step: u64) -> Result<f64, TableError> {
     let computer = Computer::new::<X86_64>(Config::default());
     let parent = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], OPTIONS)?;
     let range = range_of(PageSize::Small, PAGES);
-    parent.map(range, Computer::device(0), READ_WRITE, PageSizes::Only(PageSize::Small))?;
+    parent.map_simulated(range, Computer::device(0), READ_WRITE, PageSizes::Only(PageSize::Small))?;
     let (child, flush) = parent.fork(SpaceId(2))?;
     flush.finish();
     let (mut breaks, mut writes) = (0, 0);
     for page in (0..PAGES).step_by(step as usize) {
         let address = VirtAddr(START + page * PageSize::Small.bytes());
-        if let Fault::Resolved(resolution) = child.fault(address, Access::Write, Node(0))? {
+        if let Fault::Resolved(resolution) = child.fault(address, Access::USER_WRITE, Node(0))? {
             breaks += resolution.unshared;
         }
         writes += 1;

@@ -1,11 +1,13 @@
-//! `paging.fork.{1g,64g}.{cow,full}`: a fork of a space that was just mapped by 4 KiB pages: with tables shared, and with all of them copied.
+//! `paging.fork.{1g,64g}.{cow,full}`: a fork of a space that was just mapped by 4 KiB pages: with tables shared, and
+//! with all of them copied.
 //!
-//! With 1 GiB, tables of pages are shared. With 64 GiB those of level 2 too, an option: the child has its root and a table of level 3.
+//! With 1 GiB, tables of pages are shared. With 64 GiB those of level 2 too, an option: the child has its root and a
+//! table of level 3.
 
 use std::time::Duration;
 
 use palimpsest_paging::format::X86_64;
-use palimpsest_paging::sim::{Computer, Config};
+use palimpsest_paging::sim::{Computer, Config, MapSimulated};
 use palimpsest_paging::{
     Accounting, AddressSpace, Level, Node, Options, PAGE, PageSize, PageSizes, ShareTables, SpaceId,
 };
@@ -150,7 +152,7 @@ fn cost(size: Size, way: &str) -> Result<Cost, TableError> {
     let parent = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], size.options(way))?;
     let range = range_of(PageSize::Small, small_pages(size.bytes));
     // Memory that nobody counts: pages are no part of the cost.
-    parent.map(range, Computer::device(0), READ_WRITE, PageSizes::Only(PageSize::Small))?;
+    parent.map_simulated(range, Computer::device(0), READ_WRITE, PageSizes::Only(PageSize::Small))?;
     let (before, counts) = (computer.snapshot(), computer.counts());
     let (child, flush) = parent.fork(SpaceId(2))?;
     flush.finish();

@@ -1,8 +1,8 @@
-//! Suite `paging`: page tables in software: mapping, unmapping and asking page by page against the peers, forks that share tables against forks that
-//! copy them, faults that undo the sharing, and what replicas cost and bring.
+//! Suite `paging`: page tables in software: mapping, unmapping and asking page by page against the peers, forks that
+//! share tables against forks that copy them, faults that undo the sharing, and what replicas cost and bring.
 //!
-//! Times are of the operations alone, on a machine that checks nothing (`machine::TableHost`). Counts are those of the software machine of
-//! `palimpsest_paging::sim`, which has CPUs with TLBs; they are the same in each run.
+//! Times are of the operations alone, on a machine that checks nothing (`machine::TableHost`). Counts are those of the
+//! software machine of `palimpsest_paging::sim`, which has CPUs with TLBs; they are the same in each run.
 
 mod fault;
 mod fork;
@@ -13,7 +13,7 @@ mod replica;
 use palimpsest_paging::format::X86_64;
 use palimpsest_paging::{AddressSpace, Attributes, PAGE, PageSize, PageSizes, Rights, VirtAddr};
 
-use crate::machine::TableHost;
+use crate::machine::{TableHost, map_pages};
 use crate::record::{Entry, Unit};
 use crate::sampler::Summary;
 use crate::suite::Group;
@@ -71,7 +71,7 @@ fn map_from(
 ) -> Result<(), TableError> {
     host.give(size, pages.start as usize..pages.end as usize);
     let (first, count) = (TableHost::page(size, pages.start), pages.end - pages.start);
-    Ok(space.map(range_of(size, count), first, READ_WRITE, PageSizes::Only(size))?)
+    Ok(map_pages(space, range_of(size, count), first, READ_WRITE, PageSizes::Only(size))?)
 }
 
 /// Makes an error of one contestant that of the run.

@@ -1,7 +1,8 @@
-//! `paging.operation.{…}.{flushes,ipis}`: what one operation asks of other CPUs, counted on the software machine with four of them in the space.
+//! `paging.operation.{…}.{flushes,ipis}`: what one operation asks of other CPUs, counted on the software machine with
+//! four of them in the space.
 
 use palimpsest_paging::format::X86_64;
-use palimpsest_paging::sim::{Computer, Config, Counts};
+use palimpsest_paging::sim::{Computer, Config, Counts, MapSimulated};
 use palimpsest_paging::{
     Access, Accounting, AddressSpace, Node, Options, PageSize, PageSizes, Rights, ShareTables, SpaceId, VirtAddr,
 };
@@ -68,7 +69,7 @@ fn count() -> Result<Vec<(&'static str, u64, u64)>, TableError> {
         last = computer.counts();
     };
     let range = range_of(PageSize::Small, PAGES);
-    space.map(range.clone(), first, READ_WRITE, PageSizes::Only(PageSize::Small))?;
+    space.map_simulated(range.clone(), first, READ_WRITE, PageSizes::Only(PageSize::Small))?;
     done("map");
     space.protect(range.clone(), Rights::READ)?.finish();
     done("protect");
@@ -81,7 +82,7 @@ fn count() -> Result<Vec<(&'static str, u64, u64)>, TableError> {
     let (child, flush) = space.fork(SpaceId(2))?;
     flush.finish();
     done("fork");
-    let store = |number| space.fault(page(number), Access::Write, Node(0));
+    let store = |number| space.fault(page(number), Access::USER_WRITE, Node(0));
     store(0)?;
     done("break");
     store(1)?;

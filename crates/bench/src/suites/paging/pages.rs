@@ -8,8 +8,9 @@
 //! | `x86_64` | page by page | page by page | `translate_page` |
 //! | `page_table_multiarch` | `map_region` | `unmap_region` | page by page |
 //!
-//! Ours take the lock, reserve tables, count entries of tables and charges, collect what is to be flushed, give each page's reference back behind the flush and
-//! return tables that have become empty. The peers do none of that; their tables go when the whole does, which is not timed.
+//! Ours take the lock, reserve tables, count entries of tables and charges, collect what is to be flushed, give each
+//! page's reference back behind the flush and return tables that have become empty. The peers do none of that; their
+//! tables go when the whole does, which is not timed.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -19,9 +20,9 @@ use palimpsest_paging::{Node, Options, PageSize, PageSizes, SpaceId, VirtAddr};
 
 use super::{HostSpace, READ_WRITE, START, expect, failed, range_of};
 use crate::clock::Stopwatch;
-use crate::machine::TableHost;
 #[cfg(feature = "peers")]
 use crate::machine::{CrateTable, MultiArch};
+use crate::machine::{TableHost, map_next, map_pages};
 use crate::record::{Entry, Unit};
 use crate::sampler::{Summary, interleave};
 use crate::suite::Group;
@@ -95,7 +96,8 @@ const SIZES: [Size; 2] = [
     Size { name: "2m", size: PageSize::Large, pages: 1 << 13 },
 ];
 
-/// The first page's number: no frame is aligned to 1 GiB as its address is, so that nobody maps by larger pages than the figure says.
+/// The first page's number: no frame is aligned to 1 GiB as its address is, so that nobody maps by larger pages than
+/// the figure says.
 const FIRST: u64 = 1;
 
 fn group(operation: Operation, size: Size) -> Group {
@@ -226,7 +228,7 @@ fn by_range(space: &HostSpace<'_>, operation: Operation, size: Size) -> Result<u
     let mut sum = 0_u64;
     match operation {
         Operation::Map => {
-            space.map(range, TableHost::page(size.size, FIRST), READ_WRITE, PageSizes::Only(size.size))?;
+            map_pages(space, range, TableHost::page(size.size, FIRST), READ_WRITE, PageSizes::Only(size.size))?;
         }
         Operation::Query => space.walk(range, |mapping| {
             sum = sum.wrapping_add(mapping.leaf.frame.address());
@@ -244,7 +246,7 @@ fn by_cursor(space: &HostSpace<'_>, operation: Operation, size: Size) -> Result<
         Operation::Map => {
             let mut cursor = space.cursor_mut(range)?;
             for page in FIRST..FIRST + size.pages {
-                cursor.map(TableHost::page(size.size, page), size.size, READ_WRITE)?;
+                map_next(&mut cursor, TableHost::page(size.size, page), size.size, READ_WRITE)?;
             }
             cursor.finish().finish();
         }
@@ -275,7 +277,7 @@ fn by_page(space: &HostSpace<'_>, operation: Operation, size: Size) -> Result<u6
         match operation {
             Operation::Map => {
                 let frame = TableHost::page(size.size, FIRST + page);
-                space.map(range, frame, READ_WRITE, PageSizes::Only(size.size))?;
+                map_pages(space, range, frame, READ_WRITE, PageSizes::Only(size.size))?;
             }
             Operation::Query => {
                 let found = space.query(range.start).map_or(0, |mapping| mapping.leaf.frame.address());

@@ -1,8 +1,8 @@
-//! `paging.replica.{without,with}`: tables and frames of each of two nodes, and how many instruction fetches reach another node's memory, on the
-//! software machine.
+//! `paging.replica.{without,with}`: tables and frames of each of two nodes, and how many instruction fetches reach
+//! another node's memory, on the software machine.
 
 use palimpsest_paging::format::X86_64;
-use palimpsest_paging::sim::{Computer, Config};
+use palimpsest_paging::sim::{Computer, Config, MapSimulated};
 use palimpsest_paging::{
     Access, Accounting, AddressSpace, Attributes, Node, Options, PAGE, PageSize, PageSizes, Rights, ShareTables,
     SpaceId, VirtAddr,
@@ -79,7 +79,7 @@ fn measure(way: &str) -> Result<Layout, TableError> {
     for (range, attributes) in [(text.clone(), execute), (data.clone(), READ_WRITE)] {
         // The first node has more than enough.
         let Some(frame) = computer.allocate(Node(0), range.end.0 - range.start.0, PageSize::Large) else { break };
-        space.map(range, frame, attributes, PageSizes::Only(PageSize::Small))?;
+        space.map_simulated(range, frame, attributes, PageSizes::Only(PageSize::Small))?;
     }
     let mut own = (0, 0);
     if replicated {
@@ -111,7 +111,7 @@ fn remote_fetches(computer: &Computer) -> Result<u64, TableError> {
     for _ in 0..FETCHES {
         for cpu in 0..CPUS {
             let address = VirtAddr(START + random.random_range(0..TEXT) * PAGE);
-            match computer.reach(cpu, address, Access::Execute) {
+            match computer.reach(cpu, address, Access::USER_EXECUTE) {
                 Ok(frame) => remote += u64::from(computer.node_of(frame) != computer.node(cpu)),
                 Err(_) => trapped += 1,
             }

@@ -1,7 +1,7 @@
 //! One chart per group: a bar per entry with the spread of its runs.
 //!
-//! Where the largest value is far above the smallest, bars from zero would show only the largest; then the axis is logarithmic and a
-//! dot stands for the median, because a bar on such an axis has no meaningful length.
+//! Where the largest value is far above the smallest, bars from zero would show only the largest; then the axis is
+//! logarithmic and a dot stands for the median, because a bar on such an axis has no meaningful length.
 
 use palimpsest_bench::record::{Entry, Unit};
 

@@ -1,5 +1,5 @@
-//! Cost against a number of things: figures of time whose ids have the form `pack.call.COUNT.WHO`, `pack.call.COUNT.WHO.random` or
-//! `keys.toggle.COUNT.WHO.THREADS`.
+//! Cost against a number of things: figures of time whose ids have the form `pack.call.COUNT.WHO`,
+//! `pack.call.COUNT.WHO.random` or `keys.toggle.COUNT.WHO.THREADS`.
 
 use std::collections::BTreeMap;
 

@@ -4,11 +4,12 @@ use std::ops::Range;
 
 use super::operations::virt;
 use super::{CPUS, Expected, Host, Replicas, Trial, Value, at};
+use crate::access::Access;
 use crate::attributes::Rights;
 use crate::error::PinError;
 use crate::machine::Node;
 use crate::sim::Hardware;
-use crate::space::{Access, Fault, Mark};
+use crate::space::{Fault, Mark};
 
 impl<F: Hardware, M: Host> Trial<'_, F, M> {
     /// Lets a CPU run a member.
@@ -29,7 +30,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
                 self.computer.step(cpu);
             } else {
                 let page = self.some_range().start;
-                let _ = self.computer.load(cpu, at(page), Access::Read);
+                let _ = self.computer.load(cpu, at(page), Access::USER_READ);
             }
         }
     }
@@ -38,7 +39,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
     pub(super) fn wander(&self) {
         let cpu = self.below(CPUS as u64) as usize;
         if self.one_in(3) {
-            let access = self.pick(&[Access::Read, Access::Write, Access::Execute]);
+            let access = self.pick(&[Access::USER_READ, Access::USER_WRITE, Access::USER_EXECUTE]);
             self.computer.begin(cpu, at(self.some_range().start), access);
         }
         self.computer.step(cpu);
@@ -66,7 +67,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
     pub(super) fn store(&mut self, member: usize) {
         let page = self.some_page(member);
         let value = self.new_value();
-        let passed = self.access(member, page, Access::Write, Some(value)).is_some();
+        let passed = self.access(member, page, Access::USER_WRITE, Some(value)).is_some();
         let expected = self.members[member].pages.get_mut(&page);
         let allowed = expected.as_ref().is_some_and(|page| page.rights.contains(Rights::WRITE));
         assert_eq!(passed, allowed, "{} {:?}, operation {}: store to {page:#x}", F::NAME, self.case, self.done);
@@ -82,7 +83,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
 
     pub(super) fn load(&mut self, member: usize) {
         let page = self.some_page(member);
-        let access = self.pick(&[Access::Read, Access::Execute]);
+        let access = self.pick(&[Access::USER_READ, Access::USER_EXECUTE]);
         let got = self.access(member, page, access, None);
         let expected = self.members[member].pages.get(&page).filter(|page| page.rights.contains(access.right()));
         let want = expected.map(|page| self.value(page.value));

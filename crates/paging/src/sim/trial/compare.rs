@@ -71,6 +71,14 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
                                 self.done
                             );
                         };
+                        let leaf = mapping.leaf;
+                        assert!(
+                            leaf.dirty >= want.dirty && leaf.accessed >= want.accessed,
+                            "{} {:?}, operation {} ({what}): page {page:#x} has lost a mark: {leaf:?}, {want:?}",
+                            F::NAME,
+                            self.case,
+                            self.done
+                        );
                         let content = self.computer.content(mapping.leaf.frame.offset(part << 12));
                         let sharing =
                             if matches!(want.value, Value::Own(_)) { Sharing::Private } else { Sharing::Shared };

@@ -6,7 +6,7 @@ use crate::address::{PageSize, VirtAddr};
 use crate::attributes::{Attributes, Rights};
 use crate::error::MapError;
 use crate::machine::Node;
-use crate::sim::Hardware;
+use crate::sim::{Hardware, MapNextSimulated};
 use crate::space::{CursorMapError, Mapping};
 
 /// What a step of a cursor has done.
@@ -41,7 +41,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
                     let value = self.new_value();
                     self.computer.set_content(frame, value);
                     let user = Attributes::user(Rights::READ | Rights::WRITE);
-                    let mapped = cursor.map(frame, PageSize::Small, user);
+                    let mapped = cursor.map_simulated(frame, PageSize::Small, user);
                     match mapped {
                         Ok(()) => changes.push(Change::Mapped(at, value)),
                         Err(CursorMapError::Map(MapError::Mapped { .. } | MapError::NoMemory(_))) => {

@@ -1,8 +1,10 @@
-//! Random operations on a family of spaces that fork each other, on a computer in software, beside a plain model of what each must translate to.
+//! Random operations on a family of spaces that fork each other, on a computer in software, beside a plain model of
+//! what each must translate to.
 //!
-//! After each operation the space concerned is [verified](AddressSpace::verify), CPUs may remember nothing that is not so, and what the model says of the operation
-//! must have happened; now and then all spaces are compared with their models and everything is counted. Some operations have memory refused, at each
-//! point in turn, and must then leave all as it was. Whatever is wrong is a panic that names format, case and operation.
+//! After each operation the space concerned is [verified](AddressSpace::verify), CPUs may remember nothing that is not
+//! so, and what the model says of the operation must have happened; now and then all spaces are compared with their
+//! models and everything is counted. Some operations have memory refused, at each point in turn, and must then leave
+//! all as it was. Whatever is wrong is a panic that names format, case and operation.
 //!
 //! ```
 //! use palimpsest_paging::format::Sv39;
@@ -24,20 +26,26 @@ pub use chance::Source;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use super::{Computer, Config, Delivery, Hardware};
+use super::{Computer, Config, Delivery, Hardware, Marking};
 use crate::address::VirtAddr;
 use crate::attributes::Rights;
-use crate::machine::{Machine, Node, SpaceId};
+use crate::id::SpaceId;
+use crate::machine::{Machine, Node};
 use crate::space::{AddressSpace, Options};
 use chance::Chance;
 
 /// A machine that has a computer behind it, perhaps one that makes mistakes.
-pub trait Host: Machine + Clone {
+///
+/// # Safety
+///
+/// 1. No CPU but the computer's uses the tables, and frames are memory of the computer alone.
+pub unsafe trait Host: Machine + Clone {
     /// The computer.
     fn computer(&self) -> &Computer;
 }
 
-impl Host for &Computer {
+// SAFETY: 1. the computer is one in software.
+unsafe impl Host for &Computer {
     fn computer(&self) -> &Computer {
         self
     }
@@ -52,6 +60,8 @@ pub struct Case {
     pub nodes: usize,
     /// When flushes arrive.
     pub delivery: Delivery,
+    /// Who marks pages.
+    pub marking: Marking,
     /// Where the computer's chance starts, and that of operations from a [`Source::Seed`].
     pub seed: u64,
     /// How many operations [`run`] does.
@@ -68,6 +78,7 @@ impl Default for Case {
             options: Options::default(),
             nodes: 1,
             delivery: Delivery::Random,
+            marking: Marking::ByFormat,
             seed: 1,
             operations: 1000,
             compare_every: 100,
@@ -79,7 +90,14 @@ impl Default for Case {
 impl Case {
     /// A computer for it.
     pub fn config(&self) -> Config {
-        Config { nodes: self.nodes, cpus: CPUS, delivery: self.delivery, seed: self.seed, ..Config::default() }
+        Config {
+            nodes: self.nodes,
+            cpus: CPUS,
+            delivery: self.delivery,
+            marking: self.marking,
+            seed: self.seed,
+            ..Config::default()
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::attributes::{Attributes, Rights, Sharing};
 use crate::error::{ChangeError, FaultError, ForkError, MapError, PinError, RangeError};
 use crate::flush::Flush;
 use crate::machine::Node;
-use crate::sim::Hardware;
+use crate::sim::{Hardware, MapSimulated};
 use crate::space::{AddressSpace, PageSizes};
 
 /// Whether an error is for want of memory.
@@ -138,7 +138,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
             };
             new.push((page, Expected { value, rights, dirty: false, accessed: false, pins: 0 }));
         }
-        let result = self.attempt(member, "map", |space| space.map(virt(&range), frame, attributes, sizes));
+        let result = self.attempt(member, "map", |space| space.map_simulated(virt(&range), frame, attributes, sizes));
         let first = self.members[member].pages.range(range.clone()).next().map(|(&page, _)| at(page));
         match (result, first) {
             (Ok(()), None) => self.members[member].pages.extend(new),

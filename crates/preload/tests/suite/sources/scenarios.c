@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -97,6 +98,36 @@ static void dontneed_syscall(void) { advice(MADV_DONTNEED, "DONTNEED", 1); }
 static void advise_free(void) { advice(MADV_FREE, "FREE", 0); }
 static void advise_remove(void) { advice(MADV_REMOVE, "REMOVE", 0); }
 static void wipeonfork(void) { advice(MADV_WIPEONFORK, "WIPEONFORK", 0); }
+/* The system call itself, past every function of the C library. */
+static long raw_madvise(void *at, size_t length, long kind) {
+#ifdef __x86_64__
+    long r;
+    __asm__ volatile("syscall" : "=a"(r) : "0"((long)SYS_madvise), "D"(at), "S"(length), "d"(kind) : "rcx", "r11", "memory");
+    return r;
+#else
+    register long call __asm__("x8") = SYS_madvise, x0 __asm__("x0") = (long)at, x1 __asm__("x1") = (long)length;
+    register long x2 __asm__("x2") = kind;
+    __asm__ volatile("svc #0" : "+r"(x0) : "r"(call), "r"(x1), "r"(x2) : "memory");
+    return x0;
+#endif
+}
+
+void __explicit_bzero_chk(void *, size_t, size_t);
+
+/* What is erased is gone, even for a discard that no guard sees. */
+static void erased(void) {
+    unsigned char *at = filled(8 * M);
+    freeze();
+    explicit_bzero(at + 3 * M + 100, 64);
+    __explicit_bzero_chk(at + 6 * M + 4000, 200, (size_t)-1);
+    show("erased", at, 8 * M);
+    fork_and_show("elsewhere", at, 8 * M);
+    result("DONTNEED", raw_madvise(at + 3 * M, 4096, MADV_DONTNEED));
+    result("DONTNEED", raw_madvise(at + 6 * M, 8192, MADV_DONTNEED));
+    show("discarded", at, 8 * M);
+    fork_and_show("at last", at, 8 * M);
+}
+
 static void dontfork(void) {
     unsigned char *at = filled(4 * M);
     freeze();
@@ -638,6 +669,52 @@ static void executing(void) {
     if (child == 0) { execlp("true", "true", NULL); _exit(1); }
     printf("true ended with %d\n", reap(child));
 }
+static void errnos(void) {
+    /* A fork that succeeds leaves errno alone, whatever the object does meanwhile: plain, freezing, and frozen. */
+    filled(4 * M);
+    for (int i = 0; i < 3; i++) {
+        fflush(stdout);
+        errno = 1000 + i;
+        pid_t child = fork();
+        int e = errno;
+        if (child == 0) { printf("child %d\n", e); fflush(stdout); _exit(0); }
+        reap(child);
+        printf("parent %d\n", e);
+    }
+}
+static int frozen_mappings(const unsigned char *at, size_t length) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    int count = 0;
+    if (!maps) die("maps");
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long start, end;
+        if (sscanf(line, "%lx-%lx", &start, &end) == 2 && start < (unsigned long)at + length && end > (unsigned long)at)
+            count += strstr(line, "palimpsest") != NULL;
+    }
+    fclose(maps);
+    return count;
+}
+static void locking_thaws(void) {
+    /* Not compared: the test reads it. Frozen memory that is locked would be held twice. */
+    unsigned char *at = filled(16 * M);
+    freeze();
+    printf("frozen: %d\n", frozen_mappings(at, 16 * M) > 0);
+    if (mlock(at + 4 * M, 4096)) die("mlock");
+    printf("after mlock: %d\n", frozen_mappings(at + 4 * M, 4096));
+    if (mlock2(at + 8 * M, 4096, 0)) die("mlock2");
+    printf("after mlock2: %d\n", frozen_mappings(at + 8 * M, 4096));
+    if (syscall(SYS_mlock, at + 12 * M, 4096L)) die("syscall");
+    printf("after syscall: %d\n", frozen_mappings(at + 12 * M, 4096));
+    printf("elsewhere: %d\n", frozen_mappings(at, 4096));
+}
+static void secure(void) {
+    /* Not compared: the test reads it. */
+    printf("secure: %lu\n", getauxval(AT_SECURE));
+    unsigned char *at = filled(8 * M);
+    freeze();
+    printf("frozen: %d\n", frozen_mappings(at, 8 * M) > 0);
+}
 static void vforking(void) {
     unsigned char *at = filled(4 * M);
     freeze();
@@ -696,6 +773,75 @@ static void core_filter(void) {
     int fd = open("/proc/self/coredump_filter", O_RDONLY);
     if (fd < 0 || read(fd, text, sizeof text - 1) < 0) die("coredump_filter");
     printf("filter %s", text);
+}
+static void own_filter(const char *what) {
+    char text[16] = "";
+    int fd = open("/proc/self/coredump_filter", O_RDONLY);
+    if (fd < 0 || read(fd, text, sizeof text - 1) < 0) die("coredump_filter");
+    close(fd);
+    printf("%s: %s", what, text);
+    fflush(stdout);
+}
+static void core_filter_executed(void) {
+    /* Not compared: the test reads it. */
+    static const char path[] = "/bin/cat", file[] = "/proc/self/coredump_filter";
+    char *arguments[] = { "cat", (char *)file, NULL };
+    static const char *const ways[] = { "execve", "execv", "execvp", "execvpe", "execl", "execlp", "execle", "fexecve",
+        "execveat", "syscall", "vfork", "posix_spawn", "posix_spawnp", "system", "popen" };
+    filled(4 * M);
+    freeze();
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        printf("%s: ", ways[i]);
+        fflush(stdout);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        pid_t child = 0;
+        if (i < 10) {
+            child = fork();
+            if (child == 0) {
+                switch (i) {
+                case 0: execve(path, arguments, environ); break;
+                case 1: execv(path, arguments); break;
+                case 2: execvp("cat", arguments); break;
+                case 3: execvpe("cat", arguments, environ); break;
+                case 4: execl(path, "cat", file, NULL); break;
+                /* More arguments than registers. */
+                case 5: execlp("cat", "cat", "-u", "-u", "-u", "-u", "-u", "-u", file, NULL); break;
+                case 6: execle(path, "cat", "-u", "-u", "-u", "-u", "-u", "-u", file, NULL, environ); break;
+                case 7: fexecve(fd, arguments, environ); break;
+                case 8: execveat(fd, "", arguments, environ, AT_EMPTY_PATH); break;
+                case 9: syscall(SYS_execve, path, arguments, environ); break;
+                }
+                _exit(99);
+            }
+        } else if (i == 10) {
+            child = vfork();
+            if (child == 0) { execve(path, arguments, environ); _exit(99); }
+        } else if (i == 11) {
+            if (posix_spawn(&child, path, NULL, NULL, arguments, environ)) die("posix_spawn");
+        } else if (i == 12) {
+            if (posix_spawnp(&child, "cat", NULL, NULL, arguments, environ)) die("posix_spawnp");
+        } else if (i == 13) {
+            if (system("cat /proc/self/coredump_filter")) die("system");
+        } else {
+            char line[64] = "";
+            FILE *p = popen("cat /proc/self/coredump_filter", "r");
+            if (!p || !fgets(line, sizeof line, p) || pclose(p)) die("popen");
+            printf("%s", line);
+        }
+        if (child && reap(child)) die(ways[i]);
+        if (i == 10) madvise(arguments, 0, MADV_NORMAL); /* the next call that is seen */
+        close(fd);
+        own_filter("afterwards");
+    }
+    printf("failed: %d\n", execl("/nonexistent", "nonexistent", NULL));
+    freeze();
+    own_filter("afterwards");
+    /* What the program sets itself stays. */
+    int fd = open("/proc/self/coredump_filter", O_WRONLY);
+    if (write(fd, "3", 1) != 1) die("write");
+    printf("its own: ");
+    fflush(stdout);
+    execl(path, "cat", file, NULL);
 }
 static void no_standard_error(void) {
     /* Number 2 is a data file of the program when it forks. */
@@ -787,14 +933,14 @@ static void discard_meanwhile(void) {
 
 static const struct { const char *name; void (*run)(void); } table[] = {
 #define S(n) { #n, n }
-    S(dontneed), S(dontneed_syscall), S(advise_free), S(advise_remove), S(wipeonfork), S(dontfork), S(other_advice),
+    S(dontneed), S(dontneed_syscall), S(advise_free), S(advise_remove), S(wipeonfork), S(erased), S(dontfork), S(other_advice),
     S(dontneed_many), S(dontneed_over_hole), S(dontneed_none),
     S(mremap_grow_in_place), S(mremap_move), S(mremap_shrink_regrow), S(mremap_chunks), S(mremap_half_frozen),
     S(mremap_middle), S(mremap_errors), S(mremap_dontunmap), S(mremap_syscall),
     S(map_fixed), S(map_fixed_file), S(unmap_and_map), S(unmap_unseen), S(unmap_syscall), S(map_errors),
     S(locking), S(locking_all), S(locked_future), S(crowded), S(protect), S(breaking), S(callocs), S(reallocs),
-    S(nested), S(many_forks), S(threads), S(fork_in_handler), S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping),
-    S(atforks), S(limits), S(core_filter), S(no_standard_error), S(sandboxed), S(child_tables), S(signalled),
+    S(errnos), S(locking_thaws), S(secure), S(nested), S(many_forks), S(threads), S(fork_in_handler), S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping),
+    S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed), S(child_tables), S(signalled),
     S(discard_meanwhile), S(vfork_forks),
 };
 

@@ -12,8 +12,8 @@ use crate::arch::Coherence;
 /// How this ISA's instruction fetch learns of stores.
 pub const COHERENCE: Coherence = Coherence::NeedsFlushAndSync;
 
-/// Whether one write may store bytes again that other cores execute: here each instruction must be stored by a single aligned
-/// store (Arm ARM, DDI 0487, B2.2.5), which a long copy does not promise for what it covers.
+/// Whether one write may store bytes again that other cores execute: here each instruction must be stored by a single
+/// aligned store (Arm ARM, DDI 0487, B2.2.5), which a long copy does not promise for what it covers.
 pub const MERGED_WRITES: bool = false;
 
 /// `CTR_EL0`: what the caches of this machine need.

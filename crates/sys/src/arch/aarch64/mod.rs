@@ -3,5 +3,6 @@
 pub(super) mod icache;
 pub(super) mod instructions;
 pub(super) mod pointer_tag;
+pub(super) mod serialize;
 pub(super) mod system_call;
 pub(super) mod trap_frame;

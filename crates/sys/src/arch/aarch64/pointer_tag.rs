@@ -1,5 +1,6 @@
-//! Top byte ignore (TBI): bits 63 to 56 of a user pointer (`Documentation/arch/arm64/tagged-address-abi.rst`; system calls that manage memory take such pointers without
-//! being asked since Linux 5.4, but for `mmap`, `brk` and the new address of `mremap`).
+//! Top byte ignore (TBI): bits 63 to 56 of a user pointer (`Documentation/arch/arm64/tagged-address-abi.rst`; system
+//! calls that manage memory take such pointers without being asked since Linux 5.4, but for `mmap`, `brk` and the new
+//! address of `mremap`).
 
 /// Set in addresses of the kernel, whose top byte is not ignored.
 const KERNEL: usize = 1 << 55;

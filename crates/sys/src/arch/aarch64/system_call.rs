@@ -2,8 +2,8 @@
 
 use core::arch::asm;
 
-/// Makes the system call `number`, and gives what the kernel answers: `-errno` for an error. Uses neither `errno` nor anything else that a thread has
-/// for itself, so that it may be used in a process that borrows its parent's memory.
+/// Makes the system call `number`, and gives what the kernel answers: `-errno` for an error. Uses neither `errno` nor
+/// anything else that a thread has for itself, so that it may be used in a process that borrows its parent's memory.
 ///
 /// # Safety
 ///

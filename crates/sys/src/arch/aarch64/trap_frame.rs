@@ -1,7 +1,7 @@
 //! What a signal handler sees of the thread that ran into a trap.
 
-/// `si_code` of the SIGTRAP that the kernel sends for [`TRAP`](super::instructions::TRAP): `TRAP_BRKPT`, by `brk_handler` in
-/// `arch/arm64/kernel/debug-monitors.c`.
+/// `si_code` of the SIGTRAP that the kernel sends for [`TRAP`](super::instructions::TRAP): `TRAP_BRKPT`, by
+/// `brk_handler` in `arch/arm64/kernel/debug-monitors.c`.
 pub const TRAP_CODE: i32 = 1;
 
 /// The saved registers of an interrupted thread.

@@ -1,11 +1,12 @@
 //! Instruction-cache maintenance: none.
 //!
 //! Stores are snooped by instruction caches by physical address, also those of another core and through another linear
-//! address (AMD APM vol. 2, 7.6.1; Intel SDM vol. 3A, 10.1.3 "Handling Self- and Cross-Modifying Code"). What the manuals ask
-//! for besides is that a core which may have *fetched ahead* of the store executes a serialising instruction before it runs the new code. New
-//! code lies where every core has passed one since the place was last code (`text`'s reclaim), and nobody can be sent there
-//! before the store, so that only a misprediction can have fetched the traps in between; a store to a line of which instructions
-//! are in flight makes current CPUs discard them. Patching code that may be running needs core synchronisation in any case.
+//! address (AMD APM vol. 2, 7.6.1; Intel SDM vol. 3A, 10.1.3 "Handling Self- and Cross-Modifying Code"). What the
+//! manuals ask for besides is that a core which may have *fetched ahead* of the store executes a serialising
+//! instruction before it runs the new code. New code lies where every core has passed one since the place was last code
+//! (`text`'s reclaim), and nobody can be sent there before the store, so that only a misprediction can have fetched the
+//! traps in between; a store to a line of which instructions are in flight makes current CPUs discard them. Patching
+//! code that may be running needs core synchronisation in any case.
 
 use core::ops::Range;
 

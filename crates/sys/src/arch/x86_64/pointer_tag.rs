@@ -1,4 +1,6 @@
-//! Linear address masking (LAM): bits 62 to 57 of a user pointer, if the process has asked for them (Linux 6.4; `untagged_addr` in `arch/x86/include/asm/uaccess_64.h`, `prctl_enable_tagged_addr` in `arch/x86/kernel/process_64.c`).
+//! Linear address masking (LAM): bits 62 to 57 of a user pointer, if the process has asked for them (Linux 6.4;
+//! `untagged_addr` in `arch/x86/include/asm/uaccess_64.h`, `prctl_enable_tagged_addr` in
+//! `arch/x86/kernel/process_64.c`).
 
 /// Bits that no user address has without LAM, with five levels of tables either.
 const TAG: usize = 0x3f << 57;

@@ -1,7 +1,7 @@
 //! What a signal handler sees of the thread that ran into a trap.
 
-/// `si_code` of the SIGTRAP that the kernel sends for [`TRAP`](super::instructions::TRAP): `exc_int3` in `arch/x86/kernel/traps.c`
-/// gives it none of its own, so that `force_sig` says `SI_KERNEL`.
+/// `si_code` of the SIGTRAP that the kernel sends for [`TRAP`](super::instructions::TRAP): `exc_int3` in
+/// `arch/x86/kernel/traps.c` gives it none of its own, so that `force_sig` says `SI_KERNEL`.
 pub const TRAP_CODE: i32 = 0x80;
 
 /// The saved registers of an interrupted thread.

@@ -10,9 +10,9 @@ const NOP: u32 = 0xD503_201F;
 const B: u32 = 0x1400_0000;
 const IMMEDIATE: u32 = 0x03FF_FFFF;
 
-/// What stands at a site that falls through.
-pub(in super::super) const fn nop() -> [u8; LEN] {
-    NOP.to_le_bytes()
+/// What falls through, wherever the site could lead.
+pub(in super::super) fn falls(_site: usize, _target: usize) -> Option<[u8; LEN]> {
+    Some(NOP.to_le_bytes())
 }
 
 /// A jump from `site` to `target`; `None` if that is farther than 128 MiB.

@@ -3,9 +3,9 @@
 /// Bytes of a site.
 pub(in super::super) const LEN: usize = 0;
 
-/// What stands at a site that falls through.
-pub(in super::super) const fn nop() -> [u8; LEN] {
-    []
+/// What falls through: nothing.
+pub(in super::super) fn falls(_site: usize, _target: usize) -> Option<[u8; LEN]> {
+    Some([])
 }
 
 /// A jump: to anywhere, as nothing encodes the distance.

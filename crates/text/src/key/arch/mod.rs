@@ -1,6 +1,6 @@
 //! What differs between instruction sets: one file each with the same items, and one for machines without patching.
 //!
-//! Each has [`LEN`], [`nop`] and [`jump`], and the macros that `branch!`, `static_call!` and `call!` expand to.
+//! Each has [`LEN`], [`falls`] and [`jump`], and the macros that `branch!`, `static_call!` and `call!` expand to.
 
 #[cfg(all(target_arch = "x86_64", not(any(miri, palimpsest_atomic_keys))))]
 #[path = "x86_64.rs"]
@@ -14,7 +14,7 @@ mod isa;
 #[path = "fallback.rs"]
 mod isa;
 
-pub(super) use isa::{LEN, jump, nop};
+pub(super) use isa::{LEN, falls, jump};
 
 /// The bytes of one site.
 pub(super) type Code = [u8; LEN];

@@ -1,25 +1,40 @@
-//! x86-64: a site is a 5-byte NOP (`0F 1F 44 00 00`) or `JMP rel32` (`E9`), Intel SDM volume 2.
+//! x86-64: a site is `JMP rel32` (`E9`) or `TEST EAX, imm32` (`A9`), Intel SDM volume 2.
 //!
-//! **Alignment.** `.p2align 3,,4` moves a site only if its five bytes would cross an 8-byte word, by at most four bytes
-//! (1¼ on average, in half of all places none). So no site crosses a cache line or a page, each can be replaced by a
-//! single 8-byte store, and functions need no more than their usual alignment; `.p2align 6,,4` would pad less, but would
-//! align every function with a site to 64 bytes.
+//! **One byte.** Both have the same four bytes behind the opcode, the distance to the target, which `TEST` compares
+//! `EAX` with and nobody asks for the outcome. So one byte decides, and switching stores one byte: `poke::protocol`,
+//! "By single stores", says why that is safe beside threads that run the site. A NOP of five bytes differs from a jump
+//! in at least two of them, which takes traps, a handler, and threads that do not block its signal.
+//!
+//! **Price.** The flags are lost, which the compiler is told, and `TEST` takes a slot of an arithmetic unit where a NOP
+//! takes none; it waits for `EAX`, but nobody waits for it.
+//!
+//! **Alignment.** None: a site may cross words, cache lines and pages.
+//!
+//! **Static calls.** An entry is `JMP rel32`, and behind it a jump through the call's own pointer. While the distance
+//! is exchanged the first byte is that of `TEST`, and threads take the second jump: `poke::protocol`, "By detours". The
+//! flags mean nothing where a function begins (System V ABI, 3.2).
+
+use std::array;
 
 /// Bytes of a site.
 pub(in super::super) const LEN: usize = 5;
 
 const JMP_REL32: u8 = 0xE9;
+const TEST_EAX_IMM32: u8 = 0xA9;
 
-/// What stands at a site that falls through.
-pub(in super::super) const fn nop() -> [u8; LEN] {
-    [0x0F, 0x1F, 0x44, 0x00, 0x00]
+/// What falls through at a `site` that could lead to `target`; `None` if that is too far.
+pub(in super::super) fn falls(site: usize, target: usize) -> Option<[u8; LEN]> {
+    site_bytes(TEST_EAX_IMM32, site, target)
 }
 
 /// A jump from `site` to `target`; `None` if that is too far.
 pub(in super::super) fn jump(site: usize, target: usize) -> Option<[u8; LEN]> {
-    let distance = i32::try_from(target.wrapping_sub(site.wrapping_add(LEN)).cast_signed()).ok()?;
-    let [a, b, c, d] = distance.to_le_bytes();
-    Some([JMP_REL32, a, b, c, d])
+    site_bytes(JMP_REL32, site, target)
+}
+
+fn site_bytes(opcode: u8, site: usize, target: usize) -> Option<[u8; LEN]> {
+    let distance = i32::try_from(target.wrapping_sub(site.wrapping_add(LEN)).cast_signed()).ok()?.to_le_bytes();
+    Some(array::from_fn(|index| if index == 0 { opcode } else { distance[index - 1] }))
 }
 
 /// One site of a branch on `$key`, whose arm `$inline` follows it.
@@ -28,25 +43,25 @@ pub(in super::super) fn jump(site: usize, target: usize) -> Option<[u8; LEN]> {
 macro_rules! __palimpsest_site {
     ($key:path, $inline:literal) => {
         'site: {
-            // SAFETY: falls through or jumps to the label, and touches neither memory, registers, flags nor stack. The
-            // entry that it adds to the section of sites describes it: see `palimpsest_text::key`, "The sections".
+            // SAFETY: falls through or jumps to the label, and touches neither memory, registers nor stack; the flags
+            // count as lost. The entry that it adds to the section of sites describes it: see `palimpsest_text::key`,
+            // "The sections".
             unsafe {
                 ::core::arch::asm!(
-                    ".p2align 3,,4",
                     "2:",
                     ".if {falls}",
-                    ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00",
+                    ".byte 0xa9",
                     ".else",
                     ".byte 0xe9",
-                    ".long {target} - 3f",
                     ".endif",
+                    ".long {target} - 3f",
                     "3:",
                     $crate::__palimpsest_site_entry!(),
                     target = label { break 'site !$inline },
                     key = sym $key,
                     falls = const (<$key>::ON == $inline) as u32,
                     flags = const $inline as u32,
-                    options(nomem, nostack, preserves_flags)
+                    options(nomem, nostack)
                 );
             }
             $inline
@@ -63,11 +78,12 @@ macro_rules! __palimpsest_call_entry {
         #[unsafe(naked)]
         extern "C-unwind" fn entry() {
             ::core::arch::naked_asm!(
-                ".p2align 3",
                 "2:",
                 ".byte 0xe9",
                 ".long {target} - 3f",
                 "3:",
+                // The pointer is the first field of `StaticCall`.
+                "jmp qword ptr [rip + {key}]",
                 $crate::__palimpsest_site_entry!(),
                 target = sym $first,
                 key = sym $call,
@@ -92,8 +108,18 @@ mod tests {
     }
 
     #[test]
+    fn one_byte_decides() {
+        for target in [0x1000, 0x1234_5678, 0x8000_1004] {
+            let (jump, falls) = (jump(0x1000, target).unwrap(), falls(0x1000, target).unwrap());
+            assert_eq!((jump[0], falls[0]), (0xE9, 0xA9));
+            assert_eq!(jump[1..], falls[1..]);
+        }
+    }
+
+    #[test]
     fn jumps_past_the_reach_are_refused() {
         assert_eq!(jump(0x1000, 0x8000_1005), None);
+        assert_eq!(falls(0x1000, 0x8000_1005), None);
         assert_eq!(jump(0x1_0000_1000, 0x1004), None);
     }
 }

@@ -12,8 +12,8 @@ const SECTION_ALIGNMENT: u64 = 8;
 
 /// Writes an ELF file with one function symbol at the final address of the program.
 ///
-/// The code itself is not copied: `.text` is NOBITS at that address, and debuggers read instructions from the process. It has the flags of code, because gdb
-/// looks only at allocated sections when it asks which object owns an address.
+/// The code itself is not copied: `.text` is NOBITS at that address, and debuggers read instructions from the process.
+/// It has the flags of code, because gdb looks only at allocated sections when it asks which object owns an address.
 ///
 /// # Errors
 /// The file would not fit its own offsets.

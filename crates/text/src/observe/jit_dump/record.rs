@@ -1,4 +1,5 @@
-//! The records of a jitdump, version 1 (tools/perf/Documentation/jitdump-specification.txt), in the byte order of the machine.
+//! The records of a jitdump, version 1 (tools/perf/Documentation/jitdump-specification.txt), in the byte order of the
+//! machine.
 
 /// Reads "JiTD" on a big-endian machine.
 const MAGIC: u32 = 0x4a69_5444;
@@ -50,7 +51,8 @@ pub(super) struct CodeLoad<'a> {
 }
 
 impl CodeLoad<'_> {
-    /// The bytes before the name, which are followed by the name, a zero byte and the code. `None` when the record is longer than its length field can say.
+    /// The bytes before the name, which are followed by the name, a zero byte and the code. `None` when the record is
+    /// longer than its length field can say.
     pub(super) fn encode_prefix(&self) -> Option<Vec<u8>> {
         let total = LOAD_BYTES + self.name.len() + 1 + self.code.len();
         let mut data = prefix(LOAD, u32::try_from(total).ok()?, self.nanoseconds);
@@ -64,11 +66,13 @@ impl CodeLoad<'_> {
     }
 }
 
-/// JIT_CODE_UNWINDING_INFO for the next program. `header_bytes` of `data`, at its end, are the search table. `None` when the record is too long.
+/// JIT_CODE_UNWINDING_INFO for the next program. `header_bytes` of `data`, at its end, are the search table. `None`
+/// when the record is too long.
 pub(super) fn encode_unwinding(data: &[u8], header_bytes: usize, nanoseconds: u64) -> Option<Vec<u8>> {
     let total = (UNWINDING_BYTES + data.len()).next_multiple_of(size_of::<u64>());
     let mut record = prefix(UNWINDING_INFO, u32::try_from(total).ok()?, nanoseconds);
-    // Nothing of it is mapped in the process: `perf inject` would extend the mapping of the program by this size, over the next program.
+    // Nothing of it is mapped in the process: `perf inject` would extend the mapping of the program by this size, over
+    // the next program.
     for word in [data.len() as u64, header_bytes as u64, 0] {
         record.extend(word.to_ne_bytes());
     }

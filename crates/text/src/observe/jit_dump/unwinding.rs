@@ -1,8 +1,9 @@
 //! Call frame information as `perf inject` wants it: position-independent, followed by a search table.
 //!
-//! `perf inject` writes an ELF file per program, in which the code starts at an address of its own choice, `.eh_frame` follows at the next multiple of 8 and
-//! `.eh_frame_hdr` directly after that (`jit_write_elf`, tools/perf/util/genelf.c). Absolute pointers would point elsewhere, so every record is written anew
-//! with pointers relative to themselves. Personality and language data are left out: they serve exceptions, not backtraces.
+//! `perf inject` writes an ELF file per program, in which the code starts at an address of its own choice, `.eh_frame`
+//! follows at the next multiple of 8 and `.eh_frame_hdr` directly after that (`jit_write_elf`,
+//! tools/perf/util/genelf.c). Absolute pointers would point elsewhere, so every record is written anew with pointers
+//! relative to themselves. Personality and language data are left out: they serve exceptions, not backtraces.
 
 use super::record;
 use crate::observe::Loaded;
@@ -27,7 +28,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Rewrites `eh_frame`, whose pointers are absolute. `None` when it has something that cannot be rewritten: the dump then goes without.
+    /// Rewrites `eh_frame`, whose pointers are absolute. `None` when it has something that cannot be rewritten: the
+    /// dump then goes without.
     pub(super) fn convert(eh_frame: &[u8], loaded: &Loaded<'_>) -> Option<Table> {
         let mut converter = Converter {
             code: loaded.address.get(),
@@ -90,7 +92,8 @@ impl Converter {
         } else if !augmentation.is_empty() {
             return None;
         }
-        // `S` has no data: the function is a signal trampoline. `B` neither: its return addresses are signed with the second key.
+        // `S` has no data: the function is a signal trampoline. `B` neither: its return addresses are signed with the
+        // second key.
         let flags: Vec<u8> = augmentation.iter().copied().filter(|letter| matches!(letter, b'S' | b'B')).collect();
         self.cies.push(Cie { source, target: self.output.len(), augmented });
         self.record(|data| {
@@ -221,7 +224,8 @@ mod tests {
         Loaded { name: "unwound", address: CodeAddress::new(0x7f12_3400_0040), code, eh_frame: None }
     }
 
-    /// A CIE with `P`, `L` and `R`, and an FDE with language data, as a C++ compiler writes them with absolute pointers.
+    /// A CIE with `P`, `L` and `R`, and an FDE with language data, as a C++ compiler writes them with absolute
+    /// pointers.
     fn with_personality() -> Vec<u8> {
         let mut data = vec![];
         let cie =

@@ -1,13 +1,15 @@
 //! AArch64: an instruction is changed by one aligned store, and only one that the architecture allows that for.
 
+use core::ops::Range;
+
 use super::Refusal;
 use crate::poke::site::Action;
 
 /// `brk #0`. Sites never trap here: a store changes them as a whole.
 pub const TRAP: &[u8] = &0xD420_0000_u32.to_le_bytes();
 
-/// Arm ARM (DDI 0487), B2.2.5 "Concurrent modification and execution of instructions": between these, and only these, a core executes
-/// the old or the new instruction without further ado. Mask and value of each.
+/// Arm ARM (DDI 0487), B2.2.5 "Concurrent modification and execution of instructions": between these, and only these, a
+/// core executes the old or the new instruction without further ado. Mask and value of each.
 const PATCHABLE: [(u32, u32); 8] = [
     (0xFC00_0000, 0x1400_0000), // B
     (0xFC00_0000, 0x9400_0000), // BL
@@ -36,6 +38,11 @@ fn is_patchable(code: &[u8]) -> bool {
     PATCHABLE.iter().any(|&(mask, value)| instruction & mask == value)
 }
 
+/// What a single store has to replace of a site: the whole instruction, however few of its bits change.
+pub fn stored(len: usize, _changed: Range<usize>) -> Range<usize> {
+    0..len
+}
+
 /// Whether a site is one aligned instruction.
 pub fn fits_single_store(address: usize, len: usize) -> bool {
     address.is_multiple_of(4) && len == 4
@@ -59,6 +66,9 @@ pub unsafe fn store_whole(alias: *mut u8, bytes: &[u8]) {
     // SAFETY: writable and aligned (1).
     unsafe { word.write_volatile(u32::from_le_bytes(bytes)) };
 }
+
+/// Never stored: every jump is changed by one store.
+pub const DETOUR: &[u8] = TRAP;
 
 /// Whether there are traps to change sites by.
 pub const TRAPS: bool = false;

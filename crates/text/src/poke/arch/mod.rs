@@ -5,7 +5,7 @@
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "other.rs")]
 mod isa;
 
-pub use isa::{TEXT_BY_SINGLE_STORE, TRAP, TRAPS, check, fits_single_store, holds, store_whole};
+pub use isa::{DETOUR, TEXT_BY_SINGLE_STORE, TRAP, TRAPS, check, fits_single_store, holds, store_whole, stored};
 
 /// Why an instruction cannot be poked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

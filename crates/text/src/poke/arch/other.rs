@@ -1,5 +1,7 @@
 //! Any other ISA: nothing can be poked.
 
+use core::ops::Range;
+
 use super::Refusal;
 use crate::poke::site::Action;
 
@@ -15,6 +17,14 @@ pub const TEXT_BY_SINGLE_STORE: bool = false;
 /// Refuses.
 pub fn check(_address: usize, _old: &[u8], _new: &[u8]) -> Result<Option<Action>, Refusal> {
     Err(Refusal::NotPatchable)
+}
+
+/// Never stored.
+pub const DETOUR: &[u8] = &[];
+
+/// Never asked.
+pub fn stored(_len: usize, changed: Range<usize>) -> Range<usize> {
+    changed
 }
 
 /// None does.

@@ -1,7 +1,9 @@
 //! x86-64: sites are changed by `int3`, and while they trap the handler does what the new instruction does.
 //!
-//! Encodings: Intel SDM vol. 2. What is emulated: NOP of any length, JMP and Jcc with displacements of 8 and 32 bits. Neither CALL nor RET:
-//! under a shadow stack a handler cannot do what they do.
+//! Encodings: Intel SDM vol. 2. What is emulated: NOP of any length, JMP and Jcc with displacements of 8 and 32 bits.
+//! Neither CALL nor RET: under a shadow stack a handler cannot do what they do.
+
+use core::ops::Range;
 
 use super::Refusal;
 use crate::poke::site::Action;
@@ -15,7 +17,11 @@ const ALWAYS: u8 = 16;
 /// Whether there are traps to change sites by.
 pub const TRAPS: bool = true;
 
-/// Whether a single store through `/proc/self/mem` is one: the kernel's `rep movsb` promises no such thing.
+/// `test eax, imm32`: in the place of `jmp rel32`'s opcode it lets threads through, whatever the four bytes behind it
+/// are.
+pub const DETOUR: &[u8] = &[0xA9];
+
+/// Whether a store of several bytes through `/proc/self/mem` is one: the kernel's `rep movsb` promises no such thing.
 pub const TEXT_BY_SINGLE_STORE: bool = false;
 
 /// What the new instruction at `address` does, as far as that can be emulated.
@@ -41,8 +47,8 @@ pub fn check(address: usize, _old: &[u8], new: &[u8]) -> Result<Option<Action>, 
     })
 }
 
-/// Whether `code` is exactly one NOP: `90` or `0F 1F /0` with its operand, behind any number of prefixes 66 and segment overrides, which
-/// both ignore.
+/// Whether `code` is exactly one NOP: `90` or `0F 1F /0` with its operand, behind any number of prefixes 66 and segment
+/// overrides, which both ignore.
 fn is_nop(code: &[u8]) -> bool {
     let prefixes = code.iter().take_while(|byte| matches!(byte, 0x66 | 0x2E)).count();
     match code[prefixes..] {
@@ -69,9 +75,17 @@ fn operand_len(modrm: u8, sib: Option<u8>) -> usize {
         }
 }
 
-/// Whether a site lies in one naturally aligned word of 8 bytes.
+/// What a single store has to replace of a site of `len` bytes that differ in `changed`.
+///
+/// Only those: where old and new differ in one byte there is no third version for a core to fetch, wherever the site
+/// lies.
+pub fn stored(_len: usize, changed: Range<usize>) -> Range<usize> {
+    changed
+}
+
+/// Whether these bytes lie in one naturally aligned word of 8 bytes. A single byte always does.
 pub fn fits_single_store(address: usize, len: usize) -> bool {
-    address / 8 == (address + len - 1) / 8
+    address / 8 == (address + len.max(1) - 1) / 8
 }
 
 /// Whether a condition of [`Action`] holds under these flags (Intel SDM vol. 1, appendix B).
@@ -92,19 +106,24 @@ pub fn holds(condition: u8, flags: u64) -> bool {
     positive != (condition & 1 == 1)
 }
 
-/// Stores the bytes of a site that [`fits_single_store`] by one store.
+/// Stores bytes that [`fits_single_store`] by one store.
 ///
 /// # Safety
 ///
-/// 1. The word of 8 bytes that the site lies in is writable at `alias`, which has the site's alignment, and nobody else stores to it.
+/// 1. The word of 8 bytes that they lie in is writable at `alias`, which has their alignment, and nobody else stores to
+///    it.
 pub unsafe fn store_whole(alias: *mut u8, bytes: &[u8]) {
+    if let [byte] = *bytes {
+        // Volatile, here and below: one store, whose reader is the instruction fetch of other cores.
+        // SAFETY: writable (1).
+        return unsafe { alias.write_volatile(byte) };
+    }
     let inside = alias.addr() % 8;
     #[expect(clippy::cast_ptr_alignment, reason = "aligned down to 8")]
     let word = alias.wrapping_sub(inside).cast::<u64>();
     // SAFETY: mapped (1), aligned.
     let mut value = unsafe { word.read_volatile() }.to_le_bytes();
     value[inside..inside + bytes.len()].copy_from_slice(bytes);
-    // Volatile: one store, whose reader is the instruction fetch of other cores.
     // SAFETY: mapped writable (1), aligned.
     unsafe { word.write_volatile(u64::from_le_bytes(value)) };
 }

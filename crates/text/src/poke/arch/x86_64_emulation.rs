@@ -43,7 +43,8 @@ fn instructions() -> Vec<Vec<u8>> {
 fn traps_do_what_the_cpu_does() {
     let packs = Packs::new().unwrap();
     let domain = Domain::own().unwrap();
-    let _no_batches = domain.lock();
+    let mut no_batches = domain.lock();
+    let tables = domain.tables(&mut no_batches, 1).unwrap();
     trap::install(claim).unwrap();
     // CF, PF, ZF, SF, OF; bit 1 is always set.
     let flag_sets = (0..32_u64).map(|bits| {
@@ -61,7 +62,7 @@ fn traps_do_what_the_cpu_does() {
         let site = trapped.address().get() + PROLOGUE.len();
         let action = arch::check(site, &instruction, &instruction).unwrap();
         let action = action.unwrap_or_else(|| panic!("{instruction:x?} is not emulated"));
-        domain.private().publish([(site, action)].into_iter());
+        tables.private().publish([(site, action)].into_iter());
         for flags in flag_sets.clone() {
             // SAFETY: a function of this type, borrowed.
             let real = unsafe { real.function::<extern "C" fn(u64) -> u32>() };
@@ -70,7 +71,7 @@ fn traps_do_what_the_cpu_does() {
             assert_eq!(trapped(flags), real(flags), "{instruction:x?} under flags {flags:#x}");
             traps += 1;
         }
-        domain.private().withdraw();
+        tables.private().withdraw();
     }
     assert!(traps_hit() - hit >= traps);
 }

@@ -10,7 +10,7 @@ use crate::poke::handler::claim;
 use crate::poke::machine::{Target, UserMachine};
 use crate::poke::protocol::{Machine, apply_by_traps};
 use crate::poke::site::{Action, Code, Part, Site};
-use crate::poke::{Batch, arch, traps_hit};
+use crate::poke::{Batch, Mode, ModeChoice, arch, traps_hit};
 
 /// A machine that forks before its call number `at`. The child goes no further.
 struct ForkAt<'a> {
@@ -103,7 +103,7 @@ fn a_child_lives_with_a_batch_that_it_inherits() {
             // SAFETY: 1. mapped; 2. whole instructions; 3. this test bears both; 4. no references.
             unsafe { batch.add_text(site.address, from, to) }.unwrap();
         }
-        match batch.apply() {
+        match batch.apply_in(ModeChoice::Only(Mode::Trap)) {
             Ok(applied) => assert_eq!((applied.sites, applied.syncs), (SITES, 3)),
             Err(error) => panic!("{error}"),
         }
@@ -117,10 +117,11 @@ fn a_child_lives_with_a_batch_that_it_inherits() {
         let domain = Domain::own().unwrap();
         let mut state = domain.lock();
         let targets = [Target::Text; SITES];
+        let tables = domain.tables(&mut state, SITES).unwrap();
         domain.set_in_flight(Some(&sites));
         let calls = {
             // SAFETY: 1. all text, written above; 2. this test bears both.
-            let machine = unsafe { UserMachine::new(domain, &mut state, &targets) };
+            let machine = unsafe { UserMachine::new(Some(tables), &mut state, &targets) };
             let machine = ForkAt { machine, at, call: Cell::new(0), child: &child };
             apply_by_traps(&machine, &sites).map_err(|_| ()).unwrap();
             machine.call.get()

@@ -4,3 +4,8 @@
 pub(crate) const SYNCS: u64 = 1;
 /// Bytes of a site.
 pub(crate) const SITE: usize = 4;
+
+/// The instruction is a word, and aligned.
+pub(crate) fn is_one_store(site: usize, _changed: usize) -> bool {
+    site.is_multiple_of(SITE)
+}

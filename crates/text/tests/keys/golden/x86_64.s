@@ -1,11 +1,7 @@
 plugin_unlikely:
 	movq	%rdi, %rax
-	.p2align	3, , 4
-	.byte	15
-	.byte	31
-	.byte	68
-	.byte	0
-	.byte	0
+	.byte	169
+	.long	.LBB_3-.Ltmp
 	incq	%rax
 	retq
 .LBB_3:
@@ -18,12 +14,8 @@ plugin_unlikely:
 
 plugin_likely:
 	movq	%rdi, %rax
-	.p2align	3, , 4
-	.byte	15
-	.byte	31
-	.byte	68
-	.byte	0
-	.byte	0
+	.byte	169
+	.long	.LBB_3-.Ltmp
 	incq	%rax
 	retq
 .LBB_3:

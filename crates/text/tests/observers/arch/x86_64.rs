@@ -30,7 +30,8 @@ pub(crate) fn count_down() -> Vec<u8> {
     vec![0x55, 0x48, 0x89, 0xe5, 0x48, 0xff, 0xcf, 0x75, 0xfb, 0x5d, 0xc3]
 }
 
-/// CIE without its length: version 1, alignments 1 and -8, return address in 16; def_cfa rsp+8; offset 16 at -8; padding.
+/// CIE without its length: version 1, alignments 1 and -8, return address in 16; def_cfa rsp+8; offset 16 at -8;
+/// padding.
 pub(super) const FRAMELESS_CIE: [u8; 20] = [0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1, 0, 0, 0, 0, 0, 0];
 
 /// advance 4; def_cfa_offset 16; padding.

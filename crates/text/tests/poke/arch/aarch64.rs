@@ -2,8 +2,8 @@
 
 use crate::Generated;
 
-/// A function of a pointer to one byte per site. At each site it stores 1, runs the site, and stores 2 if the site let it through:
-/// sites are NOPs when old and jump when new.
+/// A function of a pointer to one byte per site. At each site it stores 1, runs the site, and stores 2 if the site let
+/// it through: sites are NOPs when old and jump when new.
 pub(crate) fn generate(sites: usize) -> Generated {
     const NOP: u32 = 0xD503_201F;
     // B over two instructions.

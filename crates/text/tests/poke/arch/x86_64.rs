@@ -2,8 +2,8 @@
 
 use crate::Generated;
 
-/// A function of a pointer to one byte per site. At each site it stores 1, runs the site, and stores 2 if the site let it through:
-/// sites fall through when old and jump when new.
+/// A function of a pointer to one byte per site. At each site it stores 1, runs the site, and stores 2 if the site let
+/// it through: sites fall through when old and jump when new.
 ///
 /// Six kinds in turn, at all offsets from cache lines and pages, since paddings of all lengths lie between.
 pub(crate) fn generate(sites: usize) -> Generated {

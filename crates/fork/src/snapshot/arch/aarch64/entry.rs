@@ -5,7 +5,8 @@ use std::ffi::c_void;
 
 /// Calls `function(data)` and returns 0, or returns 1 when [`leave`] is given what was stored to `anchor`.
 ///
-/// `*anchor` becomes the stack pointer, below which the call runs and above which the preserved registers lie, with the floating-point control register.
+/// `*anchor` becomes the stack pointer, below which the call runs and above which the preserved registers lie, with the
+/// floating-point control register.
 ///
 /// # Safety
 ///

@@ -1,0 +1,342 @@
+//! A program whose structure is right: what the interpreter and the compilers take.
+//!
+//! Structure is what can be told without following values: every slot is part of an instruction, jumps go to
+//! instructions of their own function, functions end, calls go to functions and nest no deeper than [`MOST_FRAMES`].
+//! Whether an access to memory is allowed is another question.
+
+use alloc::vec::Vec;
+
+use crate::insn::{Callee, DecodeError, Instruction, SLOT, Wide, decode};
+
+/// Most slots that a program can have: `BPF_COMPLEXITY_LIMIT_INSNS` of Linux (`include/linux/bpf.h`).
+pub const MOST_SLOTS: usize = 1_000_000;
+/// Most functions that are active at once: `MAX_CALL_FRAMES` of Linux (`include/linux/bpf_verifier.h`).
+pub const MOST_FRAMES: usize = 8;
+
+/// A program whose structure is right.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Code {
+    instructions: Vec<Instruction>,
+    /// The slot of each instruction.
+    slots: Vec<u32>,
+    /// The first instruction of each function, in order; that of the program comes first.
+    functions: Vec<u32>,
+    /// How many functions are active at once, at most.
+    frames: usize,
+}
+
+/// Why the structure is wrong. Slots are counted from 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StructureError {
+    /// There is nothing.
+    #[error("the program is empty")]
+    Empty,
+    /// There is too much.
+    #[error("the program has {slots} slots, and {MOST_SLOTS} are allowed")]
+    Long {
+        /// Slots.
+        slots: usize,
+    },
+    /// A slot is no instruction.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// A jump, a call or a reference goes where no instruction begins.
+    #[error("`{instruction}` in slot {slot} goes to slot {target}, where no instruction begins")]
+    Target {
+        /// Its slot.
+        slot: usize,
+        /// The instruction.
+        instruction: Instruction,
+        /// Where it goes.
+        target: i64,
+    },
+    /// A jump leaves its function.
+    #[error(
+        "`{instruction}` in slot {slot} jumps to slot {target}, out of its function, which has slots {start} to {last}"
+    )]
+    Leaves {
+        /// Its slot.
+        slot: usize,
+        /// The instruction.
+        instruction: Instruction,
+        /// Where it goes.
+        target: usize,
+        /// First slot of the function.
+        start: usize,
+        /// Last slot of the function.
+        last: usize,
+    },
+    /// A function goes on behind its end.
+    #[error(
+        "the function that begins in slot {start} does not end: behind `{instruction}` in slot {slot} comes something else; end it by `exit`"
+    )]
+    FallsThrough {
+        /// First slot of the function.
+        start: usize,
+        /// Slot of its last instruction.
+        slot: usize,
+        /// Its last instruction.
+        instruction: Instruction,
+    },
+    /// Calls nest too deeply, or without end.
+    #[error(
+        "the function that begins in slot {start} is called {MOST_FRAMES} calls deep or by itself, and {MOST_FRAMES} functions can be active at once"
+    )]
+    Depth {
+        /// First slot of the function.
+        start: usize,
+    },
+    /// A load stands for something that a loader must put in its place.
+    #[error("`{instruction}` in slot {slot} stands for something of an object; load the object by the loader")]
+    Unresolved {
+        /// Its slot.
+        slot: usize,
+        /// The instruction.
+        instruction: Instruction,
+    },
+    /// Something that is refused whatever comes.
+    #[error("`{instruction}` in slot {slot} is {what}")]
+    Refused {
+        /// Its slot.
+        slot: usize,
+        /// The instruction.
+        instruction: Instruction,
+        /// What it is, and why it is refused.
+        what: &'static str,
+    },
+}
+
+impl Code {
+    /// Checks `bytes`, which are the slots of a program.
+    ///
+    /// # Errors
+    ///
+    /// [`StructureError`].
+    pub fn new(bytes: &[u8]) -> Result<Self, StructureError> {
+        let count = bytes.len().div_ceil(SLOT);
+        if count > MOST_SLOTS {
+            return Err(StructureError::Long { slots: count });
+        }
+        let (mut instructions, mut slots) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let mut slot = 0;
+        while slot < count {
+            let instruction = decode(bytes, slot)?;
+            slots.push(slot as u32);
+            slot += instruction.slots();
+            instructions.push(instruction);
+        }
+        if instructions.is_empty() {
+            return Err(StructureError::Empty);
+        }
+        let mut code = Self { instructions, slots, functions: Vec::new(), frames: 0 };
+        code.refuse()?;
+        code.functions = code.find_functions()?;
+        code.check_jumps()?;
+        code.frames = code.deepest()?;
+        Ok(code)
+    }
+
+    /// Its instructions.
+    pub fn instructions(&self) -> &[Instruction] {
+        &self.instructions
+    }
+
+    /// The slot of an instruction.
+    pub fn slot(&self, index: usize) -> usize {
+        self.slots[index] as usize
+    }
+
+    /// How many slots it has.
+    pub fn len(&self) -> usize {
+        let last = self.instructions.len() - 1;
+        self.slot(last) + self.instructions[last].slots()
+    }
+
+    /// Never: a program has an instruction at least.
+    pub fn is_empty(&self) -> bool {
+        self.instructions.is_empty()
+    }
+
+    /// The first instruction of each function, in order; the program's own comes first.
+    pub fn functions(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
+        self.functions.iter().map(|first| *first as usize)
+    }
+
+    /// How many functions are active at once, at most.
+    pub const fn frames(&self) -> usize {
+        self.frames
+    }
+
+    /// The instruction that is `distance` slots behind the one after `index`. It exists for what instructions of this
+    /// program say.
+    pub fn target(&self, index: usize, distance: i32) -> Option<usize> {
+        let slot = self.slot(index) as i64 + self.instructions[index].slots() as i64 + i64::from(distance);
+        self.at_slot(slot)
+    }
+
+    fn at_slot(&self, slot: i64) -> Option<usize> {
+        self.slots.binary_search(&u32::try_from(slot).ok()?).ok()
+    }
+
+    fn target_of(&self, index: usize, distance: i32) -> Result<usize, StructureError> {
+        let (slot, instruction) = (self.slot(index), self.instructions[index]);
+        let target = slot as i64 + instruction.slots() as i64 + i64::from(distance);
+        self.at_slot(target).ok_or(StructureError::Target { slot, instruction, target })
+    }
+
+    fn refuse(&self) -> Result<(), StructureError> {
+        for (index, instruction) in self.instructions.iter().enumerate() {
+            let (slot, instruction) = (self.slot(index), *instruction);
+            let what = match instruction {
+                Instruction::LoadWide { value: Wide::Value(_) | Wide::Function(_), .. } => continue,
+                Instruction::LoadWide { .. } => return Err(StructureError::Unresolved { slot, instruction }),
+                Instruction::Packet { .. } => {
+                    "a legacy packet load, which is obsolete (RFC 9669, section 5.5); read the packet through a pointer"
+                }
+                Instruction::Cast { .. } => "a cast between address spaces, and there are no arenas here",
+                _ => continue,
+            };
+            return Err(StructureError::Refused { slot, instruction, what });
+        }
+        Ok(())
+    }
+
+    /// Where functions begin.
+    fn find_functions(&self) -> Result<Vec<u32>, StructureError> {
+        let mut functions = Vec::from([0]);
+        for (index, instruction) in self.instructions.iter().enumerate() {
+            if let Instruction::Call(Callee::Local(distance))
+            | Instruction::LoadWide { value: Wide::Function(distance), .. } = *instruction
+            {
+                functions.push(self.target_of(index, distance)? as u32);
+            }
+        }
+        functions.sort_unstable();
+        functions.dedup();
+        Ok(functions)
+    }
+
+    /// The function of an instruction: its number, and the instructions it has.
+    fn function_of(&self, index: usize) -> (usize, core::ops::Range<usize>) {
+        let number = self.functions.partition_point(|first| *first as usize <= index) - 1;
+        let end = self.functions.get(number + 1).map_or(self.instructions.len(), |next| *next as usize);
+        (number, self.functions[number] as usize..end)
+    }
+
+    fn check_jumps(&self) -> Result<(), StructureError> {
+        let mut function = 0..0;
+        for (index, &instruction) in self.instructions.iter().enumerate() {
+            if !function.contains(&index) {
+                function = self.function_of(index).1;
+            }
+            let slot = self.slot(index);
+            let distance = match instruction {
+                Instruction::Jump { offset, .. } => Some(offset),
+                Instruction::Branch { offset, .. } | Instruction::MayGoto { offset } => Some(offset.into()),
+                _ => None,
+            };
+            if let Some(distance) = distance {
+                let target = self.target_of(index, distance)?;
+                if !function.contains(&target) {
+                    let (start, last) = (self.slot(function.start), self.slot(function.end - 1));
+                    let target = self.slot(target);
+                    return Err(StructureError::Leaves { slot, instruction, target, start, last });
+                }
+            }
+            let ends = matches!(instruction, Instruction::Exit | Instruction::Jump { .. });
+            if index + 1 == function.end && !ends {
+                return Err(StructureError::FallsThrough { start: self.slot(function.start), slot, instruction });
+            }
+        }
+        Ok(())
+    }
+
+    /// How deeply calls nest: the length of the longest path in the graph of calls, which must have no circle. Each
+    /// round lets a function know of those that are one call deeper, so that as many rounds as frames are allowed tell
+    /// all.
+    fn deepest(&self) -> Result<usize, StructureError> {
+        let mut calls = Vec::new();
+        for (index, instruction) in self.instructions.iter().enumerate() {
+            if let Instruction::Call(Callee::Local(distance)) = *instruction {
+                let callee = self.target_of(index, distance)?;
+                calls.push((self.function_of(index).0, self.function_of(callee).0));
+            }
+        }
+        calls.sort_unstable();
+        calls.dedup();
+        let mut depth = Vec::new();
+        depth.resize(self.functions.len(), 1_usize);
+        for _ in 0..MOST_FRAMES {
+            let mut changed = false;
+            for &(caller, callee) in &calls {
+                if depth[caller] <= depth[callee] {
+                    (depth[caller], changed) = (depth[callee] + 1, true);
+                    if depth[caller] > MOST_FRAMES {
+                        return Err(StructureError::Depth { start: self.slot(self.functions[callee] as usize) });
+                    }
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        Ok(depth.into_iter().max().unwrap_or(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::format;
+    use alloc::string::{String, ToString};
+
+    use super::*;
+    use crate::asm::assemble;
+
+    fn error(text: &str) -> String {
+        Code::new(&assemble(text).expect("a program")).expect_err("its structure is wrong").to_string()
+    }
+
+    #[test]
+    fn jumps_stay_in_their_function() {
+        assert_eq!(error("goto +5\nexit"), "`goto +5` in slot 0 goes to slot 6, where no instruction begins");
+        assert_eq!(error("goto -2\nexit"), "`goto -2` in slot 0 goes to slot -1, where no instruction begins");
+        let half = error("if r1 == 0 goto +1\nr0 = 1 ll\nexit");
+        assert_eq!(half, "`if r1 == 0 goto +1` in slot 0 goes to slot 2, where no instruction begins");
+        let leaves = error("call local f\ngoto in\nf: r0 = 1\nin: exit");
+        assert!(leaves.starts_with("`goto +1` in slot 1 jumps to slot 3, out of its function"), "{leaves}");
+    }
+
+    #[test]
+    fn functions_end() {
+        let error = error("call local f\nf: r0 = 1\nexit");
+        assert!(
+            error.starts_with("the function that begins in slot 0 does not end: behind `call local +0`"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn calls_nest_as_deeply_as_frames_are_allowed() {
+        let chain = |functions: usize| {
+            let calls = (1..functions).map(|next| format!("call local f{next}\nexit\nf{next}:\n"));
+            let text = calls.collect::<String>() + "r0 = 1\nexit";
+            Code::new(&assemble(&text).expect("a program")).map(|code| code.frames())
+        };
+        assert_eq!(chain(1), Ok(1));
+        assert_eq!(chain(MOST_FRAMES), Ok(MOST_FRAMES));
+        assert!(matches!(chain(MOST_FRAMES + 1), Err(StructureError::Depth { .. })));
+        assert!(error("f: call local f\nexit").contains("by itself"));
+    }
+
+    #[test]
+    fn what_is_refused_is_named() {
+        assert!(error("r0 = *(u8 *)skb[4]\nexit").contains("legacy packet load"));
+        assert!(error("r1 = addr_space_cast(r2, 0, 1)\nexit").contains("address spaces"));
+        assert!(error("r1 = map[fd:3] ll\nexit").contains("stands for something of an object"));
+        assert_eq!(Code::new(&[]), Err(StructureError::Empty));
+        assert!(matches!(Code::new(&[0x95, 0, 0]), Err(StructureError::Decode(_))));
+        let long = alloc::vec![0; (MOST_SLOTS + 1) * SLOT];
+        assert_eq!(Code::new(&long), Err(StructureError::Long { slots: MOST_SLOTS + 1 }));
+    }
+}

@@ -1,0 +1,366 @@
+//! The reference interpreter: what a program means, as simply as it can be said.
+//!
+//! It is made to be trusted and not to be fast. Memory is what the host hands over ([`Memory`]); everything else is a
+//! fault. Compilers are measured against it.
+
+mod memory;
+pub(crate) mod value;
+
+use alloc::vec::Vec;
+
+pub use memory::{Access, Memory, MemoryFault, RegionError};
+
+use crate::code::{Code, MOST_FRAMES};
+use crate::insn::{AtomicOp, Callee, Extension, Instruction, Operand, Register, Size, Wide, Width};
+use value::{alu, holds, replaced, sign_extended, swapped};
+
+/// Bytes of each function's stack frame: `MAX_BPF_STACK` of Linux (`include/linux/filter.h`).
+pub const FRAME: usize = 512;
+
+/// What the host answers to calls.
+pub trait Helpers {
+    /// Calls helper `id`; the result goes to `r0`.
+    ///
+    /// # Errors
+    ///
+    /// [`HelperError`] ends the program.
+    fn call(&mut self, id: i32, arguments: [u64; 5], memory: &mut Memory<'_>) -> Result<u64, HelperError>;
+}
+
+/// A host without helpers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoHelpers;
+
+impl Helpers for NoHelpers {
+    fn call(&mut self, _id: i32, _arguments: [u64; 5], _memory: &mut Memory<'_>) -> Result<u64, HelperError> {
+        Err(HelperError::Unknown)
+    }
+}
+
+/// Why a helper ends the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum HelperError {
+    /// There is no such helper.
+    #[error("there is no such helper")]
+    Unknown,
+    /// It was given memory that the program does not have.
+    #[error(transparent)]
+    Memory(#[from] MemoryFault),
+    /// It ends the program, which returns this.
+    #[error("the helper ended the program with {0:#x}")]
+    Exit(u64),
+}
+
+/// What an access to memory that is not there does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnFault {
+    /// It ends the program.
+    #[default]
+    Stop,
+    /// A load gives 0, and the program goes on, as after `BPF_PROBE_MEM` of Linux; a store ends the program.
+    LoadZero,
+}
+
+/// How a program is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Interpreter {
+    budget: u64,
+    may_goto: u64,
+    on_fault: OnFault,
+    stack: u64,
+}
+
+impl Default for Interpreter {
+    fn default() -> Self {
+        // `BPF_MAX_TIMED_LOOPS` of Linux (`include/linux/bpf.h`) is 0xffff rounds of a `may_goto` that is not timed.
+        Self { budget: 100_000_000, may_goto: 0xffff, on_fault: OnFault::Stop, stack: 0x7fff_0000_0000 }
+    }
+}
+
+/// Why a program has ended without a result. Slots are counted from 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("slot {slot}: {trap}")]
+pub struct RunError {
+    /// Where.
+    pub slot: usize,
+    /// Why.
+    pub trap: Trap,
+}
+
+/// Why a program has ended without a result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Trap {
+    /// It has used memory that it does not have.
+    #[error(transparent)]
+    Memory(#[from] MemoryFault),
+    /// It runs for too long.
+    #[error("the budget of {budget} instructions is spent")]
+    Budget {
+        /// Instructions.
+        budget: u64,
+    },
+    /// A helper has ended it.
+    #[error("call of helper {id}: {error}")]
+    Helper {
+        /// Its number.
+        id: i32,
+        /// Why.
+        error: HelperError,
+    },
+    /// It calls a function of a platform that is not here.
+    #[error("call of kernel function {id}: there is none here")]
+    Kernel {
+        /// Id of the function.
+        id: i32,
+    },
+    /// Where the stack would be, the host has put something else.
+    #[error("there is no room for the stack: {0}")]
+    Stack(#[from] RegionError),
+}
+
+/// Where a function was called.
+struct Caller {
+    /// The instruction behind the call.
+    next: usize,
+    /// `r6` to `r9`.
+    kept: [u64; 4],
+    /// How often it has passed its `may_goto`s.
+    passed: u64,
+}
+
+impl Interpreter {
+    /// Ends the program after this many instructions; 100 million if not set.
+    pub const fn budget(self, budget: u64) -> Self {
+        Self { budget, ..self }
+    }
+
+    /// Lets each call of a function pass its `may_goto`s this many times before it is made to leave its loops; 65 535
+    /// if not set.
+    pub const fn may_goto(self, may_goto: u64) -> Self {
+        Self { may_goto, ..self }
+    }
+
+    /// What an access to memory that is not there does; [`OnFault::Stop`] if not set.
+    pub const fn on_fault(self, on_fault: OnFault) -> Self {
+        Self { on_fault, ..self }
+    }
+
+    /// Puts the stack, of [`FRAME`] bytes for each active function, at this address.
+    pub const fn stack(self, stack: u64) -> Self {
+        Self { stack, ..self }
+    }
+
+    /// Runs `code` with `arguments` in `r1` to `r5`; returns `r0`. Registers that have no value yet are 0.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError`]. What the program has written until then stays written.
+    pub fn run(
+        &self,
+        code: &Code,
+        arguments: [u64; 5],
+        memory: &mut Memory<'_>,
+        helpers: &mut dyn Helpers,
+    ) -> Result<u64, RunError> {
+        let added = memory.add_zeros(self.stack, FRAME * MOST_FRAMES);
+        added.map_err(|error| RunError { slot: 0, trap: error.into() })?;
+        let mut run = Run { code, options: self, registers: [0; 11], callers: Vec::new(), at: 0, passed: 0 };
+        run.registers[1..6].copy_from_slice(&arguments);
+        run.registers[10] = self.stack + (FRAME * MOST_FRAMES) as u64;
+        let result = run.run_out(memory, helpers);
+        memory.remove(self.stack);
+        result.map_err(|trap| RunError { slot: code.slot(run.at), trap })
+    }
+}
+
+/// A program that is being run.
+struct Run<'a> {
+    code: &'a Code,
+    options: &'a Interpreter,
+    registers: [u64; 11],
+    callers: Vec<Caller>,
+    /// The instruction.
+    at: usize,
+    /// How often the function has passed its `may_goto`s.
+    passed: u64,
+}
+
+/// Where a program goes on.
+enum Next {
+    /// With the next instruction.
+    Behind,
+    /// As many slots behind that.
+    Jump(i32),
+    /// With this instruction.
+    At(usize),
+    /// Nowhere.
+    Ended(u64),
+}
+
+impl Run<'_> {
+    fn run_out(&mut self, memory: &mut Memory<'_>, helpers: &mut dyn Helpers) -> Result<u64, Trap> {
+        let budget = self.options.budget;
+        for _ in 0..budget {
+            self.at = match self.step(memory, helpers)? {
+                Next::Behind => self.at + 1,
+                Next::Jump(distance) => self.target(distance),
+                Next::At(index) => index,
+                Next::Ended(value) => return Ok(value),
+            };
+        }
+        Err(Trap::Budget { budget })
+    }
+
+    fn target(&self, distance: i32) -> usize {
+        self.code.target(self.at, distance).expect("targets were checked when the code was made")
+    }
+
+    fn get(&self, register: Register) -> u64 {
+        self.registers[usize::from(register.number())]
+    }
+
+    fn set(&mut self, register: Register, value: u64) {
+        self.registers[usize::from(register.number())] = value;
+    }
+
+    fn operand(&self, operand: Operand) -> u64 {
+        match operand {
+            Operand::Register(register) => self.get(register),
+            Operand::Immediate(value) => i64::from(value) as u64,
+        }
+    }
+
+    fn address(&self, base: Register, offset: i16) -> u64 {
+        self.get(base).wrapping_add_signed(offset.into())
+    }
+
+    fn load(&self, memory: &Memory<'_>, size: Size, base: Register, offset: i16) -> Result<u64, Trap> {
+        match (memory.load(self.address(base, offset), size), self.options.on_fault) {
+            (Err(_), OnFault::LoadZero) => Ok(0),
+            (result, _) => Ok(result?),
+        }
+    }
+
+    fn step(&mut self, memory: &mut Memory<'_>, helpers: &mut dyn Helpers) -> Result<Next, Trap> {
+        match self.code.instructions()[self.at] {
+            Instruction::Alu { width, op, dst, operand } => {
+                self.set(dst, alu(width, op, self.get(dst), self.operand(operand)));
+            }
+            Instruction::Negate { width, dst } => {
+                self.set(dst, alu(width, crate::insn::AluOp::Sub, 0, self.get(dst)));
+            }
+            Instruction::MoveSigned { width, from, dst, src } => {
+                self.set(dst, sign_extended(width, from, self.get(src)));
+            }
+            Instruction::Swap { order, size, dst } => self.set(dst, swapped(order, size, self.get(dst))),
+            Instruction::LoadWide { dst, value } => {
+                let value = match value {
+                    Wide::Value(value) => value,
+                    // Functions have no addresses here: a reference is the number of the first instruction's slot.
+                    Wide::Function(distance) => self.code.slot(self.target(distance)) as u64,
+                    _ => unreachable!("`Code` has no references that are not resolved"),
+                };
+                self.set(dst, value);
+            }
+            Instruction::Load { size, extension, dst, base, offset } => {
+                let value = self.load(memory, size, base, offset)?;
+                self.set(
+                    dst,
+                    match extension {
+                        Extension::Zero => value,
+                        Extension::Sign => sign_extended(Width::W64, size, value),
+                    },
+                );
+            }
+            Instruction::LoadAcquire { size, dst, base, offset } => {
+                let value = self.load(memory, size, base, offset)?;
+                self.set(dst, value);
+            }
+            Instruction::Store { size, base, offset, value } => {
+                memory.store(self.address(base, offset), size, self.operand(value))?;
+            }
+            Instruction::StoreRelease { size, base, offset, src } => {
+                memory.store(self.address(base, offset), size, self.get(src))?;
+            }
+            Instruction::Atomic { op, width, base, offset, src } => {
+                self.atomic(memory, op, width, self.address(base, offset), src)?;
+            }
+            Instruction::Jump { offset, .. } => return Ok(Next::Jump(offset)),
+            Instruction::Branch { width, condition, dst, operand, offset } => {
+                if holds(width, condition, self.get(dst), self.operand(operand)) {
+                    return Ok(Next::Jump(offset.into()));
+                }
+            }
+            Instruction::MayGoto { offset } => {
+                if self.passed == self.options.may_goto {
+                    return Ok(Next::Jump(offset.into()));
+                }
+                self.passed += 1;
+            }
+            Instruction::Call(callee) => return self.call(callee, memory, helpers),
+            Instruction::Exit => return Ok(self.leave()),
+            Instruction::Packet { .. } | Instruction::Cast { .. } => unreachable!("`Code` has none"),
+        }
+        Ok(Next::Behind)
+    }
+
+    fn atomic(
+        &mut self,
+        memory: &mut Memory<'_>,
+        op: AtomicOp,
+        width: Width,
+        address: u64,
+        src: Register,
+    ) -> Result<(), Trap> {
+        let (size, expected) = match width {
+            Width::W32 => (Size::Word, u64::from(self.get(Register::R0) as u32)),
+            Width::W64 => (Size::Double, self.get(Register::R0)),
+        };
+        // What must not be written is not read either.
+        memory.bytes_mut(address, size.bytes())?;
+        let old = memory.load(address, size)?;
+        memory.store(address, size, replaced(op, old, self.get(src), expected))?;
+        match op {
+            AtomicOp::CompareExchange => self.set(Register::R0, old),
+            op if op.fetches_to_source() => self.set(src, old),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, callee: Callee, memory: &mut Memory<'_>, helpers: &mut dyn Helpers) -> Result<Next, Trap> {
+        let id = match callee {
+            Callee::Local(distance) => return Ok(self.enter(distance)),
+            Callee::Helper(id) => id,
+            Callee::Register(register) => self.get(register) as i32,
+            Callee::Kernel { id, .. } => return Err(Trap::Kernel { id }),
+        };
+        let [_, r1, r2, r3, r4, r5, ..] = self.registers;
+        match helpers.call(id, [r1, r2, r3, r4, r5], memory) {
+            Ok(value) => self.set(Register::R0, value),
+            Err(HelperError::Exit(value)) => return Ok(Next::Ended(value)),
+            Err(error) => return Err(Trap::Helper { id, error }),
+        }
+        Ok(Next::Behind)
+    }
+
+    fn enter(&mut self, distance: i32) -> Next {
+        let [.., r6, r7, r8, r9, _] = self.registers;
+        let passed = core::mem::take(&mut self.passed);
+        self.callers.push(Caller { next: self.at + 1, kept: [r6, r7, r8, r9], passed });
+        self.registers[10] -= FRAME as u64;
+        Next::At(self.target(distance))
+    }
+
+    fn leave(&mut self) -> Next {
+        let Some(caller) = self.callers.pop() else { return Next::Ended(self.get(Register::R0)) };
+        self.registers[6..10].copy_from_slice(&caller.kept);
+        self.registers[10] += FRAME as u64;
+        self.passed = caller.passed;
+        Next::At(caller.next)
+    }
+}
+
+#[cfg(test)]
+mod tests;

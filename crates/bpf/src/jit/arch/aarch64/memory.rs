@@ -1,0 +1,88 @@
+//! Stores, ordered accesses, and operations on memory that nothing comes between.
+
+use super::encode::{self, Access, Bits, Flag, Kind, Native, Ordered, Sum, Three};
+use super::{SCRATCH, bits, extended, native};
+use crate::insn::{AtomicOp, Operand, Register, Size, Width};
+use crate::jit::buffer::Buffer;
+
+/// The bytes of an access as a power of 2.
+pub(super) const fn log(size: Size) -> u32 {
+    size.bytes().trailing_zeros()
+}
+
+/// `*(base + offset) = value`
+pub(super) fn store(buffer: &mut Buffer, size: Size, base: Native, offset: i16, value: Operand) {
+    let [scratch, other, ..] = SCRATCH;
+    let src = match value {
+        Operand::Register(src) => native(src),
+        Operand::Immediate(value) => {
+            encode::mov_immediate(buffer, Bits::B64, other, extended(Bits::B64, value));
+            other
+        }
+    };
+    encode::access(buffer, Access { log: log(size), kind: Kind::Store }, src, base, offset.into(), scratch);
+}
+
+/// `base + offset`, in a register of its own if it must be.
+fn address(buffer: &mut Buffer, base: Native, offset: i16) -> Native {
+    let scratch = SCRATCH[0];
+    if offset == 0 {
+        return base;
+    }
+    let sum = if offset < 0 { Sum::Sub } else { Sum::Add };
+    if !encode::add_immediate(buffer, Bits::B64, sum, scratch, base, offset.unsigned_abs().into()) {
+        encode::mov_immediate(buffer, Bits::B64, scratch, i64::from(offset) as u64);
+        encode::three(buffer, Bits::B64, Three::Add, scratch, base, scratch);
+    }
+    scratch
+}
+
+pub(super) fn load_acquire(buffer: &mut Buffer, size: Size, dst: Native, base: Native, offset: i16) {
+    let address = address(buffer, base, offset);
+    encode::ordered(buffer, Ordered::LoadAcquire, log(size), dst, address, dst);
+}
+
+pub(super) fn store_release(buffer: &mut Buffer, size: Size, src: Native, base: Native, offset: i16) {
+    let address = address(buffer, base, offset);
+    encode::ordered(buffer, Ordered::StoreRelease, log(size), src, address, src);
+}
+
+/// An operation that nothing comes between: again and again until the store is the first since the load.
+///
+/// Those that fetch are full barriers in Linux's memory model. The load is no acquire and the store is a release: with
+/// the barrier behind them nothing passes the pair in either direction, which `ldaxr` and `stlxr` alone would not
+/// forbid (Linux, `arch/arm64/include/asm/atomic_ll_sc.h`).
+pub(super) fn atomic(buffer: &mut Buffer, op: AtomicOp, width: Width, base: Native, offset: i16, src: Native) {
+    let [_, old, new, outcome] = SCRATCH;
+    let (bits, log) = (bits(width), if width == Width::W32 { 2 } else { 3 });
+    let address = address(buffer, base, offset);
+    let again = buffer.len();
+    encode::ordered(buffer, Ordered::LoadExclusive, log, old, address, old);
+    let stored = match op {
+        AtomicOp::Add | AtomicOp::FetchAdd => combined(buffer, bits, Three::Add, new, old, src),
+        AtomicOp::Or | AtomicOp::FetchOr => combined(buffer, bits, Three::Or, new, old, src),
+        AtomicOp::And | AtomicOp::FetchAnd => combined(buffer, bits, Three::And, new, old, src),
+        AtomicOp::Xor | AtomicOp::FetchXor => combined(buffer, bits, Three::Xor, new, old, src),
+        AtomicOp::Exchange => src,
+        AtomicOp::CompareExchange => {
+            encode::three(buffer, bits, Three::Subs, encode::ZERO, old, native(Register::R0));
+            // Over the store and its jump.
+            encode::skip_if(buffer, Flag::NotEqual, 2);
+            src
+        }
+    };
+    encode::ordered(buffer, Ordered::StoreReleaseExclusive, log, stored, address, outcome);
+    encode::back_if_not_zero(buffer, outcome, again);
+    let result = match op {
+        AtomicOp::Add | AtomicOp::Or | AtomicOp::And | AtomicOp::Xor => return,
+        AtomicOp::CompareExchange => native(Register::R0),
+        _ => src,
+    };
+    encode::barrier(buffer);
+    encode::mov(buffer, bits, result, old);
+}
+
+fn combined(buffer: &mut Buffer, bits: Bits, op: Three, new: Native, old: Native, src: Native) -> Native {
+    encode::three(buffer, bits, op, new, old, src);
+    new
+}

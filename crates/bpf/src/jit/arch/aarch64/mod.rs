@@ -1,0 +1,249 @@
+//! AArch64.
+//!
+//! | eBPF | register | |
+//! |---|---|---|
+//! | `r0` | `x7` | result; `x0` where the program ends |
+//! | `r1` to `r5` | `x0` to `x4` | where the procedure call standard has arguments |
+//! | `r6` to `r9` | `x19` to `x22` | kept by calls |
+//! | `r10` | `x23` | end of the frame |
+//!
+//! `x9` to `x12` hold what is needed within an instruction. Only instructions of Armv8.0 are used.
+
+mod arithmetic;
+mod encode;
+mod memory;
+
+use super::Isa;
+use crate::insn::{Callee, Condition, Extension, Instruction, Operand, Register, Wide, Width};
+use crate::interp::FRAME;
+use crate::jit::buffer::{Buffer, Gap, Mark};
+use crate::jit::frame::{Frame, KEPT};
+use crate::jit::{CompileError, Surroundings};
+use encode::{Access, Bits, FAR, FP, Flag, Kind, LR, Logic, Native, SP, Sum, Three, ZERO};
+
+/// The compiler for AArch64.
+pub(in crate::jit) struct Aarch64;
+
+const RESULT: Native = Native(0);
+const SIXTH_ARGUMENT: Native = Native(5);
+const SCRATCH: [Native; 4] = [Native(9), Native(10), Native(11), Native(12)];
+
+const fn native(register: Register) -> Native {
+    match register {
+        Register::R0 => Native(7),
+        Register::R1 => Native(0),
+        Register::R2 => Native(1),
+        Register::R3 => Native(2),
+        Register::R4 => Native(3),
+        Register::R5 => Native(4),
+        Register::R6 => Native(19),
+        Register::R7 => Native(20),
+        Register::R8 => Native(21),
+        Register::R9 => Native(22),
+        Register::R10 => Native(23),
+    }
+}
+
+const fn bits(width: Width) -> Bits {
+    match width {
+        Width::W32 => Bits::B32,
+        Width::W64 => Bits::B64,
+    }
+}
+
+/// Bytes below the program's frame for the count of loops, which is at the stack pointer.
+const COUNT: usize = 16;
+/// How often a function passes its `may_goto`s before it leaves its loops.
+const ROUNDS: u64 = 0xffff;
+
+/// Pairs of registers that a function keeps for its caller.
+fn pairs(frame: &Frame) -> impl DoubleEndedIterator<Item = (Native, Native)> {
+    let has = |register| frame.used.has(register);
+    let links = (frame.calls).then_some((FP, LR));
+    let low = (has(KEPT[0]) || has(KEPT[1])).then_some((native(KEPT[0]), native(KEPT[1])));
+    let high = (has(KEPT[2]) || has(KEPT[3])).then_some((native(KEPT[2]), native(KEPT[3])));
+    let end = frame.used.has(Register::R10).then_some((native(Register::R10), ZERO));
+    [links, low, high, end].into_iter().flatten()
+}
+
+fn room(frame: &Frame) -> u64 {
+    let memory = if frame.used.has(Register::R10) { FRAME } else { 0 };
+    (memory + if frame.counts { COUNT } else { 0 }) as u64
+}
+
+impl Isa for Aarch64 {
+    const LITERALS: super::Place = super::Place::Inside;
+
+    fn prologue(buffer: &mut Buffer, frame: &Frame) {
+        for (first, second) in pairs(frame) {
+            encode::push_pair(buffer, first, second);
+            if first == FP {
+                encode::add_immediate(buffer, Bits::B64, Sum::Add, FP, SP, 0);
+            }
+        }
+        if frame.used.has(Register::R10) {
+            encode::add_immediate(buffer, Bits::B64, Sum::Add, native(Register::R10), SP, 0);
+        }
+        if room(frame) != 0 {
+            encode::add_immediate(buffer, Bits::B64, Sum::Sub, SP, SP, room(frame));
+        }
+        if frame.counts {
+            encode::mov_immediate(buffer, Bits::B64, SCRATCH[0], ROUNDS);
+            encode::access(buffer, Access { log: 2, kind: Kind::Store }, SCRATCH[0], SP, 0, SCRATCH[1]);
+        }
+        if frame.function == 0 {
+            // The result is always given, so that nothing of the host's is.
+            for register in [Register::R0].into_iter().chain(KEPT.into_iter().filter(|kept| frame.used.has(*kept))) {
+                encode::mov_immediate(buffer, Bits::B64, native(register), 0);
+            }
+        }
+    }
+
+    fn instruction(buffer: &mut Buffer, surroundings: &Surroundings<'_>) -> Result<(), CompileError> {
+        match surroundings.code.instructions()[surroundings.index] {
+            Instruction::Alu { width, op, dst, operand } => {
+                arithmetic::alu(buffer, bits(width), op, native(dst), operand);
+            }
+            Instruction::Negate { width, dst } => {
+                encode::three(buffer, bits(width), Three::Sub, native(dst), ZERO, native(dst));
+            }
+            Instruction::MoveSigned { width, from, dst, src } => {
+                let (dst, src) = (native(dst), native(src));
+                encode::bit_field(buffer, bits(width), encode::Field::Signed, dst, src, 0, from.bits() - 1);
+            }
+            Instruction::Swap { order, size, dst } => arithmetic::swap(buffer, order, size, native(dst)),
+            Instruction::LoadWide { dst, value: Wide::Value(value) } => {
+                encode::mov_immediate(buffer, Bits::B64, native(dst), value);
+            }
+            Instruction::Load { size, extension, dst, base, offset } => {
+                let kind = match (extension, size) {
+                    (Extension::Sign, size) if size.bytes() < 8 => Kind::LoadSigned,
+                    _ => Kind::Load,
+                };
+                let access = Access { log: memory::log(size), kind };
+                encode::access(buffer, access, native(dst), native(base), offset.into(), SCRATCH[0]);
+            }
+            Instruction::Store { size, base, offset, value } => {
+                memory::store(buffer, size, native(base), offset, value);
+            }
+            Instruction::LoadAcquire { size, dst, base, offset } => {
+                memory::load_acquire(buffer, size, native(dst), native(base), offset);
+            }
+            Instruction::StoreRelease { size, base, offset, src } => {
+                memory::store_release(buffer, size, native(src), native(base), offset);
+            }
+            Instruction::Atomic { op, width, base, offset, src } => {
+                memory::atomic(buffer, op, width, native(base), offset, native(src));
+            }
+            Instruction::Jump { offset, .. } => encode::jump(buffer, surroundings.mark(offset)),
+            Instruction::Branch { width, condition, dst, operand, offset } => {
+                compare(buffer, bits(width), condition, native(dst), operand);
+                encode::jump_if(buffer, flag(condition), surroundings.mark(offset.into()));
+            }
+            Instruction::MayGoto { offset } => {
+                let [count, scratch, ..] = SCRATCH;
+                encode::access(buffer, Access { log: 2, kind: Kind::Load }, count, SP, 0, scratch);
+                encode::jump_if_zero(buffer, count, surroundings.mark(offset.into()));
+                encode::add_immediate(buffer, Bits::B32, Sum::Sub, count, count, 1);
+                encode::access(buffer, Access { log: 2, kind: Kind::Store }, count, SP, 0, scratch);
+            }
+            Instruction::Call(callee) => return call(buffer, surroundings, callee),
+            Instruction::Exit => exit(buffer, &surroundings.frame),
+            Instruction::LoadWide { .. } | Instruction::Packet { .. } | Instruction::Cast { .. } => {
+                return Err(surroundings.unsupported());
+            }
+        }
+        Ok(())
+    }
+
+    fn patch(code: &mut [u8], gap: Gap, place: usize) {
+        let words = (place as i64 - gap.at as i64) / 4;
+        let field = if gap.form == FAR { words as u32 & 0x3ff_ffff } else { (words as u32 & 0x7_ffff) << 5 };
+        if let Some(bytes) = code.get_mut(gap.at..).and_then(|rest| rest.first_chunk_mut()) {
+            *bytes = (u32::from_le_bytes(*bytes) | field).to_le_bytes();
+        }
+    }
+}
+
+const fn flag(condition: Condition) -> Flag {
+    match condition {
+        Condition::Equal => Flag::Equal,
+        Condition::NotEqual | Condition::Common => Flag::NotEqual,
+        Condition::Greater => Flag::Above,
+        Condition::GreaterEqual => Flag::AboveEqual,
+        Condition::Less => Flag::Below,
+        Condition::LessEqual => Flag::BelowEqual,
+        Condition::SignedGreater => Flag::Greater,
+        Condition::SignedGreaterEqual => Flag::GreaterEqual,
+        Condition::SignedLess => Flag::Less,
+        Condition::SignedLessEqual => Flag::LessEqual,
+    }
+}
+
+/// A constant as an operation of these bits has it.
+const fn extended(bits: Bits, value: i32) -> u64 {
+    match bits {
+        Bits::B32 => value as u32 as u64,
+        Bits::B64 => value as i64 as u64,
+    }
+}
+
+/// Sets the flags by two operands.
+fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, right: Operand) {
+    let is_test = condition == Condition::Common;
+    let op = if is_test { Three::Ands } else { Three::Subs };
+    let right = match right {
+        Operand::Register(right) => native(right),
+        Operand::Immediate(value) => {
+            let done = if is_test {
+                encode::logic_immediate(buffer, bits, Logic::Ands, ZERO, left, extended(bits, value))
+            } else if value < 0 {
+                // A comparison with a negative number is one by the sum.
+                encode::add_immediate(buffer, bits, Sum::Adds, ZERO, left, value.unsigned_abs().into())
+            } else {
+                encode::add_immediate(buffer, bits, Sum::Subs, ZERO, left, value as u64)
+            };
+            if done {
+                return;
+            }
+            encode::mov_immediate(buffer, bits, SCRATCH[0], extended(bits, value));
+            SCRATCH[0]
+        }
+    };
+    encode::three(buffer, bits, op, ZERO, left, right);
+}
+
+fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) -> Result<(), CompileError> {
+    let id = match callee {
+        Callee::Local(distance) => {
+            encode::call(buffer, surroundings.mark(distance));
+            return Ok(());
+        }
+        Callee::Helper(id) => Some(id),
+        Callee::Register(register) => {
+            encode::mov(buffer, Bits::B64, SIXTH_ARGUMENT, native(register));
+            None
+        }
+        Callee::Kernel { .. } => return Err(surroundings.unsupported()),
+    };
+    encode::mov_immediate(buffer, Bits::B64, SCRATCH[0], surroundings.literals.value(id));
+    encode::call_register(buffer, SCRATCH[0]);
+    encode::mov(buffer, Bits::B64, native(Register::R0), RESULT);
+    Ok(())
+}
+
+fn exit(buffer: &mut Buffer, frame: &Frame) {
+    if !buffer.begin_leave() {
+        return encode::jump(buffer, Mark::Leave(frame.function));
+    }
+    if room(frame) != 0 {
+        encode::add_immediate(buffer, Bits::B64, Sum::Add, SP, SP, room(frame));
+    }
+    for (first, second) in pairs(frame).rev() {
+        encode::pop_pair(buffer, first, second);
+    }
+    if frame.function == 0 {
+        encode::mov(buffer, Bits::B64, RESULT, native(Register::R0));
+    }
+    encode::ret(buffer);
+}

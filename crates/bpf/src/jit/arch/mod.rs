@@ -1,0 +1,43 @@
+//! The architectures.
+
+pub(super) mod aarch64;
+pub(super) mod x86_64;
+
+use super::buffer::{Buffer, Gap};
+use super::frame::Frame;
+use super::{CompileError, Surroundings, Target};
+
+/// The compiler for the machine that this runs on.
+pub(super) const NATIVE: Option<Target> = {
+    if cfg!(target_arch = "x86_64") {
+        Some(Target::X86_64)
+    } else if cfg!(target_arch = "aarch64") {
+        Some(Target::Aarch64)
+    } else {
+        None
+    }
+};
+
+/// Where an architecture has addresses of helpers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// In instructions.
+    Inside,
+    /// Behind the code.
+    BehindTheCode,
+}
+
+/// An architecture: how instructions become code.
+pub(super) trait Isa {
+    /// Where it has addresses.
+    const LITERALS: Place;
+
+    /// Begins a function.
+    fn prologue(buffer: &mut Buffer, frame: &Frame);
+
+    /// The code of the instruction that `surroundings` are of.
+    fn instruction(buffer: &mut Buffer, surroundings: &Surroundings<'_>) -> Result<(), CompileError>;
+
+    /// Writes the distance from `gap` to `place`.
+    fn patch(code: &mut [u8], gap: Gap, place: usize);
+}

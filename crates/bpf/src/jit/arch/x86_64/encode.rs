@@ -1,0 +1,374 @@
+//! Encodings of x86-64 (Intel SDM, volume 2, chapter 2 and the pages of the instructions).
+
+use crate::jit::buffer::{Buffer, Mark};
+
+/// A register of the machine, by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Native(u8);
+
+pub(super) const RAX: Native = Native(0);
+pub(super) const RCX: Native = Native(1);
+pub(super) const RDX: Native = Native(2);
+pub(super) const RBX: Native = Native(3);
+pub(super) const RSP: Native = Native(4);
+pub(super) const RBP: Native = Native(5);
+pub(super) const RSI: Native = Native(6);
+pub(super) const RDI: Native = Native(7);
+pub(super) const R8: Native = Native(8);
+pub(super) const R9: Native = Native(9);
+pub(super) const R10: Native = Native(10);
+pub(super) const R11: Native = Native(11);
+pub(super) const R13: Native = Native(13);
+pub(super) const R14: Native = Native(14);
+pub(super) const R15: Native = Native(15);
+
+/// Bits of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Bits {
+    /// 8, for which registers 4 to 7 need a prefix.
+    B8,
+    /// 16.
+    B16,
+    /// 32.
+    B32,
+    /// 64.
+    B64,
+}
+
+/// Memory at a register and a distance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    pub(super) base: Native,
+    pub(super) offset: i32,
+}
+
+/// One instruction on its way into the buffer: 15 bytes at most (volume 2, section 2.3.11).
+struct Line {
+    bytes: [u8; 16],
+    len: usize,
+}
+
+impl Line {
+    const fn new() -> Self {
+        Self { bytes: [0; 16], len: 0 }
+    }
+
+    fn byte(&mut self, byte: u8) {
+        self.bytes[self.len] = byte;
+        self.len += 1;
+    }
+
+    fn word(&mut self, value: i32) {
+        self.bytes[self.len..self.len + 4].copy_from_slice(&value.to_le_bytes());
+        self.len += 4;
+    }
+
+    /// Prefixes and opcode: 66 for 16 bits, REX where it is needed, and the bytes of the opcode.
+    fn opcode(&mut self, bits: Bits, opcode: &[u8], reg: u8, base: u8) {
+        if bits == Bits::B16 {
+            self.byte(0x66);
+        }
+        let wide = if bits == Bits::B64 { 8 } else { 0 };
+        let rex = wide | (reg >> 3) << 2 | base >> 3;
+        // Without REX these are AH to BH.
+        let low_byte = bits == Bits::B8 && (4..8).contains(&reg);
+        if rex != 0 || low_byte {
+            self.byte(0x40 | rex);
+        }
+        for byte in opcode {
+            self.byte(*byte);
+        }
+    }
+
+    fn registers(&mut self, reg: u8, rm: Native) {
+        self.byte(0xc0 | (reg & 7) << 3 | rm.0 & 7);
+    }
+
+    fn memory(&mut self, reg: u8, place: Place) {
+        let (reg, base) = ((reg & 7) << 3, place.base.0 & 7);
+        // As a base 4 announces another byte, and 5 without a distance is no base at all.
+        let needs_distance = base == RBP.0;
+        let near = i8::try_from(place.offset);
+        let mode = match near {
+            Ok(0) if !needs_distance => 0x00,
+            Ok(_) => 0x40,
+            Err(_) => 0x80,
+        };
+        self.byte(mode | reg | base);
+        if base == RSP.0 {
+            self.byte(0x24);
+        }
+        match near {
+            Ok(_) if mode == 0 => {}
+            Ok(near) => self.byte(near as u8),
+            Err(_) => self.word(place.offset),
+        }
+    }
+
+    fn emit(&self, buffer: &mut Buffer) {
+        buffer.push(&self.bytes[..self.len]);
+    }
+}
+
+/// An instruction with two registers: `reg` is the one in the field of that name.
+pub(super) fn rr(buffer: &mut Buffer, bits: Bits, opcode: &[u8], reg: Native, rm: Native) {
+    let mut line = Line::new();
+    line.opcode(bits, opcode, reg.0, rm.0);
+    line.registers(reg.0, rm);
+    line.emit(buffer);
+}
+
+/// The same whose source has 8 bits, though the operation has more.
+pub(super) fn rr_from_byte(buffer: &mut Buffer, bits: Bits, opcode: &[u8], reg: Native, rm: Native) {
+    let mut line = Line::new();
+    if bits != Bits::B64 && (4..8).contains(&rm.0) && reg.0 < 8 {
+        line.byte(0x40);
+    }
+    line.opcode(bits, opcode, reg.0, rm.0);
+    line.registers(reg.0, rm);
+    line.emit(buffer);
+}
+
+/// An instruction with a register and a number that goes on with the opcode.
+pub(super) fn r(buffer: &mut Buffer, bits: Bits, opcode: &[u8], extension: u8, rm: Native) {
+    rr(buffer, bits, opcode, Native(extension), rm);
+}
+
+/// The same with a constant of 8 bits.
+pub(super) fn ri8(buffer: &mut Buffer, bits: Bits, opcode: &[u8], extension: u8, rm: Native, value: i8) {
+    let mut line = Line::new();
+    line.opcode(bits, opcode, extension, rm.0);
+    line.registers(extension, rm);
+    line.byte(value as u8);
+    line.emit(buffer);
+}
+
+/// The same with a constant of 32 bits.
+pub(super) fn ri32(buffer: &mut Buffer, bits: Bits, opcode: &[u8], extension: u8, rm: Native, value: i32) {
+    let mut line = Line::new();
+    line.opcode(bits, opcode, extension, rm.0);
+    line.registers(extension, rm);
+    line.word(value);
+    line.emit(buffer);
+}
+
+/// Operations of the group whose opcodes are 81 and 83, by their extensions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Group {
+    Add = 0,
+    Or = 1,
+    And = 4,
+    Sub = 5,
+    Xor = 6,
+    Compare = 7,
+}
+
+impl Group {
+    /// `rm = rm op reg`
+    pub(super) const fn opcode(self) -> u8 {
+        (self as u8) << 3 | 1
+    }
+}
+
+/// `rm = rm op value`
+pub(super) fn group_immediate(buffer: &mut Buffer, bits: Bits, op: Group, rm: Native, value: i32) {
+    match i8::try_from(value) {
+        Ok(value) => ri8(buffer, bits, &[0x83], op as u8, rm, value),
+        Err(_) => ri32(buffer, bits, &[0x81], op as u8, rm, value),
+    }
+}
+
+/// An instruction with a register and memory.
+pub(super) fn rm(buffer: &mut Buffer, bits: Bits, opcode: &[u8], reg: Native, place: Place) {
+    let mut line = Line::new();
+    line.opcode(bits, opcode, reg.0, place.base.0);
+    line.memory(reg.0, place);
+    line.emit(buffer);
+}
+
+/// The same, with `lock` before it.
+pub(super) fn locked(buffer: &mut Buffer, bits: Bits, opcode: &[u8], reg: Native, place: Place) {
+    let mut line = Line::new();
+    line.byte(0xf0);
+    line.opcode(bits, opcode, reg.0, place.base.0);
+    line.memory(reg.0, place);
+    line.emit(buffer);
+}
+
+/// Stores a constant.
+pub(super) fn store_immediate(buffer: &mut Buffer, bits: Bits, place: Place, value: i32) {
+    let mut line = Line::new();
+    let opcode = if bits == Bits::B8 { 0xc6 } else { 0xc7 };
+    line.opcode(bits, &[opcode], 0, place.base.0);
+    line.memory(0, place);
+    match bits {
+        Bits::B8 => line.byte(value as u8),
+        Bits::B16 => {
+            line.byte(value as u8);
+            line.byte((value >> 8) as u8);
+        }
+        Bits::B32 | Bits::B64 => line.word(value),
+    }
+    line.emit(buffer);
+}
+
+/// `rm op= value` in memory, for a value of 8 bits.
+pub(super) fn group_memory(buffer: &mut Buffer, bits: Bits, op: Group, place: Place, value: i8) {
+    let mut line = Line::new();
+    line.opcode(bits, &[0x83], op as u8, place.base.0);
+    line.memory(op as u8, place);
+    line.byte(value as u8);
+    line.emit(buffer);
+}
+
+/// `dst = src`
+pub(super) fn mov(buffer: &mut Buffer, bits: Bits, dst: Native, src: Native) {
+    rr(buffer, bits, &[0x89], src, dst);
+}
+
+/// `dst = value`, in the shortest way that leaves the flags alone unless the value is 0.
+pub(super) fn mov_immediate(buffer: &mut Buffer, dst: Native, value: u64) {
+    if value == 0 {
+        rr(buffer, Bits::B32, &[0x31], dst, dst);
+    } else if let Ok(value) = u32::try_from(value) {
+        let mut line = Line::new();
+        line.opcode(Bits::B32, &[0xb8 | dst.0 & 7], 0, dst.0);
+        line.word(value as i32);
+        line.emit(buffer);
+    } else if let Ok(value) = i32::try_from(value as i64) {
+        ri32(buffer, Bits::B64, &[0xc7], 0, dst, value);
+    } else {
+        let mut line = Line::new();
+        line.opcode(Bits::B64, &[0xb8 | dst.0 & 7], 0, dst.0);
+        line.word(value as i32);
+        line.word((value >> 32) as i32);
+        line.emit(buffer);
+    }
+}
+
+pub(super) fn push(buffer: &mut Buffer, register: Native) {
+    let mut line = Line::new();
+    line.opcode(Bits::B32, &[0x50 | register.0 & 7], 0, register.0);
+    line.emit(buffer);
+}
+
+pub(super) fn pop(buffer: &mut Buffer, register: Native) {
+    let mut line = Line::new();
+    line.opcode(Bits::B32, &[0x58 | register.0 & 7], 0, register.0);
+    line.emit(buffer);
+}
+
+/// Conditions of jumps, by their codes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Flag {
+    Below = 0x2,
+    AboveEqual = 0x3,
+    Equal = 0x4,
+    NotEqual = 0x5,
+    BelowEqual = 0x6,
+    Above = 0x7,
+    Less = 0xc,
+    GreaterEqual = 0xd,
+    LessEqual = 0xe,
+    Greater = 0xf,
+}
+
+/// Forms of distances: bytes of the number, which ends the instruction.
+pub(super) const NEAR: u8 = 1;
+pub(super) const FAR: u8 = 4;
+
+/// A jump of `near` bytes for the opcode before a distance of 8 bits, if that reaches, or by the bytes of `far` before
+/// 32 bits.
+fn jump_by(buffer: &mut Buffer, near: u8, far: &[u8], to: Mark) {
+    // A short jump has two bytes, and its distance counts from behind it.
+    let is_near = buffer.distance(to).is_some_and(|distance| (-126..=127).contains(&distance));
+    if is_near {
+        buffer.push(&[near, 0]);
+        buffer.gap(1, NEAR, to);
+    } else {
+        buffer.push(far);
+        buffer.push(&[0; 4]);
+        buffer.gap(4, FAR, to);
+    }
+}
+
+pub(super) fn jump(buffer: &mut Buffer, to: Mark) {
+    jump_by(buffer, 0xeb, &[0xe9], to);
+}
+
+pub(super) fn jump_if(buffer: &mut Buffer, flag: Flag, to: Mark) {
+    jump_by(buffer, 0x70 | flag as u8, &[0x0f, 0x80 | flag as u8], to);
+}
+
+/// A short jump whose end is not known yet.
+#[must_use]
+pub(super) struct Hole {
+    /// Where its distance is, and what that counts from comes behind it.
+    at: usize,
+}
+
+impl Hole {
+    /// Has the jump go here, which is at most 127 bytes behind it.
+    pub(super) fn ends_here(self, buffer: &mut Buffer) {
+        let distance = buffer.len() - (self.at + 1);
+        debug_assert!(distance <= 127, "{distance} bytes are too far for a short jump");
+        buffer.set(self.at, distance as u8);
+    }
+}
+
+/// A short jump ahead.
+pub(super) fn hole(buffer: &mut Buffer) -> Hole {
+    buffer.push(&[0xeb, 0]);
+    Hole { at: buffer.len() - 1 }
+}
+
+/// The same, if the flag is set.
+pub(super) fn hole_if(buffer: &mut Buffer, flag: Flag) -> Hole {
+    buffer.push(&[0x70 | flag as u8, 0]);
+    Hole { at: buffer.len() - 1 }
+}
+
+/// A short jump back to `to`, if the flag is set.
+pub(super) fn back_if(buffer: &mut Buffer, flag: Flag, to: usize) {
+    let distance = buffer.len() + 2 - to;
+    debug_assert!(distance <= 128, "{distance} bytes are too far for a short jump");
+    buffer.push(&[0x70 | flag as u8, (distance as u8).wrapping_neg()]);
+}
+
+pub(super) fn call(buffer: &mut Buffer, to: Mark) {
+    buffer.push(&[0xe8, 0, 0, 0, 0]);
+    buffer.gap(4, FAR, to);
+}
+
+/// Calls the address that lies at `to`.
+pub(super) fn call_through(buffer: &mut Buffer, to: Mark) {
+    buffer.push(&[0xff, 0x15, 0, 0, 0, 0]);
+    buffer.gap(4, FAR, to);
+}
+
+/// `dst *= value`
+pub(super) fn multiply_by(buffer: &mut Buffer, bits: Bits, dst: Native, value: i32) {
+    let mut line = Line::new();
+    line.opcode(bits, &[0x69], dst.0, dst.0);
+    line.registers(dst.0, dst);
+    line.word(value);
+    line.emit(buffer);
+}
+
+/// The same for a value of 8 bits.
+pub(super) fn multiply_by_byte(buffer: &mut Buffer, bits: Bits, dst: Native, value: i8) {
+    let mut line = Line::new();
+    line.opcode(bits, &[0x6b], dst.0, dst.0);
+    line.registers(dst.0, dst);
+    line.byte(value as u8);
+    line.emit(buffer);
+}
+
+/// Turns the bytes of `dst` around.
+pub(super) fn byte_swap(buffer: &mut Buffer, bits: Bits, dst: Native) {
+    let mut line = Line::new();
+    line.opcode(bits, &[0x0f, 0xc8 | dst.0 & 7], 0, dst.0);
+    line.emit(buffer);
+}

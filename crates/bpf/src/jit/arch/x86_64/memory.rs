@@ -1,0 +1,79 @@
+//! Loads, stores, and operations on memory that nothing comes between.
+
+use super::encode::{self, Bits, Flag, Group, Native, Place, R10, R11, RAX};
+use super::native;
+use crate::insn::{AtomicOp, Extension, Operand, Size};
+use crate::jit::buffer::Buffer;
+
+/// `dst = *place`
+pub(super) fn load(buffer: &mut Buffer, size: Size, extension: Extension, dst: Native, place: Place) {
+    let (bits, opcode): (Bits, &[u8]) = match (extension, size) {
+        (Extension::Zero, Size::Byte) => (Bits::B32, &[0x0f, 0xb6]),
+        (Extension::Zero, Size::Half) => (Bits::B32, &[0x0f, 0xb7]),
+        (Extension::Zero, Size::Word) => (Bits::B32, &[0x8b]),
+        (_, Size::Double) => (Bits::B64, &[0x8b]),
+        (Extension::Sign, Size::Byte) => (Bits::B64, &[0x0f, 0xbe]),
+        (Extension::Sign, Size::Half) => (Bits::B64, &[0x0f, 0xbf]),
+        (Extension::Sign, Size::Word) => (Bits::B64, &[0x63]),
+    };
+    encode::rm(buffer, bits, opcode, dst, place);
+}
+
+/// `*place = value`
+pub(super) fn store(buffer: &mut Buffer, size: Size, place: Place, value: Operand) {
+    let bits = match size {
+        Size::Byte => Bits::B8,
+        Size::Half => Bits::B16,
+        Size::Word => Bits::B32,
+        Size::Double => Bits::B64,
+    };
+    match value {
+        Operand::Immediate(value) => encode::store_immediate(buffer, bits, place, value),
+        Operand::Register(src) => {
+            let opcode = if bits == Bits::B8 { 0x88 } else { 0x89 };
+            encode::rm(buffer, bits, &[opcode], native(src), place);
+        }
+    }
+}
+
+/// An operation that nothing comes between.
+pub(super) fn atomic(buffer: &mut Buffer, op: AtomicOp, bits: Bits, place: Place, src: Native) {
+    match op {
+        AtomicOp::Add => encode::locked(buffer, bits, &[Group::Add.opcode()], src, place),
+        AtomicOp::Or => encode::locked(buffer, bits, &[Group::Or.opcode()], src, place),
+        AtomicOp::And => encode::locked(buffer, bits, &[Group::And.opcode()], src, place),
+        AtomicOp::Xor => encode::locked(buffer, bits, &[Group::Xor.opcode()], src, place),
+        AtomicOp::FetchAdd => encode::locked(buffer, bits, &[0x0f, 0xc1], src, place),
+        // Locked by itself.
+        AtomicOp::Exchange => encode::rm(buffer, bits, &[0x87], src, place),
+        AtomicOp::CompareExchange => {
+            encode::locked(buffer, bits, &[0x0f, 0xb1], src, place);
+            if bits == Bits::B32 {
+                // Written by the machine only where they differ.
+                encode::mov(buffer, Bits::B32, RAX, RAX);
+            }
+        }
+        AtomicOp::FetchOr => fetch(buffer, Group::Or, bits, place, src),
+        AtomicOp::FetchAnd => fetch(buffer, Group::And, bits, place, src),
+        AtomicOp::FetchXor => fetch(buffer, Group::Xor, bits, place, src),
+    }
+}
+
+/// What the machine has no instruction for: `rax` is read, `r10` is what memory should be, again and again until
+/// nothing came between.
+fn fetch(buffer: &mut Buffer, op: Group, bits: Bits, place: Place, src: Native) {
+    let in_rax = |register: Native| if register == RAX { R11 } else { register };
+    let operand = in_rax(src);
+    let place = Place { base: in_rax(place.base), ..place };
+    encode::mov(buffer, Bits::B64, R11, RAX);
+    encode::rm(buffer, bits, &[0x8b], RAX, place);
+    let again = buffer.len();
+    encode::mov(buffer, bits, R10, RAX);
+    encode::rr(buffer, bits, &[op.opcode()], operand, R10);
+    encode::locked(buffer, bits, &[0x0f, 0xb1], R10, place);
+    encode::back_if(buffer, Flag::NotEqual, again);
+    if src != RAX {
+        encode::mov(buffer, bits, src, RAX);
+        encode::mov(buffer, Bits::B64, RAX, R11);
+    }
+}

@@ -1,0 +1,238 @@
+//! x86-64.
+//!
+//! | eBPF | register | |
+//! |---|---|---|
+//! | `r0` | `rax` | result |
+//! | `r1` to `r5` | `rdi`, `rsi`, `rdx`, `rcx`, `r8` | where the System V calling convention has arguments |
+//! | `r6` to `r9` | `rbx`, `r13`, `r14`, `r15` | kept by calls |
+//! | `r10` | `rbp` | end of the frame |
+//!
+//! `r9`, `r10` and `r11` hold what is needed within an instruction. A function's frame, downwards from `rbp`: 512 bytes
+//! of the program's, 16 for the count of loops where there are any, and the registers that it keeps for its caller.
+
+mod arithmetic;
+mod encode;
+mod memory;
+
+use super::Isa;
+use crate::insn::{AluOp, Callee, Condition, Instruction, Operand, Register, Wide, Width};
+use crate::interp::FRAME;
+use crate::jit::buffer::{Buffer, Gap, Mark};
+use crate::jit::frame::{Frame, KEPT};
+use crate::jit::{CompileError, Surroundings};
+use encode::{Bits, FAR, Flag, Group, Native, Place};
+
+/// The compiler for x86-64.
+pub(in crate::jit) struct X86_64;
+
+const fn native(register: Register) -> Native {
+    match register {
+        Register::R0 => encode::RAX,
+        Register::R1 => encode::RDI,
+        Register::R2 => encode::RSI,
+        Register::R3 => encode::RDX,
+        Register::R4 => encode::RCX,
+        Register::R5 => encode::R8,
+        Register::R6 => encode::RBX,
+        Register::R7 => encode::R13,
+        Register::R8 => encode::R14,
+        Register::R9 => encode::R15,
+        Register::R10 => encode::RBP,
+    }
+}
+
+const fn bits(width: Width) -> Bits {
+    match width {
+        Width::W32 => Bits::B32,
+        Width::W64 => Bits::B64,
+    }
+}
+
+/// Bytes below the program's frame for the count of loops.
+const COUNT: usize = 16;
+/// How often a function passes its `may_goto`s before it leaves its loops.
+const ROUNDS: i32 = 0xffff;
+
+/// Where the count of loops is.
+const fn count() -> Place {
+    Place { base: encode::RBP, offset: -(FRAME as i32) - 8 }
+}
+
+/// The registers that a function must keep for its caller, in the order in which they are pushed.
+fn kept(frame: &Frame) -> impl DoubleEndedIterator<Item = Native> + '_ {
+    KEPT.into_iter().filter(|register| frame.used.has(*register)).map(native)
+}
+
+/// Bytes between `rbp` and the registers that are kept: so many that the stack is aligned to 16 where calls are made,
+/// as the calling convention wants.
+fn room(frame: &Frame) -> usize {
+    let memory = if frame.used.has(Register::R10) || frame.counts { FRAME } else { 0 };
+    let count = if frame.counts { COUNT } else { 0 };
+    let odd = if kept(frame).count() % 2 == 1 { 8 } else { 0 };
+    memory + count + odd
+}
+
+/// Whether a function needs `rbp`.
+const fn has_frame(frame: &Frame) -> bool {
+    frame.has_memory() || frame.calls
+}
+
+impl Isa for X86_64 {
+    const LITERALS: super::Place = super::Place::BehindTheCode;
+
+    fn prologue(buffer: &mut Buffer, frame: &Frame) {
+        if has_frame(frame) {
+            encode::push(buffer, encode::RBP);
+            encode::mov(buffer, Bits::B64, encode::RBP, encode::RSP);
+            if room(frame) != 0 {
+                encode::group_immediate(buffer, Bits::B64, Group::Sub, encode::RSP, room(frame) as i32);
+            }
+        }
+        for register in kept(frame) {
+            encode::push(buffer, register);
+        }
+        if frame.counts {
+            encode::store_immediate(buffer, Bits::B32, count(), ROUNDS);
+        }
+        if frame.function == 0 {
+            for register in [Register::R0].into_iter().chain(KEPT).filter(|register| frame.used.has(*register)) {
+                encode::mov_immediate(buffer, native(register), 0);
+            }
+        }
+    }
+
+    fn instruction(buffer: &mut Buffer, surroundings: &Surroundings<'_>) -> Result<(), CompileError> {
+        match surroundings.code.instructions()[surroundings.index] {
+            Instruction::Alu { width, op, dst, operand } => {
+                arithmetic::alu(buffer, bits(width), op, native(dst), operand);
+            }
+            Instruction::Negate { width, dst } => encode::r(buffer, bits(width), &[0xf7], 3, native(dst)),
+            Instruction::MoveSigned { width, from, dst, src } => {
+                arithmetic::move_signed(buffer, bits(width), from, native(dst), native(src));
+            }
+            Instruction::Swap { order, size, dst } => arithmetic::swap(buffer, order, size, native(dst)),
+            Instruction::LoadWide { dst, value: Wide::Value(value) } => {
+                encode::mov_immediate(buffer, native(dst), value);
+            }
+            Instruction::Load { size, extension, dst, base, offset } => {
+                memory::load(buffer, size, extension, native(dst), place(base, offset));
+            }
+            // Loads and stores are not reordered with those that would matter (Intel SDM, volume 3, section 10.2.2).
+            Instruction::LoadAcquire { size, dst, base, offset } => {
+                memory::load(buffer, size, crate::insn::Extension::Zero, native(dst), place(base, offset));
+            }
+            Instruction::Store { size, base, offset, value } => {
+                memory::store(buffer, size, place(base, offset), value);
+            }
+            Instruction::StoreRelease { size, base, offset, src } => {
+                memory::store(buffer, size, place(base, offset), Operand::Register(src));
+            }
+            Instruction::Atomic { op, width, base, offset, src } => {
+                memory::atomic(buffer, op, bits(width), place(base, offset), native(src));
+            }
+            Instruction::Jump { offset, .. } => encode::jump(buffer, surroundings.mark(offset)),
+            Instruction::Branch { width, condition, dst, operand, offset } => {
+                compare(buffer, bits(width), condition, native(dst), operand);
+                encode::jump_if(buffer, flag(condition), surroundings.mark(offset.into()));
+            }
+            Instruction::MayGoto { offset } => {
+                encode::group_memory(buffer, Bits::B32, Group::Compare, count(), 0);
+                encode::jump_if(buffer, Flag::Equal, surroundings.mark(offset.into()));
+                encode::group_memory(buffer, Bits::B32, Group::Sub, count(), 1);
+            }
+            Instruction::Call(callee) => return call(buffer, surroundings, callee),
+            Instruction::Exit => exit(buffer, &surroundings.frame),
+            Instruction::LoadWide { .. } | Instruction::Packet { .. } | Instruction::Cast { .. } => {
+                return Err(surroundings.unsupported());
+            }
+        }
+        Ok(())
+    }
+
+    fn patch(code: &mut [u8], gap: Gap, place: usize) {
+        let distance = place as i64 - (gap.at + usize::from(gap.form)) as i64;
+        if gap.form == FAR {
+            code[gap.at..gap.at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
+        } else {
+            code[gap.at] = distance as i8 as u8;
+        }
+    }
+}
+
+const fn place(base: Register, offset: i16) -> Place {
+    Place { base: native(base), offset: offset as i32 }
+}
+
+const fn flag(condition: Condition) -> Flag {
+    match condition {
+        Condition::Equal => Flag::Equal,
+        Condition::NotEqual | Condition::Common => Flag::NotEqual,
+        Condition::Greater => Flag::Above,
+        Condition::GreaterEqual => Flag::AboveEqual,
+        Condition::Less => Flag::Below,
+        Condition::LessEqual => Flag::BelowEqual,
+        Condition::SignedGreater => Flag::Greater,
+        Condition::SignedGreaterEqual => Flag::GreaterEqual,
+        Condition::SignedLess => Flag::Less,
+        Condition::SignedLessEqual => Flag::LessEqual,
+    }
+}
+
+/// Sets the flags by two operands.
+fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, right: Operand) {
+    match (condition, right) {
+        (Condition::Common, Operand::Register(right)) => encode::rr(buffer, bits, &[0x85], native(right), left),
+        (Condition::Common, Operand::Immediate(value)) => encode::ri32(buffer, bits, &[0xf7], 0, left, value),
+        (_, Operand::Register(right)) => {
+            encode::rr(buffer, bits, &[Group::Compare.opcode()], native(right), left);
+        }
+        // Shorter, and the flags are those of a comparison with 0.
+        (_, Operand::Immediate(0)) => encode::rr(buffer, bits, &[0x85], left, left),
+        (_, Operand::Immediate(value)) => encode::group_immediate(buffer, bits, Group::Compare, left, value),
+    }
+}
+
+fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) -> Result<(), CompileError> {
+    match callee {
+        Callee::Local(distance) => encode::call(buffer, surroundings.mark(distance)),
+        Callee::Helper(id) => encode::call_through(buffer, surroundings.literals.mark(Some(id))),
+        Callee::Register(register) => {
+            // The sixth argument.
+            encode::mov(buffer, Bits::B64, encode::R9, native(register));
+            encode::call_through(buffer, surroundings.literals.mark(None));
+        }
+        Callee::Kernel { .. } => return Err(surroundings.unsupported()),
+    }
+    Ok(())
+}
+
+fn exit(buffer: &mut Buffer, frame: &Frame) {
+    if !buffer.begin_leave() {
+        return encode::jump(buffer, Mark::Leave(frame.function));
+    }
+    for register in kept(frame).rev() {
+        encode::pop(buffer, register);
+    }
+    if has_frame(frame) {
+        if room(frame) == 0 {
+            encode::pop(buffer, encode::RBP);
+        } else {
+            // leave
+            buffer.push(&[0xc9]);
+        }
+    }
+    // ret
+    buffer.push(&[0xc3]);
+}
+
+/// The operation of the group that `op` is, if it is one.
+const fn group(op: AluOp) -> Option<Group> {
+    match op {
+        AluOp::Add => Some(Group::Add),
+        AluOp::Sub => Some(Group::Sub),
+        AluOp::Or => Some(Group::Or),
+        AluOp::And => Some(Group::And),
+        AluOp::Xor => Some(Group::Xor),
+        _ => None,
+    }
+}

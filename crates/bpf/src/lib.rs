@@ -1,0 +1,34 @@
+//! eBPF programs: read, checked in their structure, verified, interpreted, and compiled into packs.
+//!
+//! ```
+//! use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers};
+//! use palimpsest_bpf::{Code, asm};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let code = Code::new(&asm::assemble("r0 = r1\n r0 *= 2\n exit")?)?;
+//! let answer = Interpreter::default().run(&code, [21, 0, 0, 0, 0], &mut Memory::new(), &mut NoHelpers)?;
+//! assert_eq!(answer, 42);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`verify`] says which programs can do no harm; those run compiled, without `unsafe`, as [`VerifiedProgram`]s.
+//!
+//! Instructions are those of RFC 9669 in all its conformance groups, and what Linux has added since.
+#![no_std]
+#![deny(unsafe_code)]
+
+extern crate alloc;
+
+pub mod asm;
+mod code;
+pub mod insn;
+pub mod interp;
+pub mod jit;
+#[cfg(feature = "std")]
+mod program;
+pub mod verify;
+
+pub use code::{Code, MOST_FRAMES, MOST_SLOTS, StructureError};
+#[cfg(feature = "std")]
+pub use program::{ContextError, LoadError, Program, VerifiedProgram};

@@ -1,0 +1,156 @@
+//! A compiled program in a pack: the one place that enters compiled code.
+#![expect(unsafe_code, reason = "compiled code is entered here and nowhere else")]
+
+use palimpsest_text::{LoadError as PackError, Packs};
+
+use crate::code::Code;
+use crate::jit::{CompileError, HelperTable, Target, compile};
+use crate::verify::Verified;
+
+/// A compiled program, which can be run from any thread.
+///
+/// It goes when it is dropped, and its memory is used again once no thread can be inside any more.
+#[derive(Debug)]
+pub struct Program {
+    code: palimpsest_text::Program,
+}
+
+/// Why a program cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// There is no compiler for this machine.
+    #[error("there is no compiler for this machine; interpret the program")]
+    NoCompiler,
+    /// It cannot be compiled.
+    #[error("the program cannot be compiled")]
+    Compile(#[from] CompileError),
+    /// There is no place for its code.
+    #[error("there is no place for the program's {len} bytes")]
+    Place {
+        /// Bytes.
+        len: usize,
+        /// Why.
+        #[source]
+        source: PackError,
+    },
+}
+
+impl Program {
+    /// Compiles `code` into `packs`.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`].
+    pub fn load<H: HelperTable + ?Sized>(packs: &Packs, code: &Code, helpers: &H) -> Result<Self, LoadError> {
+        let target = Target::NATIVE.ok_or(LoadError::NoCompiler)?;
+        let compiled = compile(code, target, helpers)?;
+        let bytes = compiled.bytes();
+        let loaded = packs.load(bytes, target.alignment());
+        Ok(Self { code: loaded.map_err(|source| LoadError::Place { len: bytes.len(), source })? })
+    }
+
+    /// Runs it with `arguments` in `r1` to `r5`; returns `r0`.
+    ///
+    /// # Safety
+    ///
+    /// 1. For these arguments, the program reads and writes only memory that the caller may, in a way in which Rust may
+    ///    share it; it reads no register that has no value yet; and it ends.
+    /// 2. The helpers that it was loaded with may be called with the arguments that it gives them.
+    pub unsafe fn run(&self, arguments: [u64; 5]) -> u64 {
+        type Entry = extern "C" fn(u64, u64, u64, u64, u64) -> u64;
+        // SAFETY: the compiler makes functions of that type, and `self` outlives the call.
+        let entry = unsafe { self.code.function::<Entry>() };
+        let [r1, r2, r3, r4, r5] = arguments;
+        // What it does to memory is the caller's claim (1, 2).
+        entry(r1, r2, r3, r4, r5)
+    }
+}
+
+/// A verified program in a pack, which is run without `unsafe`, from any thread.
+#[derive(Debug)]
+pub struct VerifiedProgram {
+    program: Program,
+    context_len: usize,
+    context_align: usize,
+    may_write: bool,
+}
+
+/// Why a context is none for the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ContextError {
+    /// It is too short.
+    #[error("the context has {len} bytes, and the program was verified for {least} at least")]
+    Short {
+        /// Bytes that it has.
+        len: usize,
+        /// Bytes that it must have.
+        least: usize,
+    },
+    /// It is not aligned, and the program works on it by atomic operations.
+    #[error("the context at {address:#x} must be aligned to {align} bytes, since the program has atomic operations")]
+    Unaligned {
+        /// Where it is.
+        address: usize,
+        /// Bytes.
+        align: usize,
+    },
+    /// It must not be written, and the program may do so.
+    #[error("the program was verified for a context that it may write; give it one that it may, by `run`")]
+    ReadOnly,
+}
+
+impl VerifiedProgram {
+    /// Compiles `verified` into `packs`.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`].
+    pub fn load<H: HelperTable + ?Sized>(packs: &Packs, verified: &Verified, helpers: &H) -> Result<Self, LoadError> {
+        Ok(Self {
+            program: Program::load(packs, verified.code(), helpers)?,
+            context_len: verified.context_len(),
+            context_align: verified.context_align(),
+            may_write: verified.may_write(),
+        })
+    }
+
+    /// Runs it with `context`, whose address and length are `r1` and `r2`; returns `r0`.
+    ///
+    /// # Errors
+    ///
+    /// [`ContextError`].
+    pub fn run(&self, context: &mut [u8]) -> Result<u64, ContextError> {
+        self.check(context)?;
+        let arguments = [context.as_mut_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
+        // SAFETY: 1. it was verified: it reaches its stack and the bytes of the context that it was verified for, which
+        // are there and are nobody else's during the call; it reads only what has a value; and it ends. 2. helpers are
+        // safe functions, and get numbers.
+        Ok(unsafe { self.program.run(arguments) })
+    }
+
+    /// The same for a program that was verified for a read-only context, which others may read meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`ContextError`].
+    pub fn run_read_only(&self, context: &[u8]) -> Result<u64, ContextError> {
+        if self.may_write {
+            return Err(ContextError::ReadOnly);
+        }
+        self.check(context)?;
+        let arguments = [context.as_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
+        // SAFETY: 1. as in `run`; of the context it was verified that it is not written. 2. as there.
+        Ok(unsafe { self.program.run(arguments) })
+    }
+
+    fn check(&self, context: &[u8]) -> Result<(), ContextError> {
+        let (len, address) = (context.len(), context.as_ptr().addr());
+        if len < self.context_len {
+            return Err(ContextError::Short { len, least: self.context_len });
+        }
+        if !address.is_multiple_of(self.context_align) {
+            return Err(ContextError::Unaligned { address, align: self.context_align });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! Why a program is refused.
+
+use crate::insn::{Instruction, Register};
+
+/// Why a program is refused. Slots are counted from 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("slot {slot}, `{instruction}`: {fault}")]
+pub struct VerifyError {
+    /// Where.
+    pub slot: usize,
+    /// The instruction there.
+    pub instruction: Instruction,
+    /// Why.
+    pub fault: Fault,
+}
+
+/// Why an instruction is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// A register is read that has no value.
+    #[error("{register} has no value here; set it on every way to this place (calls take r1 to r5 away)")]
+    Unset {
+        /// The register.
+        register: Register,
+    },
+    /// An address is used as a number.
+    #[error("{register} is an address here, and only sums and differences with numbers may be made of one")]
+    Address {
+        /// The register.
+        register: Register,
+    },
+    /// A number is used as an address.
+    #[error("{register} is a number here, and not an address; begin with r1 or r10")]
+    NoAddress {
+        /// The register.
+        register: Register,
+    },
+    /// An address moves too far away.
+    #[error("{register} could be {min} to {max} bytes into its memory; bound the number that is added")]
+    Far {
+        /// The register.
+        register: Register,
+        /// Least distance, in bytes.
+        min: i64,
+        /// Greatest distance, in bytes.
+        max: i64,
+    },
+    /// An access leaves the context.
+    #[error("bytes {min} to {end} of the context could be meant, which has {len}; compare the offset first")]
+    Context {
+        /// First byte, at the least.
+        min: i64,
+        /// Behind the last byte, at the most.
+        end: i64,
+        /// Bytes that the program may rely on.
+        len: u32,
+    },
+    /// A read-only context is written to.
+    #[error("the context is read-only")]
+    ReadOnly,
+    /// An access leaves the stack.
+    #[error("bytes {min} to {end} from r10 could be meant, and the stack has -512 to 0")]
+    Stack {
+        /// First byte, at the least.
+        min: i64,
+        /// Behind the last byte, at the most.
+        end: i64,
+    },
+    /// An access to the stack at a place that is not known.
+    #[error("the stack is reached at {min} to {max} bytes from r10; the distance must be a constant")]
+    VariableStack {
+        /// Least distance.
+        min: i64,
+        /// Greatest distance.
+        max: i64,
+    },
+    /// Bytes of the stack are read that were not written.
+    #[error("some of the {len} bytes at {offset} from r10 were not written; write them first")]
+    StackUnset {
+        /// Bytes from `r10`.
+        offset: i64,
+        /// Bytes.
+        len: usize,
+    },
+    /// A part of an address is read.
+    #[error("some of the {len} bytes at {offset} from r10 are part of an address; read all 8 of it")]
+    PartOfAddress {
+        /// Bytes from `r10`.
+        offset: i64,
+        /// Bytes.
+        len: usize,
+    },
+    /// An address is stored where it could leak or dangle.
+    #[error("{register} is an address, which can only be stored as 8 aligned bytes of the stack that it may outlive")]
+    StoredAddress {
+        /// The register.
+        register: Register,
+    },
+    /// An atomic operation on memory that may not be aligned.
+    #[error("an operation that nothing comes between needs {align} aligned bytes")]
+    Unaligned {
+        /// Bytes.
+        align: usize,
+    },
+    /// The result is an address.
+    #[error("r0 is an address where the function returns; return a number")]
+    ReturnedAddress,
+    /// A helper is called that the contract does not know.
+    #[error("the contract has no helper {id}")]
+    Helper {
+        /// Its number.
+        id: i32,
+    },
+    /// A helper is called by a number that is not known.
+    #[error("{register} names the helper, and could be several numbers; set it to a constant")]
+    VariableCall {
+        /// The register.
+        register: Register,
+    },
+    /// Something that is not verified.
+    #[error("the verifier does not know what this does; run the program interpreted")]
+    Unknown,
+    /// A loop that does not end.
+    #[error(
+        "everything is as it was the last time, so that the loop never ends; change the condition, or put `may_goto` into it"
+    )]
+    Endless,
+    /// There is too much to look at.
+    #[error(
+        "after {budget} instructions on all ways through the program no end is in sight; bound its loops more tightly, or put `may_goto` into them"
+    )]
+    Budget {
+        /// Instructions.
+        budget: usize,
+    },
+}

@@ -1,0 +1,125 @@
+//! The verifier: which programs can do no harm.
+//!
+//! It follows every way through a program with what is known of registers and stack, as Linux's verifier does. A
+//! program that passes reads only what has a value, reaches only its context and its stack, lets no address out, calls
+//! only the helpers of its [`Contract`], and ends.
+//!
+//! # Why that is so
+//!
+//! * *What is known includes what is.* Each instruction maps a set of states to one that includes every result
+//!   (`scalar`, `state`), and is refused if it could do harm in any of them.
+//! * *Each way is followed*, unless a state that includes the one at hand was followed to its ends from the same place
+//!   (`explore`). Registers that nobody reads again do not count (`live`).
+//! * *It ends.* A way through a program is as long as the followed one; where a loop could go on from a state that is
+//!   just as it was, without a `may_goto` on the way, the program is refused. Behind a `may_goto` what differs from
+//!   round to round is forgotten, so that one more round says all; at run time its count ends the loop.
+
+mod explore;
+mod fault;
+mod live;
+mod scalar;
+mod state;
+mod step;
+mod tnum;
+
+use alloc::vec::Vec;
+
+pub use fault::{Fault, VerifyError};
+
+use crate::code::Code;
+use crate::insn::Instruction;
+
+/// What a program may do with its context.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ContextAccess {
+    /// Read it.
+    Read,
+    /// Read and write it.
+    Write,
+}
+
+/// What a program gets, and what it may call.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Contract {
+    context: Option<(u32, ContextAccess)>,
+    helpers: Vec<(i32, u8)>,
+    budget: Option<usize>,
+}
+
+/// Instructions that are followed at most: `BPF_COMPLEXITY_LIMIT_INSNS` of Linux (`include/linux/bpf.h`).
+const BUDGET: usize = 1_000_000;
+
+impl Contract {
+    /// A program without context and helpers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Gives programs `len` bytes of context at least: `r1` is its address, `r2` how many bytes it has. Of those behind
+    /// `len` they make no use.
+    pub fn context(self, len: u32, access: ContextAccess) -> Self {
+        Self { context: Some((len, access)), ..self }
+    }
+
+    /// Lets programs call helper `id` with `arguments` numbers, five at most.
+    pub fn helper(mut self, id: i32, arguments: u8) -> Self {
+        self.helpers.retain(|(known, _)| *known != id);
+        self.helpers.push((id, arguments.min(5)));
+        self
+    }
+
+    /// Follows this many instructions, over all ways, before a program is refused; a million if not set.
+    pub fn budget(self, budget: usize) -> Self {
+        Self { budget: Some(budget), ..self }
+    }
+
+    /// Verifies `code`.
+    ///
+    /// # Errors
+    ///
+    /// [`VerifyError`].
+    pub fn verify(&self, code: Code) -> Result<Verified, VerifyError> {
+        explore::explore(&code, self)?;
+        let is_atomic = |instruction: &Instruction| {
+            matches!(
+                instruction,
+                Instruction::Atomic { .. } | Instruction::LoadAcquire { .. } | Instruction::StoreRelease { .. }
+            )
+        };
+        let context_align = if code.instructions().iter().any(is_atomic) { 8 } else { 1 };
+        Ok(Verified { code, context: self.context, context_align })
+    }
+}
+
+/// A program that can do no harm.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Verified {
+    code: Code,
+    context: Option<(u32, ContextAccess)>,
+    context_align: usize,
+}
+
+impl Verified {
+    /// The program.
+    pub fn code(&self) -> &Code {
+        &self.code
+    }
+
+    /// Bytes of context that it needs.
+    pub fn context_len(&self) -> usize {
+        self.context.map_or(0, |(len, _)| len as usize)
+    }
+
+    /// To how many bytes its context must be aligned.
+    pub const fn context_align(&self) -> usize {
+        self.context_align
+    }
+
+    /// Whether it writes to its context.
+    pub fn may_write(&self) -> bool {
+        matches!(self.context, Some((_, ContextAccess::Write)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+use alloc::format;
+use alloc::string::{String, ToString};
+
+use super::*;
+use crate::asm::assemble;
+use crate::insn::Register;
+
+fn verify(text: &str) -> Result<Verified, VerifyError> {
+    let code =
+        Code::new(&assemble(text).unwrap_or_else(|error| panic!("{error}\n{text}"))).expect("its structure is right");
+    Contract::new().context(16, ContextAccess::Write).helper(1, 2).budget(20_000).verify(code)
+}
+
+fn accepted(text: &str) {
+    if let Err(error) = verify(text) {
+        panic!("{error}\n{text}");
+    }
+}
+
+fn fault(text: &str) -> Fault {
+    verify(text).expect_err(text).fault
+}
+
+#[test]
+fn what_has_no_value_is_not_read() {
+    assert_eq!(fault("r0 = r3\nexit"), Fault::Unset { register: Register::R3 });
+    assert_eq!(fault("exit"), Fault::Unset { register: Register::R0 });
+    assert_eq!(fault("if r2 == 0 goto out\nr0 = 1\nout: exit"), Fault::Unset { register: Register::R0 });
+    assert_eq!(fault("r1 = 1\nr2 = 2\ncall 1\nr0 = r1\nexit"), Fault::Unset { register: Register::R1 });
+    assert_eq!(
+        fault("r1 = 1\nr2 = 2\nr6 = 1\ncall local f\nexit\nf: r0 = r6\nexit"),
+        Fault::Unset { register: Register::R6 }
+    );
+    assert_eq!(fault("r0 = *(u64 *)(r10 - 8)\nexit"), Fault::StackUnset { offset: -8, len: 8 });
+    assert_eq!(fault("*(u32 *)(r10 - 8) = 1\nr0 = *(u64 *)(r10 - 8)\nexit"), Fault::StackUnset { offset: -8, len: 8 });
+    accepted("*(u32 *)(r10 - 8) = 1\n*(u32 *)(r10 - 4) = 1\nr0 = *(u64 *)(r10 - 8)\nexit");
+}
+
+#[test]
+fn memory_is_reached_within_its_bounds() {
+    accepted("r0 = *(u64 *)(r1 + 8)\nexit");
+    assert_eq!(fault("r0 = *(u64 *)(r1 + 9)\nexit"), Fault::Context { min: 9, end: 17, len: 16 });
+    assert_eq!(fault("r0 = *(u8 *)(r1 - 1)\nexit"), Fault::Context { min: -1, end: 0, len: 16 });
+    assert_eq!(fault("r0 = *(u8 *)(r2 + 0)\nexit"), Fault::NoAddress { register: Register::R2 });
+    accepted("*(u64 *)(r10 - 512) = 1\nr0 = 0\nexit");
+    assert_eq!(fault("*(u64 *)(r10 - 513) = 1\nr0 = 0\nexit"), Fault::Stack { min: -513, end: -505 });
+    assert_eq!(fault("*(u64 *)(r10 - 4) = 1\nr0 = 0\nexit"), Fault::Stack { min: -4, end: 4 });
+    // A number that was bounded, by a mask and by a comparison.
+    accepted("r3 = *(u8 *)(r1 + 0)\nr3 &= 7\nr1 += r3\nr0 = *(u64 *)(r1 + 8)\nexit".replace("+ 8", "+ 1").as_str());
+    let bounded = "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nif r3 > 15 goto out\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nout: exit";
+    accepted(bounded);
+    let loose = bounded.replace("15", "16");
+    assert_eq!(fault(&loose), Fault::Context { min: 0, end: 17, len: 16 });
+    let signed = bounded.replace("r3 > 15", "r3 s> 15");
+    assert!(matches!(fault(&signed), Fault::Far { .. } | Fault::Context { .. }));
+    let code = Code::new(&assemble("*(u8 *)(r1 + 0) = 1\nr0 = 0\nexit").expect("a program")).expect("right");
+    let error = Contract::new().context(16, ContextAccess::Read).verify(code).expect_err("it writes");
+    assert_eq!(error.to_string(), "slot 0, `*(u8 *)(r1 + 0) = 1`: the context is read-only");
+}
+
+#[test]
+fn addresses_stay_inside() {
+    assert_eq!(fault("r0 = r10\nexit"), Fault::ReturnedAddress);
+    assert_eq!(fault("*(u64 *)(r1 + 0) = r1\nr0 = 0\nexit"), Fault::StoredAddress { register: Register::R1 });
+    assert_eq!(fault("*(u32 *)(r10 - 8) = r1\nr0 = 0\nexit"), Fault::StoredAddress { register: Register::R1 });
+    accepted("*(u64 *)(r10 - 8) = r1\nr2 = *(u64 *)(r10 - 8)\nr0 = *(u64 *)(r2 + 0)\nexit");
+    let part = "*(u64 *)(r10 - 8) = r1\nr0 = *(u32 *)(r10 - 8)\nexit";
+    assert_eq!(fault(part), Fault::PartOfAddress { offset: -8, len: 4 });
+    assert_eq!(fault("r1 *= 2\nr0 = 0\nexit"), Fault::Address { register: Register::R1 });
+    assert_eq!(fault("w0 = w1\nexit"), Fault::Address { register: Register::R1 });
+    assert_eq!(fault("r0 = 5\nr0 ^= r1\nexit"), Fault::Address { register: Register::R1 });
+    assert_eq!(fault("r2 = 0\ncall 1\nexit"), Fault::Address { register: Register::R1 });
+    assert_eq!(fault("r0 = 1\nif r1 > 5 goto out\nr0 = 2\nout: exit"), Fault::Address { register: Register::R1 });
+    // What is left of an address that was written over is no number either.
+    let rest = "*(u64 *)(r10 - 8) = r1\n*(u8 *)(r10 - 8) = 1\nr0 = *(u8 *)(r10 - 7)\nexit";
+    assert_eq!(fault(rest), Fault::StackUnset { offset: -7, len: 1 });
+    let atomic = "*(u64 *)(r10 - 8) = r1\nr2 = 1\nlock *(u64 *)(r10 - 8) += r2\nr0 = 0\nexit";
+    assert!(matches!(fault(atomic), Fault::PartOfAddress { .. }));
+}
+
+#[test]
+fn stacks_of_functions_do_not_dangle() {
+    accepted("r1 = r10\nr1 += -8\ncall local f\nr0 = *(u64 *)(r10 - 8)\nexit\nf: *(u64 *)(r1 + 0) = 7\nr0 = 0\nexit");
+    let left = "r1 = r10\nr1 += -8\ncall local f\nr0 = 0\nexit\nf: *(u64 *)(r1 + 0) = r10\nr0 = 0\nexit";
+    assert_eq!(fault(left), Fault::StoredAddress { register: Register::R10 });
+    assert_eq!(fault("call local f\nr0 = 0\nexit\nf: r0 = r10\nexit"), Fault::ReturnedAddress);
+}
+
+#[test]
+fn loops_end() {
+    accepted("r0 = 0\nr3 = 100\nagain: r0 += r3\nr3 += -1\nif r3 != 0 goto again\nexit");
+    assert_eq!(fault("r0 = 0\nagain: r3 = 5\nr4 = 6\ngoto again"), Fault::Endless);
+    let unbounded = "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nagain: r0 += 1\nr3 += -1\nif r3 != 0 goto again\nexit";
+    assert_eq!(fault(unbounded), Fault::Budget { budget: 20_000 });
+    let guarded = unbounded.replace("again: r0", "again: may_goto out\nr0").replace("\nexit", "\nout: exit");
+    accepted(&guarded);
+    // What a loop with a guard does to an address is not forgotten: behind it it is of no use.
+    let moved = "r0 = 0\nagain: may_goto out\nr1 += 1\ngoto again\nout: r0 = *(u8 *)(r1 + 0)\nexit";
+    assert_eq!(fault(moved), Fault::Unset { register: Register::R1 });
+}
+
+#[test]
+fn ways_that_meet_are_followed_once() {
+    // 2^40 ways, all of which look the same behind each branch.
+    let branches: String = (0..40)
+        .map(|n| format!("r3 = *(u8 *)(r1 + 0)\nif r3 == {n} goto l{n}\nr4 = 1\nr4 = 2\nr4 = 3\nr4 = 4\nl{n}:\n"))
+        .collect();
+    accepted(&format!("r0 = 0\n{branches}exit"));
+    // But what differs and is looked at again is followed.
+    let differs =
+        "r3 = *(u8 *)(r1 + 0)\nr4 = 0\nif r3 == 0 goto on\nr4 = 100\non: r1 += r4\nr0 = *(u8 *)(r1 + 0)\nexit";
+    assert_eq!(fault(differs), Fault::Context { min: 100, end: 101, len: 16 });
+    let other = differs.replace("r4 = 0", "r4 = 200").replace("r4 = 100", "r4 = 0");
+    assert_eq!(fault(&other), Fault::Context { min: 200, end: 201, len: 16 });
+}
+
+#[test]
+fn operations_that_nothing_comes_between_are_aligned() {
+    accepted("r2 = 1\nlock *(u64 *)(r1 + 8) += r2\nr0 = 0\nexit");
+    assert_eq!(fault("r2 = 1\nlock *(u64 *)(r1 + 4) += r2\nr0 = 0\nexit"), Fault::Unaligned { align: 8 });
+    let variable = "r3 = *(u8 *)(r1 + 0)\nr3 &= 8\nr1 += r3\nr2 = 1\nlock *(u64 *)(r1 + 0) += r2\nr0 = 0\nexit";
+    accepted(variable);
+    assert_eq!(fault(&variable.replace("&= 8", "&= 7")), Fault::Unaligned { align: 8 });
+}
+
+#[test]
+fn helpers_are_those_of_the_contract() {
+    accepted("r1 = 1\nr2 = 2\ncall 1\nexit");
+    assert_eq!(fault("call 2\nexit"), Fault::Helper { id: 2 });
+    accepted("r1 = 1\nr3 = 1\ncallx r3\nexit");
+    assert_eq!(fault("r1 = 1\nr3 = 5\ncallx r3\nexit"), Fault::Helper { id: 5 });
+    assert_eq!(fault("r3 = *(u8 *)(r1 + 0)\nr1 = 1\ncallx r3\nexit"), Fault::VariableCall { register: Register::R3 });
+    assert_eq!(fault("call kernel 1\nexit"), Fault::Unknown);
+    assert_eq!(fault("r1 = 1\nr2 = r3\ncall 1\nexit"), Fault::Unset { register: Register::R3 });
+}

@@ -1,0 +1,103 @@
+//! The public conformance vectors, each by every way to run a program.
+//!
+//! They lie beside the repository (`../shared/bpf/conformance.txt`), or where PALIMPSEST_BPF_VECTORS says. A line has a
+//! name, what `r0` must be, memory, and byte code; `r1` points at the memory, `r2` is its length, and helper 5 returns
+//! its first argument.
+
+mod vectors;
+
+use palimpsest_bpf::interp::{HelperError, Helpers, Interpreter, Memory};
+use palimpsest_bpf::jit::{Dispatcher, Helper, HelperTable, Target};
+use palimpsest_bpf::verify::{ContextAccess, Contract};
+use palimpsest_bpf::{Code, Program};
+use palimpsest_text::Packs;
+
+use vectors::{Vector, vectors};
+
+/// Where the memory of a vector lies in the interpreter.
+const MEMORY: u64 = 0x10_0000;
+
+struct Host;
+
+impl Helpers for Host {
+    fn call(&mut self, id: i32, arguments: [u64; 5], _memory: &mut Memory<'_>) -> Result<u64, HelperError> {
+        if id == 5 { Ok(arguments[0]) } else { Err(HelperError::Unknown) }
+    }
+}
+
+extern "C" fn identity(value: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    value
+}
+
+extern "C" fn dispatch(value: u64, _: u64, _: u64, _: u64, _: u64, id: u64) -> u64 {
+    if id == 5 { value } else { u64::MAX }
+}
+
+impl HelperTable for Host {
+    fn helper(&self, id: i32) -> Option<Helper> {
+        (id == 5).then_some(identity)
+    }
+
+    fn dispatcher(&self) -> Option<Dispatcher> {
+        Some(dispatch)
+    }
+}
+
+fn interpreted(vector: &Vector) -> Result<u64, String> {
+    let code = Code::new(&vector.code).map_err(|error| error.to_string())?;
+    let mut bytes = vector.memory.clone();
+    let mut memory = Memory::new();
+    memory.add(MEMORY, &mut bytes).map_err(|error| error.to_string())?;
+    let arguments = [if vector.memory.is_empty() { 0 } else { MEMORY }, vector.memory.len() as u64, 0, 0, 0];
+    Interpreter::default().run(&code, arguments, &mut memory, &mut Host).map_err(|error| error.to_string())
+}
+
+fn compiled(packs: &Packs, vector: &Vector) -> Result<u64, String> {
+    let code = Code::new(&vector.code).map_err(|error| error.to_string())?;
+    let program = Program::load(packs, &code, &Host).map_err(|error| format!("{error:?}"))?;
+    let mut bytes = vector.memory.clone();
+    let arguments = [bytes.as_mut_ptr() as u64, bytes.len() as u64, 0, 0, 0];
+    // SAFETY: 1. the interpreter has run it to its end within this memory. 2. the helpers are safe functions.
+    Ok(unsafe { program.run(arguments) })
+}
+
+/// Those of which `run` makes something else than they say.
+fn wrong(vectors: &[Vector], run: impl Fn(&Vector) -> Result<u64, String>) -> Vec<String> {
+    let wrong = vectors.iter().filter_map(|vector| {
+        let got = run(vector);
+        (got != Ok(vector.expected)).then(|| format!("{}: {got:x?}, not {:#x}", vector.name, vector.expected))
+    });
+    wrong.collect()
+}
+
+#[test]
+fn the_interpreter_gives_what_the_vectors_say() {
+    let Some(vectors) = vectors() else { return };
+    let wrong = wrong(&vectors, interpreted);
+    assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), vectors.len());
+}
+
+#[test]
+fn compiled_programs_give_what_the_vectors_say() {
+    let Some(vectors) = vectors() else { return };
+    if Target::NATIVE.is_none() {
+        eprintln!("skipped: there is no compiler for this machine");
+        return;
+    }
+    let packs = Packs::new().expect("packs");
+    let wrong = wrong(&vectors, |vector| compiled(&packs, vector));
+    assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), vectors.len());
+}
+
+#[test]
+fn every_vector_is_verified() {
+    let Some(vectors) = vectors() else { return };
+    let refused = vectors.iter().filter_map(|vector| {
+        let code = Code::new(&vector.code).expect("its structure is right");
+        let contract = Contract::new().context(vector.memory.len() as u32, ContextAccess::Write).helper(5, 1);
+        let error = contract.verify(code).err()?;
+        Some(format!("{}: {error}", vector.name))
+    });
+    let refused: Vec<String> = refused.collect();
+    assert!(refused.is_empty(), "{} of {}: {refused:#?}", refused.len(), vectors.len());
+}

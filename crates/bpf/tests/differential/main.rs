@@ -1,0 +1,54 @@
+//! Random programs mean the same to the interpreter and to the compiler.
+//!
+//! A program gets a block of memory in `r1` and works on it, on its stack and on its registers: every operation, width,
+//! byte order, access, atomic operation and condition, with constants that are near the limits. Jumps go forward, so
+//! that it ends. In the end memory and all registers are folded into `r0`, so that no difference is lost.
+
+mod generator;
+
+use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers};
+use palimpsest_bpf::jit::Target;
+use palimpsest_bpf::{Code, Program};
+use palimpsest_text::Packs;
+use proptest::test_runner::{Config, TestRunner};
+
+use generator::{BLOCK, program};
+
+#[test]
+fn random_programs_mean_the_same_interpreted_and_compiled() {
+    if Target::NATIVE.is_none() {
+        eprintln!("skipped: there is no compiler for this machine");
+        return;
+    }
+    let packs = Packs::new().expect("packs");
+    let mut runner = TestRunner::new(Config { cases: cases(), ..Config::default() });
+    let result = runner.run(&program(), |(instructions, seed)| {
+        let bytes = generator::bytes(&instructions);
+        let text = || instructions.iter().map(|instruction| format!("{instruction}\n")).collect::<String>();
+        let code = Code::new(&bytes).unwrap_or_else(|error| panic!("{error}\n{}", text()));
+        let mut interpreted = seed;
+        let mut compiled = seed;
+        let mut memory = Memory::new();
+        // At the same address in both.
+        let address = compiled.as_mut_ptr() as u64;
+        memory.add(address, &mut interpreted[..]).expect("free");
+        let arguments = [address, 3, u64::MAX, 1 << 63, 0x1234_5678_9abc_def0];
+        let expected = Interpreter::default().run(&code, arguments, &mut memory, &mut NoHelpers);
+        let expected = expected.unwrap_or_else(|error| panic!("{error}\n{}", text()));
+        let loaded = Program::load(&packs, &code, &()).expect("room");
+        // SAFETY: 1. the interpreter has run it to its end within that memory. 2. there are no helpers.
+        let got = unsafe { loaded.run(arguments) };
+        proptest::prop_assert_eq!(got, expected, "{}", text());
+        proptest::prop_assert_eq!(&compiled, &interpreted, "{}", text());
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// How many programs are tried.
+fn cases() -> u32 {
+    std::env::var("PALIMPSEST_BPF_PROGRAMS").ok().and_then(|count| count.parse().ok()).unwrap_or(300)
+}
+
+/// The length that the block must have to be shared by both.
+const _: () = assert!(BLOCK.is_multiple_of(8));

@@ -1,0 +1,185 @@
+//! What the verifier accepts does no harm: random programs, most of them wrong, run within exactly what they were
+//! promised.
+
+use palimpsest_bpf::insn::{AluOp, Condition, Extension, Instruction, Operand, Reach, Register, Size, Width, encode};
+use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers};
+use palimpsest_bpf::jit::Target;
+use palimpsest_bpf::verify::{ContextAccess, Contract};
+use palimpsest_bpf::{Code, ContextError, VerifiedProgram, asm};
+use palimpsest_text::Packs;
+
+/// Bytes of context.
+const LEN: u32 = 32;
+
+/// Random numbers, the same each time: xorshift by Marsaglia.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, count: u64) -> u64 {
+        (self.next() >> 11) % count
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
+    }
+}
+
+/// An instruction that is often wrong, and not always.
+fn instruction(random: &mut Random) -> Instruction {
+    let registers = [Register::R0, Register::R3, Register::R4, Register::R5];
+    let (dst, src) = (random.one_of(&registers), random.one_of(&registers));
+    let base = random.one_of(&[Register::R1, Register::R1, Register::R10, Register::R6, Register::R7, dst]);
+    let width = random.one_of(&[Width::W64, Width::W64, Width::W32]);
+    let size = random.one_of(&[Size::Byte, Size::Half, Size::Word, Size::Double]);
+    let offset = random.below(48) as i16 - if base == Register::R10 { 48 } else { 8 };
+    let small =
+        Operand::Immediate(random.one_of(&[0, 1, 3, 4, 7, 8, 15, 16, 24, 31, 32, 33, -1, -8, i32::MAX, i32::MIN]));
+    let operand = random.one_of(&[Operand::Register(src), small, small]);
+    match random.below(10) {
+        0 | 1 => {
+            let ops = [AluOp::And, AluOp::And, AluOp::Mod, AluOp::ShiftRight, AluOp::ShiftLeft, AluOp::Add, AluOp::Sub];
+            let more = [AluOp::Mul, AluOp::Xor, AluOp::Or, AluOp::Div, AluOp::ShiftRightSigned, AluOp::SignedMod];
+            let op = if random.below(3) == 0 { random.one_of(&more) } else { random.one_of(&ops) };
+            Instruction::Alu { width, op, dst, operand }
+        }
+        2 => Instruction::Alu { width: Width::W64, op: AluOp::Move, dst, operand },
+        // Addresses: copied, and moved by numbers.
+        3 => {
+            let dst = random.one_of(&[Register::R6, Register::R7]);
+            let operand = Operand::Register(random.one_of(&[Register::R1, Register::R1, Register::R10]));
+            Instruction::Alu { width: Width::W64, op: AluOp::Move, dst, operand }
+        }
+        4 => {
+            let dst = random.one_of(&[Register::R6, Register::R7]);
+            let op = random.one_of(&[AluOp::Add, AluOp::Add, AluOp::Sub]);
+            Instruction::Alu { width: Width::W64, op, dst, operand }
+        }
+        5 | 6 => {
+            let extension = if size == Size::Double || random.below(3) > 0 { Extension::Zero } else { Extension::Sign };
+            Instruction::Load { size, extension, dst, base, offset }
+        }
+        7 => Instruction::Store { size, base, offset, value: operand },
+        8 => {
+            let conditions = [
+                Condition::Equal,
+                Condition::NotEqual,
+                Condition::Greater,
+                Condition::GreaterEqual,
+                Condition::Less,
+                Condition::LessEqual,
+                Condition::SignedGreater,
+                Condition::SignedLess,
+                Condition::SignedLessEqual,
+                Condition::Common,
+            ];
+            let (condition, offset) = (random.one_of(&conditions), random.below(4) as i16);
+            Instruction::Branch { width, condition, dst, operand, offset }
+        }
+        _ => Instruction::Jump { offset: random.below(2) as i32, reach: Reach::Near },
+    }
+}
+
+fn program(random: &mut Random) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let set =
+        |dst, value| Instruction::Alu { width: Width::W64, op: AluOp::Move, dst, operand: Operand::Immediate(value) };
+    let mut push = |instruction: &Instruction| encode(instruction, &mut |slot| bytes.extend(slot));
+    for (register, value) in [(Register::R0, 0), (Register::R3, 3), (Register::R4, -4)] {
+        push(&set(register, value));
+    }
+    let base = Register::R1;
+    push(&Instruction::Load { size: Size::Double, extension: Extension::Zero, dst: Register::R5, base, offset: 8 });
+    for _ in 0..2 + random.below(12) {
+        push(&instruction(random));
+    }
+    // Where jumps over the end land.
+    for _ in 0..4 {
+        push(&set(Register::R0, 0));
+    }
+    push(&Instruction::Exit);
+    bytes
+}
+
+#[test]
+fn what_is_accepted_stays_inside_its_memory() {
+    let packs = Target::NATIVE.map(|_| Packs::new().expect("packs"));
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let contract = Contract::new().context(LEN, ContextAccess::Write);
+    let (mut accepted, mut refused) = (0, 0);
+    for _ in 0..programs() {
+        let bytes = program(&mut random);
+        let Ok(code) = Code::new(&bytes) else { continue };
+        let Ok(verified) = contract.verify(code.clone()) else {
+            refused += 1;
+            continue;
+        };
+        accepted += 1;
+        let compiled = packs.as_ref().map(|packs| VerifiedProgram::load(packs, &verified, &()).expect("room"));
+        for _ in 0..8 {
+            let mut context = [0_u64; LEN as usize / 8].map(|_| match random.below(3) {
+                0 => random.below(64),
+                1 => random.next(),
+                _ => random.below(64).wrapping_neg(),
+            });
+            let mut same = context;
+            let mut bytes: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let mut memory = Memory::new();
+            memory.add(0x10_0000, &mut bytes).expect("free");
+            let arguments = [0x10_0000, LEN.into(), 0, 0, 0];
+            let result = Interpreter::default().budget(1000).run(&code, arguments, &mut memory, &mut NoHelpers);
+            let listing = || code.instructions().iter().map(|step| format!("{step}\n")).collect::<String>();
+            let expected =
+                result.unwrap_or_else(|error| panic!("accepted, and {error}:\n{}context {context:x?}", listing()));
+            drop(memory);
+            for (word, bytes) in context.iter_mut().zip(bytes.chunks(8)) {
+                *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
+            }
+            if let Some(compiled) = &compiled {
+                let mut view: Vec<u8> = same.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                assert_eq!(compiled.run(&mut view), Ok(expected), "{}", listing());
+                for (word, bytes) in same.iter_mut().zip(view.chunks(8)) {
+                    *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
+                }
+                assert_eq!(same, context, "{}", listing());
+            }
+        }
+    }
+    assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused: the programs tell nothing");
+}
+
+/// How many programs are tried.
+fn programs() -> u32 {
+    std::env::var("PALIMPSEST_BPF_VERIFIED").ok().and_then(|count| count.parse().ok()).unwrap_or(20_000)
+}
+
+#[test]
+fn a_context_is_what_was_promised() {
+    if Target::NATIVE.is_none() {
+        eprintln!("skipped: there is no compiler for this machine");
+        return;
+    }
+    let packs = Packs::new().expect("packs");
+    let load = |text: &str, access| {
+        let code = Code::new(&asm::assemble(text).expect("a program")).expect("its structure is right");
+        let verified = Contract::new().context(16, access).verify(code).expect("it is harmless");
+        VerifiedProgram::load(&packs, &verified, &()).expect("room")
+    };
+    let reader = load("r0 = *(u64 *)(r1 + 8)\nexit", ContextAccess::Read);
+    let context: Vec<u8> = (0..16).collect();
+    assert_eq!(reader.run_read_only(&context), Ok(u64::from_ne_bytes([8, 9, 10, 11, 12, 13, 14, 15])));
+    assert_eq!(reader.run_read_only(&context[..15]), Err(ContextError::Short { len: 15, least: 16 }));
+    let writer = load("r2 = 1\nlock *(u64 *)(r1 + 0) += r2\nr0 = 0\nexit", ContextAccess::Write);
+    assert_eq!(writer.run_read_only(&context), Err(ContextError::ReadOnly));
+    let mut words = [0_u8; 32];
+    let start = words.as_ptr().align_offset(8);
+    assert_eq!(writer.run(&mut words[start..start + 16]), Ok(0));
+    assert_eq!(words[start..start + 8], 1_u64.to_ne_bytes());
+    assert!(matches!(writer.run(&mut words[start + 1..start + 17]), Err(ContextError::Unaligned { align: 8, .. })));
+}

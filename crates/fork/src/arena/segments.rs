@@ -1,0 +1,284 @@
+//! The pieces of address space that have memory: where it comes from, and its way from shared to frozen.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use palimpsest_sys::memory::call::{self, Discard};
+use palimpsest_sys::memory::extent::{Commit, ExtentError};
+use palimpsest_sys::memory::file::{MemoryFile, View};
+use palimpsest_sys::memory::remap;
+use palimpsest_sys::pages::maps::Permissions;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Backing, PIECE, files};
+
+/// Segments that an arena can have. Growth makes at most a few hundred; the rest is for pieces that were frozen again
+/// on their own.
+pub(super) const MOST: usize = 4096;
+
+/// Segments that growth leaves to be cut.
+const SPARE: usize = 512;
+
+/// What a segment's memory is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum State {
+    /// A shared mapping of a file of its own: being filled. Forked children do not get it.
+    Shared,
+    /// A private mapping of that file. What the process wrote since are private copies of pages.
+    Frozen,
+    /// Anonymous memory, because files were refused.
+    #[default]
+    Anonymous,
+}
+
+/// A range of whole [`PIECE`]s with one mapping.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Segment {
+    pub(super) start: usize,
+    pub(super) len: usize,
+    pub(super) state: State,
+    /// The file of a shared segment, without which it cannot be made private.
+    pub(super) file: Option<MemoryFile>,
+}
+
+impl Segment {
+    pub(super) fn range(&self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+}
+
+/// What a freeze did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Flipped {
+    pub(super) bytes: usize,
+    /// Still shared, because the program closed the file or the kernel refused the mapping.
+    pub(super) stranded: usize,
+    /// Files that a device could still write to.
+    pub(super) unsealed: usize,
+    pub(super) refused: Option<Errno>,
+}
+
+/// All segments, ascending by address.
+pub(super) struct Segments {
+    /// # Invariants
+    ///
+    /// Valid as long as the arena's own mapping, which the segments do not outlive. The first `count` are initialised.
+    table: &'static mut [MaybeUninit<Segment>],
+    count: usize,
+    backing: Backing,
+    /// Why the last segment that should have had a file has none.
+    pub(super) refused: Option<Errno>,
+}
+
+impl Segments {
+    pub(super) fn new(table: &'static mut [MaybeUninit<Segment>], backing: Backing) -> Self {
+        Self { table, count: 0, backing, refused: None }
+    }
+
+    /// The segments.
+    pub(super) fn all(&self) -> &[Segment] {
+        // SAFETY: so many are initialised.
+        unsafe { self.table[..self.count].assume_init_ref() }
+    }
+
+    fn all_mut(&mut self) -> &mut [Segment] {
+        // SAFETY: so many are initialised.
+        unsafe { self.table[..self.count].assume_init_mut() }
+    }
+
+    /// Bytes of all segments in `state`.
+    pub(super) fn bytes(&self, state: State) -> usize {
+        self.all().iter().filter(|segment| segment.state == state).map(|segment| segment.len).sum()
+    }
+
+    /// Puts memory at `start..start + len`, zeroed.
+    ///
+    /// # Safety
+    ///
+    /// 1. The range is whole pieces, belongs to the arena, has no segment yet, and nobody accesses it.
+    pub(super) unsafe fn add(&mut self, start: usize, len: usize) -> Result<(), Errno> {
+        if self.count + SPARE >= MOST {
+            return Err(Errno::NOMEM);
+        }
+        // SAFETY: passed on.
+        let segment = unsafe { self.place(start, len) }?;
+        self.insert(segment);
+        Ok(())
+    }
+
+    /// Maps new memory: of a file if there is one to be had.
+    ///
+    /// # Safety
+    ///
+    /// 1. The range belongs to the arena, and nobody needs what is there.
+    unsafe fn place(&mut self, start: usize, len: usize) -> Result<Segment, Errno> {
+        if self.backing == Backing::Memfd {
+            // SAFETY: passed on.
+            match unsafe { self.shared(start, len) } {
+                Ok(file) => return Ok(Segment { start, len, state: State::Shared, file: Some(file) }),
+                Err(errno) => self.refused = Some(errno),
+            }
+        }
+        let rights = Permissions::READ.union(Permissions::WRITE);
+        // SAFETY: 1. is the caller's; 2. the arena's lock is held.
+        match unsafe { remap::zero((start..start + len).into(), rights, Commit::Counted) } {
+            Err(ExtentError::Map { errno, .. }) => return Err(errno),
+            other => other.map_err(|_| Errno::NOMEM)?,
+        }
+        Ok(Segment { start, len, state: State::Anonymous, file: None })
+    }
+
+    /// Where the kernel counts every page that could be written (`vm.overcommit_memory` 2), it refuses a page of a file
+    /// when it is touched, with SIGBUS, and of anonymous memory when it is mapped: there, anonymous memory it is.
+    pub(super) fn forgo_files_where_memory_is_counted(&mut self) {
+        let mut mode = [0];
+        let read = rustix::fs::open(c"/proc/sys/vm/overcommit_memory", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .and_then(|file| rustix::io::read(&file, &mut mode));
+        if read == Ok(1) && mode == *b"2" {
+            self.forgo_files(Errno::NOMEM);
+        }
+    }
+
+    /// Uses anonymous memory from now on.
+    pub(super) fn forgo_files(&mut self, reason: Errno) {
+        self.backing = Backing::Anonymous;
+        self.refused = Some(reason);
+    }
+
+    /// Makes all shared segments private, and closes their files. Other threads may go on reading and writing: see the
+    /// module of the arena.
+    pub(super) fn flip(&mut self) -> Flipped {
+        let mut flipped = Flipped::default();
+        for segment in self.all_mut() {
+            let (State::Shared, Some(file)) = (segment.state, segment.file) else { continue };
+            // SAFETY: 1. the segment is the arena's, and the mapping that goes shows the same bytes of the same file;
+            // 2. the range is the arena's, whose lock is held.
+            match unsafe { remap::show_file(&file, segment.range().into(), 0, View::Private) } {
+                Ok(()) => {
+                    segment.state = State::Frozen;
+                    segment.file = None;
+                    flipped.bytes += segment.len;
+                    flipped.unsealed += usize::from(file.seal().is_err());
+                    files::close(file);
+                }
+                Err(errno) => {
+                    flipped.stranded += segment.len;
+                    flipped.refused = Some(errno);
+                }
+            }
+        }
+        flipped
+    }
+
+    /// Gives the memory of free bytes back where that leaves zeros. Returns how many bytes are zeros now.
+    ///
+    /// # Safety
+    ///
+    /// 1. Nobody needs the contents of `range`, which is whole pages of the arena.
+    pub(super) unsafe fn discard(&self, range: &Range<usize>) -> usize {
+        let mut covered = 0;
+        for segment in self.overlapping(range) {
+            let what = match segment.state {
+                State::Shared => Discard::File,
+                State::Anonymous => Discard::Private,
+                // Either advice would bring the frozen bytes back, or be refused.
+                State::Frozen => continue,
+            };
+            let (start, end) = (range.start.max(segment.start), range.end.min(segment.start + segment.len));
+            // SAFETY: 1. inside a segment, and free by contract 1.
+            if unsafe { call::discard((start..end).into(), what) }.is_ok() {
+                covered += end - start;
+            }
+        }
+        covered
+    }
+
+    /// Replaces whole frozen pieces inside the free `range` by new memory. Returns what became zeros.
+    ///
+    /// # Safety
+    ///
+    /// 1. Nobody needs the contents of `range`, nor accesses it meanwhile.
+    pub(super) unsafe fn renew(&mut self, range: &Range<usize>) -> Option<Range<usize>> {
+        if !self.has_room_to_cut() {
+            return None;
+        }
+        let (start, end) =
+            self.overlapping(range).filter(|segment| segment.state == State::Frozen).find_map(|segment| {
+                let start = range.start.max(segment.start).next_multiple_of(PIECE);
+                let end = range.end.min(segment.start + segment.len) / PIECE * PIECE;
+                (start < end).then_some((start, end))
+            })?;
+        // SAFETY: inside a segment of the arena, and free by contract 1.
+        let fresh = unsafe { self.place(start, end - start) }.ok()?;
+        self.replace(fresh);
+        Some(start..end)
+    }
+
+    /// The segments that have a byte in common with `range`.
+    pub(super) fn overlapping(&self, range: &Range<usize>) -> impl Iterator<Item = &Segment> {
+        let first = self.all().partition_point(|segment| segment.start + segment.len <= range.start);
+        let end = range.end;
+        self.all()[first..].iter().take_while(move |segment| segment.start < end)
+    }
+
+    /// The first segment that ends behind `address`.
+    pub(super) fn after(&self, address: usize) -> Option<Segment> {
+        self.overlapping(&(address..usize::MAX)).next().copied()
+    }
+
+    /// Whether one more [`replace`](Self::replace) fits.
+    pub(super) fn has_room_to_cut(&self) -> bool {
+        self.count + 2 <= MOST
+    }
+
+    /// Puts `new`, whose mapping is made, in place of a part of the segment that it lies in, which is not shared.
+    pub(super) fn replace(&mut self, new: Segment) {
+        let Some(index) = self.all().iter().position(|segment| segment.range().contains(&new.start)) else { return };
+        let old = self.all()[index];
+        let (before, after) = (new.start - old.start, (old.start + old.len) - (new.start + new.len));
+        self.remove(index);
+        let part = |start: usize, len: usize| Segment { start, len, ..old };
+        if before > 0 {
+            self.insert(part(old.start, before));
+        }
+        self.insert(new);
+        if after > 0 {
+            self.insert(part(new.start + new.len, after));
+        }
+    }
+
+    /// Maps a new file of `len` bytes at `start`.
+    ///
+    /// # Safety
+    ///
+    /// 1. The range belongs to the arena, and nobody needs what is there.
+    unsafe fn shared(&mut self, start: usize, len: usize) -> Result<MemoryFile, Errno> {
+        let mut file = files::create(len)?;
+        // SAFETY: 1. passed on; a new file is zeros.
+        match unsafe { file.fill_at((start..start + len).into()) } {
+            Ok(()) => Ok(file),
+            Err(errno) => {
+                files::close(file);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Closes all files: the arena ends, or this is a child, which does not have the memory that they are needed for.
+    pub(super) fn close(&mut self) {
+        self.all_mut().iter_mut().filter_map(|segment| segment.file.take()).for_each(files::close);
+    }
+
+    fn insert(&mut self, segment: Segment) {
+        let index = self.all().partition_point(|other| other.start < segment.start);
+        self.table.copy_within(index..self.count, index + 1);
+        self.table[index] = MaybeUninit::new(segment);
+        self.count += 1;
+    }
+
+    fn remove(&mut self, index: usize) {
+        self.table.copy_within(index + 1..self.count, index);
+        self.count -= 1;
+    }
+}

@@ -1,0 +1,198 @@
+//! Which pages each extent holds, told without its descriptor: one bit for each page of a piece.
+//!
+//! Pages that are not in an extent are zeros in its mappings, and reading them would take memory; so who copies needs
+//! to know. What the table has no room for is taken for held: that costs memory, and loses nothing.
+
+use std::ops::Range;
+
+use palimpsest_sys::memory::vec::MappedVec;
+
+use super::piece::PIECE;
+use super::runs::PieceRuns;
+use super::span::Span;
+
+/// Pages that a piece has at most.
+const PAGES: usize = PIECE / 4096;
+/// Pieces of which is known what they hold; 1 TiB.
+const PIECES: usize = 1 << 19;
+
+/// What an extent holds of one piece.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    extent: u32,
+    /// The offset, in pieces.
+    piece: u32,
+    pages: [u64; PAGES / 64],
+}
+
+impl Held {
+    fn key(&self) -> (u32, u32) {
+        (self.extent, self.piece)
+    }
+}
+
+/// The pages of all extents.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    /// By extent and piece. Extents get ever higher numbers, and are filled one after the other from their start.
+    all: MappedVec<Held>,
+    /// The number of the last extent.
+    serial: u32,
+}
+
+impl Contents {
+    /// What the table takes of the address space: enough for all memory of the machine, and for 1 TiB at most.
+    pub(crate) fn bytes() -> usize {
+        let memory = rustix::system::sysinfo();
+        let units = usize::try_from(memory.totalram).unwrap_or(usize::MAX);
+        let bytes = units.saturating_mul(usize::try_from(memory.mem_unit).unwrap_or(1).max(1));
+        (bytes / PIECE).clamp(1 << 10, PIECES) * size_of::<Held>()
+    }
+
+    pub(crate) const fn new(all: MappedVec<Held>) -> Self {
+        Self { all, serial: 0 }
+    }
+
+    /// A number for a new extent.
+    pub(crate) fn next_serial(&mut self) -> u32 {
+        // After four thousand million extents numbers are used again. Those of what is held by then differ.
+        self.serial = self.serial.checked_add(1).unwrap_or(1);
+        self.serial
+    }
+
+    /// Notes that `extent` holds the whole pages at these offsets, which are in one piece.
+    pub(crate) fn note(&mut self, extent: u32, offsets: Range<usize>) {
+        let key = (extent, (offsets.start / PIECE) as u32);
+        let place = match self.all.binary_search_by_key(&key, Held::key) {
+            Ok(place) => place,
+            Err(place) => {
+                let new = Held { extent, piece: key.1, pages: [0; PAGES / 64] };
+                // Out of order it would not be found: then it is better not there at all.
+                if place != self.all.len() || self.all.push(new).is_err() {
+                    return;
+                }
+                place
+            }
+        };
+        let Some(held) = self.all.get_mut(place) else { return };
+        let page = rustix::param::page_size();
+        for page in (offsets.start % PIECE) / page..((offsets.end - 1) % PIECE) / page + 1 {
+            held.pages[page / 64] |= 1 << (page % 64);
+        }
+    }
+
+    /// Adds the pages of `piece` that `extent` holds, whose offset 0 is at the address `base`.
+    pub(crate) fn add_to(&self, runs: &mut PieceRuns, extent: u32, base: usize, piece: Span) {
+        let page = rustix::param::page_size();
+        // A mapping that was moved may have a piece of its extent in two of its own.
+        let mut is_whole = false;
+        let mut part = Span::new(piece.start, piece.start);
+        while part.end < piece.end {
+            let offset = part.end.wrapping_sub(base);
+            part = Span::new(part.end, piece.end.min(part.end + PIECE - offset % PIECE));
+            let key = (extent, (offset / PIECE) as u32);
+            let Ok(place) = self.all.binary_search_by_key(&key, Held::key) else {
+                is_whole |= runs.push(part).is_break();
+                continue;
+            };
+            let pages = &self.all[place].pages;
+            let is_held = |address: usize| {
+                let index = address.wrapping_sub(base) % PIECE / page;
+                pages[index / 64] & 1 << (index % 64) != 0
+            };
+            let mut at = part.start;
+            while at < part.end {
+                let alike = (at..part.end).step_by(page).take_while(|next| is_held(*next) == is_held(at)).count();
+                let run = Span::new(at, at + alike * page);
+                if is_held(at) {
+                    is_whole |= runs.push(run).is_break();
+                }
+                at = run.end;
+            }
+        }
+        if is_whole {
+            runs.set(piece);
+        } else {
+            runs.join();
+        }
+    }
+
+    /// Keeps what is said of the extents that `is_kept` tells.
+    pub(crate) fn retain(&mut self, mut is_kept: impl FnMut(u32) -> bool) {
+        let mut kept = 0;
+        let (mut extent, mut answer) = (0, false);
+        for index in 0..self.all.len() {
+            let held = self.all[index];
+            if held.extent != extent {
+                (extent, answer) = (held.extent, is_kept(held.extent));
+            }
+            if answer {
+                self.all[kept] = held;
+                kept += 1;
+            }
+        }
+        self.all.truncate(kept);
+    }
+
+    /// The addresses of the table.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.all.range()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty() -> Contents {
+        Contents::new(MappedVec::with_capacity(16).expect("memory"))
+    }
+
+    fn runs(contents: &Contents, extent: u32, base: usize, piece: Span) -> Vec<Span> {
+        let mut runs = PieceRuns::new();
+        contents.add_to(&mut runs, extent, base, piece);
+        runs.as_slice().to_vec()
+    }
+
+    #[test]
+    fn pages_that_were_noted_are_told_wherever_their_extent_is_shown() {
+        let page = rustix::param::page_size();
+        let mut contents = empty();
+        let (first, second) = (contents.next_serial(), contents.next_serial());
+        contents.note(first, page..3 * page);
+        contents.note(first, 8 * page..9 * page);
+        contents.note(first, PIECE - page..PIECE);
+        contents.note(first, PIECE..PIECE + 2 * page);
+        contents.note(second, 0..page);
+        // Too late: told as if all of it were held.
+        contents.note(first, 2 * PIECE..2 * PIECE + page);
+        for base in [7 * PIECE, 7 * PIECE + 5 * page] {
+            let at = |start: usize, end: usize| Span::new(base + start, base + end);
+            let all = runs(&contents, first, base, at(0, PIECE));
+            assert_eq!(all, [at(page, 3 * page), at(8 * page, 9 * page), at(PIECE - page, PIECE)]);
+            assert_eq!(runs(&contents, first, base, at(2 * page, 4 * page)), [at(2 * page, 3 * page)]);
+            // As after a move: a piece by address with the ends of two pieces of the extent.
+            let across = runs(&contents, first, base, at(PIECE - 2 * page, PIECE + 4 * page));
+            assert_eq!(across, [at(PIECE - page, PIECE + 2 * page)]);
+            let unknown = at(2 * PIECE, 2 * PIECE + 4 * page);
+            assert_eq!(runs(&contents, first, base, unknown), [unknown]);
+            assert_eq!(runs(&contents, second, base, at(0, PIECE)), [at(0, page)]);
+        }
+        contents.retain(|extent| extent == second);
+        assert_eq!(runs(&contents, second, 0, Span::new(0, PIECE)), [Span::new(0, page)]);
+        assert_eq!(runs(&contents, first, 0, Span::new(0, PIECE)), [Span::new(0, PIECE)]);
+    }
+
+    #[test]
+    fn what_there_was_no_room_for_is_taken_for_held() {
+        let page = rustix::param::page_size();
+        let mut contents = empty();
+        let extent = contents.next_serial();
+        for piece in 0..1000 {
+            contents.note(extent, piece * PIECE..piece * PIECE + page);
+        }
+        assert_eq!(runs(&contents, extent, 0, Span::new(0, PIECE)), [Span::new(0, page)]);
+        let late = Span::new(999 * PIECE, 1000 * PIECE);
+        assert_eq!(runs(&contents, extent, 0, late), [late]);
+    }
+}

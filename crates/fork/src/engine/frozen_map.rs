@@ -1,0 +1,452 @@
+//! The *map*: what is frozen, with which rights and flags. Guards answer from it alone, in any process: no file is
+//! opened and none is kept.
+//!
+//! # What an entry says
+//!
+//! *Memory here is frozen, or private anonymous memory that has taken its place, with these rights and flags.* So a
+//! range that was discarded stays in the map: to discard it again, as if it were frozen, gives fresh zeros again, which
+//! is what the kernel would do. What may be anything else must be taken out: a guard is told of each mapping that the
+//! program makes, and of rights that it changes.
+//!
+//! What the C library does within itself is not told. It unmaps and maps memory of its heap and of stacks, which is
+//! private and anonymous; a hole shows when the kernel is asked to discard it. Files that it maps for itself it does
+//! not hand out.
+//!
+//! # Who may do what
+//!
+//! Anybody reads at any time, without a lock. A slot is changed by whoever has set [`BUSY`] in it; who finds it set for
+//! long (a signal handler that has interrupted the owner, a child whose parent had another thread at it) sets
+//! [`UNSURE`] and goes on. An unsure slot is never acted upon: guards fail, and nothing is lost. The next round writes
+//! the map anew.
+//!
+//! The whole map is rewritten with no other thread running; who was interrupted while reading finds the generation
+//! changed and reads again.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::vmas::VmaFlags;
+
+use super::span::Span;
+use super::traits::Traits;
+
+/// Untouched slots cost nothing.
+const SPANS: usize = 1 << 14;
+/// The start of a slot that is being filled: above every end, so that the span is empty.
+const CLAIMED: usize = usize::MAX;
+/// How often a reader looks at a slot that is being changed.
+const PATIENCE: usize = 1 << 14;
+
+/// Rights, one bit each from here on.
+const RIGHTS: [(u64, Permissions); 3] =
+    [(1 << 24, Permissions::READ), (1 << 25, Permissions::WRITE), (1 << 26, Permissions::EXECUTE)];
+const FLAGS: u64 = ((1 << 24) - 1) & !KEYS;
+const SNAPSHOT: u64 = 1 << 27;
+/// The flags, or a protection key, are not known: what is there must stay there.
+const CHANGED: u64 = 1 << 28;
+const UNSURE: u64 = 1 << 29;
+const BUSY: u64 = 1 << 30;
+/// No memory of the program: the view of an extent.
+const VIEW: u64 = 1 << 31;
+/// The program has erased something that the extent still holds.
+const ERASED: u64 = 1 << 63;
+/// The number of the extent; 0 for none.
+const SERIAL: u32 = 32;
+/// The protection key, in the place of flags that replaceable memory never has ([`VmaFlags::USERFAULT`],
+/// [`VmaFlags::SHADOW_STACK`]).
+const KEY: u32 = 12;
+const KEYS: u64 = 15 << KEY;
+
+/// What an entry tells of its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry(u64);
+
+impl Entry {
+    /// Memory with these rights. Without `flags` they are not known.
+    pub(crate) fn new(permissions: Permissions, flags: Option<VmaFlags>, extent: u32) -> Self {
+        let flags = flags.map_or(CHANGED, |flags| u64::from(flags.bits()) & FLAGS);
+        Self(flags | u64::from(extent) << SERIAL & !ERASED).with_rights(permissions)
+    }
+
+    /// Memory of a snapshot, which must stay where it is.
+    pub(crate) fn of_snapshot(permissions: Permissions) -> Self {
+        Self(SNAPSHOT | CHANGED).with_rights(permissions)
+    }
+
+    /// The view of an extent.
+    pub(crate) fn of_view(extent: u32) -> Self {
+        Self(VIEW | u64::from(extent) << SERIAL & !ERASED)
+    }
+
+    /// The same with other rights.
+    #[must_use]
+    pub(crate) fn with_rights(self, permissions: Permissions) -> Self {
+        RIGHTS.iter().fold(self, |Self(all), (bit, right)| {
+            Self(if permissions.contains(*right) { all | bit } else { all & !bit })
+        })
+    }
+
+    /// The same with flags that are not known.
+    #[must_use]
+    pub(crate) const fn changed(self) -> Self {
+        Self(self.0 | CHANGED)
+    }
+
+    /// The same with rights that are not known either.
+    #[must_use]
+    pub(crate) const fn unsure(self) -> Self {
+        Self(self.0 | CHANGED | UNSURE)
+    }
+
+    /// The same, and what its extent holds was erased.
+    #[must_use]
+    pub(crate) const fn erased(self) -> Self {
+        Self(self.0 | ERASED)
+    }
+
+    /// The same with flags that were set and taken away.
+    #[must_use]
+    pub(crate) const fn with_flags(self, set: VmaFlags, cleared: VmaFlags) -> Self {
+        Self(self.0 & !(cleared.bits() as u64 & FLAGS) | set.bits() as u64 & FLAGS)
+    }
+
+    /// The same with a protection key; with flags that are not known if there is no such key.
+    #[must_use]
+    pub(crate) const fn with_key(self, key: u32) -> Self {
+        let rest = Self(self.0 & !KEYS);
+        if key < 16 { Self(rest.0 | (key as u64) << KEY) } else { rest.changed() }
+    }
+
+    /// The protection key.
+    pub(crate) const fn key(self) -> u32 {
+        ((self.0 & KEYS) >> KEY) as u32
+    }
+
+    /// What must replace the memory, where that is known.
+    pub(crate) fn traits(self) -> Option<Traits> {
+        let (permissions, protection_key) = (self.permissions(), self.key());
+        self.flags().map(|flags| Traits { permissions, flags, protection_key })
+    }
+
+    /// The flags, where they are known.
+    pub(crate) const fn flags(self) -> Option<VmaFlags> {
+        if self.0 & (CHANGED | UNSURE) != 0 { None } else { Some(VmaFlags::from_bits((self.0 & FLAGS) as u32)) }
+    }
+
+    /// The rights.
+    pub(crate) fn permissions(self) -> Permissions {
+        let has = RIGHTS.iter().filter(|(bit, _)| self.0 & bit != 0);
+        has.fold(Permissions::default(), |all, (_, right)| all.union(*right))
+    }
+
+    pub(crate) const fn is_sure(self) -> bool {
+        self.0 & UNSURE == 0
+    }
+
+    pub(crate) const fn is_of_snapshot(self) -> bool {
+        self.0 & SNAPSHOT != 0
+    }
+
+    pub(crate) const fn is_view(self) -> bool {
+        self.0 & VIEW != 0
+    }
+
+    pub(crate) const fn is_erased(self) -> bool {
+        self.0 & ERASED != 0
+    }
+
+    /// The serial number of the extent; nothing for a snapshot.
+    pub(crate) const fn extent(self) -> Option<u32> {
+        let serial = ((self.0 & !ERASED) >> SERIAL) as u32;
+        if serial == 0 { None } else { Some(serial) }
+    }
+}
+
+/// Zeroed memory is a valid one.
+pub(crate) struct FrozenMap {
+    /// Bounds of all spans.
+    low: AtomicUsize,
+    high: AtomicUsize,
+    /// Grows with each rewriting.
+    generation: AtomicUsize,
+    /// So many slots at the start are in ascending order, and apart. An emptied one keeps its start.
+    sorted: AtomicUsize,
+    /// Slots that were given out at least once; may exceed `SPANS`.
+    used: AtomicUsize,
+    /// Slots behind the sorted ones that were given back, or more.
+    free: AtomicUsize,
+    slots: [Slot; SPANS],
+}
+
+#[derive(Default)]
+struct Slot {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    entry: AtomicU64,
+}
+
+impl Slot {
+    fn span(&self) -> Span {
+        Span::new(self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed))
+    }
+
+    /// The span and what it says, as they belong together.
+    fn read(&self) -> (Span, Entry) {
+        for _ in 0..PATIENCE {
+            // Acquire, partner: the Release in `unlock`. Forbids to read a span from before the entry.
+            let entry = self.entry.load(Ordering::Acquire);
+            if entry & BUSY == 0 {
+                let span = self.span();
+                // Acquire, partner: the Release fence in `lock`. Forbids that the span was read from a later change,
+                // and the entry below before it.
+                fence(Ordering::Acquire);
+                let again = (self.entry.load(Ordering::Relaxed), self.start.load(Ordering::Relaxed));
+                if again == (entry, span.start) {
+                    return (span, Entry(entry));
+                }
+            }
+            std::hint::spin_loop();
+        }
+        let span = self.span();
+        // All that it may be: who asks gets no answer.
+        (span, Entry(self.entry.load(Ordering::Relaxed)).unsure())
+    }
+
+    /// The right to change this slot. Who does not get it makes it unsure.
+    fn lock(&self) -> Option<Entry> {
+        for _ in 0..PATIENCE {
+            let known = self.entry.load(Ordering::Relaxed);
+            // Acquire, partner: the Release in `unlock`.
+            let taken = known & BUSY == 0
+                && self.entry.compare_exchange(known, known | BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            if taken {
+                // Release, partner: the Acquire fence in `read`. Forbids that a change of the span is seen before BUSY.
+                fence(Ordering::Release);
+                return Some(Entry(known));
+            }
+            std::hint::spin_loop();
+        }
+        self.entry.fetch_or(UNSURE, Ordering::Relaxed);
+        None
+    }
+
+    /// Ends a change. Keeps what others have made unsure meanwhile.
+    fn unlock(&self, entry: Entry) {
+        // Release, partner: the Acquire in `read` and `lock`.
+        let _ =
+            self.entry.try_update(Ordering::Release, Ordering::Relaxed, |known| Some(entry.0 & !BUSY | known & UNSURE));
+    }
+
+    /// Takes the slot if it is free.
+    fn claim(&self) -> bool {
+        // Relaxed: the span and the entry are read as `read` has it.
+        self.start.compare_exchange(0, CLAIMED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Fills a slot that was claimed.
+    fn fill(&self, span: Span, entry: Entry) {
+        self.entry.store(entry.0 | BUSY, Ordering::Relaxed);
+        // Release, partner: the Acquire fence in `read`.
+        fence(Ordering::Release);
+        self.end.store(span.end, Ordering::Relaxed);
+        self.start.store(span.start, Ordering::Relaxed);
+        // Release, partner: the Acquire in `read`. What a child's parent or a signal handler has left there is gone.
+        self.entry.store(entry.0, Ordering::Release);
+    }
+}
+
+impl FrozenMap {
+    /// Whether `span` may hold frozen memory.
+    pub(crate) fn holds(&self, span: Span) -> bool {
+        self.bounds().overlaps(span) && self.first(span).is_some()
+    }
+
+    /// The lowest part of `span` that is in the map, and what that says.
+    pub(crate) fn first(&self, span: Span) -> Option<(Span, Entry)> {
+        loop {
+            let generation = self.generation.load(Ordering::Relaxed);
+            let found = self.look(span);
+            // A rewriting happens with all other threads held still, so that program order suffices to notice it.
+            if self.generation.load(Ordering::Relaxed) == generation {
+                return found.map(|(found, entry)| (span.intersection(found), entry));
+            }
+        }
+    }
+
+    fn look(&self, span: Span) -> Option<(Span, Entry)> {
+        if self.used.load(Ordering::Relaxed) > SPANS {
+            // Not all of it is in the map: nothing that lies above the last slot, and all if that was told.
+            let last = self.slots[SPANS - 1].end.load(Ordering::Relaxed);
+            let unknown = span.intersection(Span::new(last, self.bounds().end));
+            if !unknown.is_empty() {
+                return Some((unknown, Entry(UNSURE | CHANGED)));
+            }
+        }
+        let (sorted, later) = self.used().split_at(self.sorted.load(Ordering::Relaxed).min(self.used().len()));
+        let place = sorted.partition_point(|slot| slot.end.load(Ordering::Relaxed) <= span.start);
+        let ahead = sorted[place..].iter().take_while(|slot| slot.start.load(Ordering::Relaxed) < span.end);
+        let is_inside = |slot: &&Slot| span.overlaps(slot.span());
+        let candidates = ahead.filter(is_inside).take(1).chain(later.iter().filter(is_inside)).map(Slot::read);
+        candidates.filter(|(known, _)| span.overlaps(*known)).min_by_key(|(known, _)| known.start)
+    }
+
+    /// The first span that `is_wanted`, in no order.
+    pub(crate) fn find(&self, is_wanted: impl Fn(Span, Entry) -> bool) -> Option<(Span, Entry)> {
+        let all = self.used().iter().map(Slot::read).filter(|(span, _)| !span.is_empty());
+        all.into_iter().find(|(span, entry)| is_wanted(*span, *entry))
+    }
+
+    /// Of nothing it is sure any more: guards fail until the map is written anew.
+    pub(crate) fn doubt(&self) {
+        self.used.store(SPANS + 1, Ordering::Relaxed);
+        self.slots[SPANS - 1].end.store(0, Ordering::Relaxed);
+        self.low.store(1, Ordering::Relaxed);
+        self.high.store(usize::MAX, Ordering::Relaxed);
+    }
+
+    /// Puts a span into the map, in the place of what the map says of it. False if there is no room.
+    pub(crate) fn add(&self, span: Span, entry: Entry) -> bool {
+        if span.is_empty() {
+            return true;
+        }
+        self.forget(span);
+        let Some(slot) = self.claim() else { return false };
+        slot.fill(span, entry);
+        self.widen(span);
+        true
+    }
+
+    /// Adds a span above all others, while no other thread runs.
+    pub(crate) fn append(&self, span: Span, entry: Entry) {
+        if span.is_empty() {
+            return;
+        }
+        let place = self.used.fetch_add(1, Ordering::Relaxed);
+        if let Some(slot) = self.slots.get(place) {
+            slot.fill(span, entry);
+            self.sorted.store(place + 1, Ordering::Relaxed);
+        }
+        self.widen(span);
+    }
+
+    fn widen(&self, span: Span) {
+        let _ = self.low.try_update(Ordering::Relaxed, Ordering::Relaxed, |low| {
+            Some(if low == 0 { span.start } else { low.min(span.start) })
+        });
+        self.high.fetch_max(span.end, Ordering::Relaxed);
+    }
+
+    /// A free slot: one that was given back, or the next.
+    fn claim(&self) -> Option<&Slot> {
+        let sorted = self.sorted.load(Ordering::Relaxed).min(SPANS);
+        if self.free.load(Ordering::Relaxed) > 0 {
+            let later = self.used().get(sorted..).unwrap_or_default();
+            if let Some(slot) = later.iter().find(|slot| slot.claim()) {
+                let _ = self.free.try_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1));
+                return Some(slot);
+            }
+            self.free.store(0, Ordering::Relaxed);
+        }
+        loop {
+            let next =
+                self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, |used| (used < SPANS).then_some(used + 1));
+            let slot = self.slots.get(next.ok()?)?;
+            // Somebody else may have taken it for one that was given back.
+            if slot.claim() {
+                return Some(slot);
+            }
+        }
+    }
+
+    /// Takes a span out: something else is there.
+    pub(crate) fn forget(&self, span: Span) {
+        self.rewrite(span, &|_| None);
+    }
+
+    /// Changes what the map says of `span`.
+    pub(crate) fn change(&self, span: Span, change: &dyn Fn(Entry) -> Entry) {
+        self.rewrite(span, &|entry| Some(change(entry)));
+    }
+
+    /// Puts what `change` gives in the place of each entry in `span`, or takes it out.
+    fn rewrite(&self, span: Span, change: &dyn Fn(Entry) -> Option<Entry>) {
+        if !self.bounds().overlaps(span) {
+            return;
+        }
+        let (sorted, _) = self.used().split_at(self.sorted.load(Ordering::Relaxed).min(self.used().len()));
+        let place = sorted.partition_point(|slot| slot.end.load(Ordering::Relaxed) <= span.start);
+        let count = sorted[place..].iter().take_while(|slot| slot.start.load(Ordering::Relaxed) < span.end).count();
+        let ahead = place..place + count;
+        let later = sorted.len()..self.used().len();
+        for index in ahead.chain(later) {
+            let slot = &self.slots[index];
+            if span.overlaps(slot.span()) {
+                self.rewrite_slot(index, span, change);
+            }
+        }
+    }
+
+    fn rewrite_slot(&self, index: usize, span: Span, change: &dyn Fn(Entry) -> Option<Entry>) {
+        let slot = &self.slots[index];
+        let Some(entry) = slot.lock() else { return };
+        let known = slot.span();
+        let inside = span.intersection(known);
+        let changed = change(entry);
+        if inside.is_empty() || changed == Some(entry) {
+            return slot.unlock(entry);
+        }
+        let (left, right) = (Span::new(known.start, inside.start), Span::new(inside.end, known.end));
+        let parts = [(left, Some(entry)), (inside, changed), (right, Some(entry))];
+        let mut parts = parts.into_iter().filter(|(part, entry)| !part.is_empty() && entry.is_some());
+        let Some((kept, Some(own))) = parts.next() else {
+            if index < self.sorted.load(Ordering::Relaxed) {
+                slot.end.store(known.start, Ordering::Relaxed);
+                slot.unlock(entry);
+            } else {
+                slot.end.store(0, Ordering::Relaxed);
+                // An empty span before the slot is free: it is another's from then on.
+                slot.unlock(entry);
+                slot.start.store(0, Ordering::Relaxed);
+                self.free.fetch_add(1, Ordering::Relaxed);
+            }
+            return;
+        };
+        for (part, entry) in parts {
+            let (Some(other), Some(entry)) = (self.claim(), entry) else {
+                // No room to tell the parts apart.
+                return slot.unlock(entry.map_or(own, |entry| entry).unsure());
+            };
+            other.fill(part, entry);
+        }
+        slot.end.store(kept.end, Ordering::Relaxed);
+        slot.start.store(kept.start, Ordering::Relaxed);
+        slot.unlock(own);
+    }
+
+    /// From the first to the last address.
+    pub(crate) fn bounds(&self) -> Span {
+        Span::new(self.low.load(Ordering::Relaxed), self.high.load(Ordering::Relaxed))
+    }
+
+    /// Forgets all spans. The caller adds those that count before any other thread runs.
+    pub(crate) fn clear(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        // Slots that were never given out stay untouched: each page would cost every fork.
+        for slot in self.used() {
+            slot.start.store(0, Ordering::Relaxed);
+            slot.end.store(0, Ordering::Relaxed);
+            slot.entry.store(0, Ordering::Relaxed);
+        }
+        for field in [&self.sorted, &self.used, &self.free, &self.low, &self.high] {
+            field.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn used(&self) -> &[Slot] {
+        &self.slots[..self.used.load(Ordering::Relaxed).min(SPANS)]
+    }
+}
+
+#[cfg(test)]
+#[path = "frozen_map_tests.rs"]
+mod tests;

@@ -1,0 +1,137 @@
+use palimpsest_sys::memory::vec::leak_zeroed;
+
+use super::*;
+
+const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
+
+fn empty() -> &'static FrozenMap {
+    let place = leak_zeroed(size_of::<FrozenMap>()).expect("memory").cast::<FrozenMap>();
+    // SAFETY: zeroed memory of that size, aligned to a page, that is never given back: atomics, for which zero is
+    // valid.
+    unsafe { place.as_ref() }
+}
+
+const fn pages(start: usize, end: usize) -> Span {
+    Span::new(start << 12, end << 12)
+}
+
+fn plain() -> Entry {
+    Entry::new(READ_WRITE, Some(VmaFlags::default()), 7)
+}
+
+#[test]
+fn entries_keep_what_they_were_made_of() {
+    for rights in [Permissions::default(), Permissions::READ, READ_WRITE] {
+        let entry = Entry::new(rights, Some(VmaFlags::DONT_DUMP), 9);
+        assert_eq!((entry.permissions(), entry.flags()), (rights, Some(VmaFlags::DONT_DUMP)));
+        assert_eq!((entry.extent(), entry.is_sure(), entry.is_of_snapshot()), (Some(9), true, false));
+        let less = entry.with_flags(VmaFlags::RANDOM, VmaFlags::DONT_DUMP.union(VmaFlags::SEQUENTIAL));
+        assert_eq!((less.flags(), less.permissions(), less.extent()), (Some(VmaFlags::RANDOM), rights, Some(9)));
+        assert_eq!((entry.changed().flags(), entry.changed().is_sure()), (None, true));
+        assert!(!entry.unsure().is_sure());
+    }
+    assert_eq!(Entry::of_snapshot(READ_WRITE).extent(), None);
+}
+
+#[test]
+fn slots_that_were_given_back_are_used_again() {
+    let map = empty();
+    map.append(pages(1, 2), plain());
+    map.append(pages(1 << 30, (1 << 30) + 1), plain());
+    // As a block that is moved again and again.
+    for place in 10..10 + 3 * SPANS {
+        let block = pages(place, place + 1);
+        assert!(map.add(block, plain()) && map.holds(block));
+        map.forget(block);
+    }
+    assert!(!map.holds(pages(5, 6)) && !map.holds(pages(10, 11)), "the slots are used up");
+    assert!(map.holds(pages(1, 2)));
+    map.clear();
+    assert!(!map.holds(pages(1, 2)));
+}
+
+#[test]
+fn a_full_map_says_so_and_is_unsure_where_it_cannot_tell_parts_apart() {
+    let map = empty();
+    map.append(pages(10, 20), plain());
+    // Few enough for a quick test: as if the others were given out.
+    map.used.store(SPANS, Ordering::Relaxed);
+    assert!(!map.add(pages(30, 31), plain()));
+    map.forget(pages(12, 13));
+    let (_, entry) = map.first(pages(10, 11)).expect("in the map");
+    assert!(!entry.is_sure());
+    // A rewriting that did not find room for all.
+    map.append(pages(40, 41), plain());
+    assert!(!map.first(pages(30, 31)).expect("between the bounds").1.is_sure());
+    map.clear();
+    map.doubt();
+    assert!(!map.first(pages(1 << 20, 1 << 21)).expect("nobody knows").1.is_sure());
+}
+
+#[test]
+fn a_slot_that_is_being_changed_for_long_is_never_acted_upon() {
+    let map = empty();
+    map.append(pages(10, 20), plain());
+    let entry = map.slots[0].lock().expect("nobody else");
+    // As a signal handler that has interrupted the owner.
+    assert!(!map.first(pages(12, 13)).expect("in the map").1.is_sure());
+    map.forget(pages(12, 13));
+    map.slots[0].unlock(entry);
+    assert!(!map.first(pages(12, 13)).expect("in the map").1.is_sure(), "what was not done is known");
+}
+
+/// Against an array of pages: whatever is added, changed and forgotten, each page says what was said of it last.
+#[test]
+fn pages_say_what_was_said_of_them_last() {
+    const PAGES: usize = 64;
+    for seed in 1..200_u64 {
+        let map = empty();
+        let mut model = [None; PAGES];
+        let mut random = seed;
+        let mut next = |below: usize| {
+            // Marsaglia's xorshift.
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random % below as u64) as usize
+        };
+        for start in (4..PAGES).step_by(16) {
+            let entry = Entry::new(READ_WRITE, Some(VmaFlags::default()), start as u32);
+            map.append(pages(start, start + 8), entry);
+            model[start..start + 8].fill(Some(entry));
+        }
+        for _ in 0..60 {
+            let start = 1 + next(PAGES - 1);
+            let end = (start + 1 + next(12)).min(PAGES);
+            match next(4) {
+                0 => {
+                    let entry = Entry::new(Permissions::READ, None, 1 + next(5) as u32);
+                    assert!(map.add(pages(start, end), entry));
+                    model[start..end].fill(Some(entry));
+                }
+                1 => {
+                    map.forget(pages(start, end));
+                    model[start..end].fill(None);
+                }
+                2 => {
+                    map.change(pages(start, end), &|entry| entry.with_rights(Permissions::EXECUTE));
+                    for page in &mut model[start..end] {
+                        *page = page.map(|entry: Entry| entry.with_rights(Permissions::EXECUTE));
+                    }
+                }
+                _ => {
+                    map.change(pages(start, end), &Entry::changed);
+                    for page in &mut model[start..end] {
+                        *page = page.map(Entry::changed);
+                    }
+                }
+            }
+            for (page, said) in model.iter().enumerate().skip(1) {
+                let found = map.first(pages(page, page + 1));
+                assert_eq!(found, said.map(|entry| (pages(page, page + 1), entry)), "page {page}, seed {seed}");
+            }
+            let first = model[start..].iter().position(Option::is_some);
+            assert_eq!(map.first(pages(start, PAGES)).map(|(part, _)| part.start >> 12), first.map(|at| start + at));
+        }
+    }
+}

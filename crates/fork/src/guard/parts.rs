@@ -1,0 +1,43 @@
+//! What the map says of a range, part by part.
+
+use crate::engine::frozen_map::Entry;
+use crate::engine::registry;
+use crate::engine::span::Span;
+
+/// A part of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    /// It is frozen, or was and is anonymous by now.
+    Frozen(Span, Entry),
+    /// This library's own: a hole to the program.
+    Hole(Span),
+    /// It is anything else, or nothing.
+    Other(Span),
+}
+
+/// The parts of `span`, ascending, without gaps. What the caller does to one may change what the map says of it.
+pub(super) fn parts(span: Span) -> impl Iterator<Item = Part> {
+    let mut rest = span;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let found = registry::shared().and_then(|shared| shared.map.first(rest));
+        let part = match found.filter(|(part, _)| !part.is_empty()) {
+            None => Part::Other(rest),
+            Some((part, _)) if part.start > rest.start => Part::Other(Span::new(rest.start, part.start)),
+            Some((part, entry)) if entry.is_view() => Part::Hole(part),
+            Some((part, entry)) => Part::Frozen(part, entry),
+        };
+        rest.start = part.span().end;
+        Some(part)
+    })
+}
+
+impl Part {
+    pub(super) const fn span(self) -> Span {
+        match self {
+            Self::Frozen(span, _) | Self::Hole(span) | Self::Other(span) => span,
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Back to anonymous memory, by memory calls alone: no file is opened, and none is needed.
+//!
+//! Frozen memory is copied to fresh anonymous memory, which is moved into its place. Nothing may write to it meanwhile:
+//! signals are blocked, and there is no other thread, or all are held.
+//!
+//! *To forget* a range takes more: its extent holds the bytes of the freeze, and whoever has a mapping of a part of
+//! that can grow it (`mremap`) or discard what was written over it. So all that shows the extent becomes anonymous, and
+//! the extent goes.
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use palimpsest_sys::memory::calls;
+use palimpsest_sys::memory::extent::Commit;
+use palimpsest_sys::memory::remap;
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::vmas::VmaFlags;
+use palimpsest_sys::threads::hold::{self, World};
+use palimpsest_sys::threads::own::Blocked;
+use rustix::io::Errno;
+
+use super::errno::Kept;
+use super::parts::{Part, parts};
+use super::touches;
+use crate::engine::frozen_map::{Entry, FrozenMap};
+use crate::engine::own::{is_alone_for_sure, is_home, is_in_use_here};
+use crate::engine::piece::PIECE;
+use crate::engine::registry::{self, Shared};
+use crate::engine::span::Span;
+use crate::engine::traits::{Traits, is_locked};
+
+/// What becomes anonymous.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reach {
+    /// The frozen parts of the span.
+    Span,
+    /// All that shows an extent of which a part of the span shows something.
+    Extents,
+}
+
+/// Whether the program is confined by a filter that it has installed, as far as that was told.
+static CONFINED: AtomicBool = AtomicBool::new(false);
+
+/// Tells that the program confines itself by a seccomp filter. From then on only `madvise` and `mremap` are guarded, by
+/// memory calls; nothing else is done that the filter could forbid. A filter that was there before the freeze is one
+/// that allows it.
+pub fn confined() {
+    // Relaxed: a thread that does not see it yet is not confined yet.
+    if registry::shared().is_some_and(Shared::has_frozen) {
+        CONFINED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Makes anonymous memory with the same bytes of the frozen parts of `range`, of which pages are taken whole. Other
+/// threads are held still meanwhile, if the last freeze was allowed to do so, and signals are blocked. Memory of
+/// snapshots stays what it is.
+///
+/// # Errors
+///
+/// ENOMEM if there is no memory, EBUSY if a freeze is under way, if there are other threads that cannot or must not be
+/// held, or if the calling code uses the memory itself, EINVAL if the memory has tags or a protection key; what was not
+/// thawed until then is still frozen.
+pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
+    if !touches(range.clone()) {
+        return Ok(());
+    }
+    let _errno = Kept::now();
+    release(Span::of_pointers(range).rounded_out(rustix::param::page_size()), Reach::Span)
+}
+
+/// Has nothing left of what `range` held when it was frozen: call it after erasing a secret. What is in the memory now
+/// stays. No file, no mapping and no child that is made from now on has the old bytes.
+///
+/// Takes as long as copying the chunk that the range is in, once for each chunk; its memory is anonymous then, until
+/// the next freeze or repair.
+///
+/// # Errors
+///
+/// As [`guard::thaw`](crate::guard::thaw). Then it is done as soon as it is possible: by the next freeze or repair, and
+/// in each child of [`fork`](crate::fork()) before that returns.
+pub fn forget(range: Range<usize>) -> Result<(), Errno> {
+    if !touches(range.clone()) {
+        return Ok(());
+    }
+    let _errno = Kept::now();
+    let span = Span::of_pointers(range).rounded_out(rustix::param::page_size());
+    let done = release(span, Reach::Extents);
+    if done.is_err()
+        && let Some(shared) = registry::shared()
+    {
+        shared.map.change(span, &Entry::erased);
+        shared.note_erased();
+    }
+    done
+}
+
+/// In a child that was forked just now: forgets what its parent could not.
+pub(crate) fn forget_erased() {
+    let Some(shared) = registry::shared().filter(|shared| shared.has_erased()) else { return };
+    let _errno = Kept::now();
+    let _blocked = Blocked::all();
+    while let Some((span, _)) = shared.map.find(|_, entry| entry.is_erased()) {
+        if release_still(span, Reach::Extents, &is_in_use_here).is_err() {
+            return;
+        }
+    }
+}
+
+pub(super) fn release(span: Span, reach: Reach) -> Result<(), Errno> {
+    let is_frozen = |part| matches!(part, Part::Frozen(_, entry) if entry.extent().is_some() || !entry.is_sure());
+    if !parts(span).any(is_frozen) {
+        return Ok(());
+    }
+    if CONFINED.load(Ordering::Relaxed) {
+        return Err(Errno::BUSY);
+    }
+    let _blocked = Blocked::all();
+    if is_alone_for_sure() {
+        return release_still(span, reach, &is_in_use_here);
+    }
+    // A child asks for no file.
+    if !is_home() {
+        return Err(Errno::BUSY);
+    }
+    if hold::count().map_err(|_| Errno::NOMEM)? <= 1 {
+        return release_still(span, reach, &is_in_use_here);
+    }
+    if !may_stop_threads() {
+        return Err(Errno::BUSY);
+    }
+    let mut locked = registry::lock().map_err(|_| Errno::NOMEM)?.ok_or(Errno::BUSY)?;
+    let world = World::prepare().map_err(|_| Errno::BUSY)?;
+    let stopped = world.stop_others().map_err(|_| Errno::BUSY)?;
+    locked.exclude(Some(&world), Some(&stopped)).map_err(|_| Errno::NOMEM)?;
+    release_still(span, reach, &|span| locked.is_in_use(span))
+}
+
+/// Whether the last freeze was allowed to hold other threads.
+fn may_stop_threads() -> bool {
+    // Relaxed: a figure that was written before the memory was frozen.
+    registry::shared().is_some_and(|shared| shared.counters.may_stop_threads.load(Ordering::Relaxed) != 0)
+}
+
+/// Whether running code uses a span.
+type InUse<'a> = &'a dyn Fn(Span) -> bool;
+
+/// Nothing else in the process runs.
+fn release_still(span: Span, reach: Reach, is_in_use: InUse<'_>) -> Result<(), Errno> {
+    let map = &registry::shared().ok_or(Errno::NOMEM)?.map;
+    let mut room = None;
+    for part in parts(span) {
+        let Part::Frozen(found, entry) = part else { continue };
+        match (reach, entry.extent()) {
+            _ if !entry.is_sure() => return Err(Errno::NOMEM),
+            (_, None) => {}
+            (Reach::Span, Some(_)) => {
+                // For all parts, so that they are one mapping again: the kernel joins what lay side by side before.
+                let room = match &mut room {
+                    Some(room) => room,
+                    None => room.insert(Room::of(Span::new(found.start, span.end), entry)?),
+                };
+                thaw_part(map, found, entry, room, is_in_use)?;
+            }
+            (Reach::Extents, Some(extent)) => {
+                while let Some((all, entry)) = map.find(|_, entry| entry.extent() == Some(extent) && !entry.is_view()) {
+                    thaw_part(map, all, entry, &Room::of(all, entry)?, is_in_use)?;
+                }
+                while let Some((view, _)) = map.find(|_, entry| entry.extent() == Some(extent)) {
+                    map.forget(view);
+                    // SAFETY: 1. this library's own mapping, which a repair finds to be gone.
+                    unsafe { calls::unmap(view) }?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Zeros that are mapped for a while, to be filled and moved away.
+struct Room {
+    /// What they are to replace.
+    place: Span,
+    /// Where they lie.
+    start: usize,
+}
+
+impl Room {
+    fn of(place: Span, entry: Entry) -> Result<Self, Errno> {
+        let commit = entry.traits().map_or(Commit::Uncounted, Traits::commit);
+        let both = Permissions::READ.union(Permissions::WRITE);
+        Ok(Self { place, start: calls::map_zeros(place.len(), both, commit)? })
+    }
+
+    const fn at(&self, address: usize) -> usize {
+        self.start + (address - self.place.start)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let all = Span::new(self.start, self.start + self.place.len());
+        // SAFETY: 1. made for this; what was moved away left a hole, and nothing else runs that could have filled it.
+        let _ = unsafe { calls::unmap(all) };
+    }
+}
+
+/// Makes all of `span` anonymous, piece by piece, and takes it out of the map.
+fn thaw_part(map: &FrozenMap, span: Span, entry: Entry, room: &Room, is_in_use: InUse<'_>) -> Result<(), Errno> {
+    // A lock is given again; tags are not known well enough.
+    let traits = entry.traits().filter(|_| entry.is_sure()).ok_or(Errno::INVAL)?;
+    span.cut(PIECE).try_for_each(|piece| {
+        if is_in_use(piece) {
+            return Err(Errno::BUSY);
+        }
+        // SAFETY: 1. private memory, says the map, to which nothing writes; 2. that of the room.
+        unsafe { make_anonymous(piece, room.at(piece.start), traits) }?;
+        map.forget(piece);
+        Ok(())
+    })
+}
+
+/// Puts anonymous memory with the same bytes in the place of `span`. Holes stay. An error leaves everything as it was.
+///
+/// # Safety
+///
+/// 1. `span` is private memory with these traits, or holes in such; nothing writes to it during the call.
+/// 2. As many zeros at `room` are the caller's.
+unsafe fn make_anonymous(span: Span, room: usize, traits: Traits) -> Result<(), Errno> {
+    let Traits { permissions, .. } = traits;
+    let page = rustix::param::page_size();
+    let readable = permissions.union(Permissions::READ);
+    if readable != permissions {
+        // SAFETY: 1. for the time of the copy.
+        match unsafe { calls::protect(span, readable) } {
+            // A hole, which shows below.
+            Ok(()) | Err(Errno::NOMEM) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    // Finds holes and guards without a signal. Kernels before 5.14 do not know this.
+    // SAFETY: 1. changes no contents.
+    let readied = match unsafe { calls::advise(span, libc::MADV_POPULATE_READ) } {
+        Err(Errno::INVAL) if calls::is_all_mapped(span) => Ok(()),
+        Err(Errno::INVAL) => Err(Errno::NOMEM),
+        told => told,
+    };
+    let made = match readied {
+        // SAFETY: 1. and 2. are this function's own; readable by now.
+        Ok(()) => unsafe { replace(span, room, traits) },
+        Err(Errno::NOMEM) if span.len() > page => {
+            let middle = span.start + (span.len() / page / 2) * page;
+            // SAFETY: 1. and 2. parts of what is this function's own.
+            let first = unsafe { make_anonymous(Span::new(span.start, middle), room, traits) };
+            let room = room + (middle - span.start);
+            // SAFETY: 1. and 2. as above.
+            return first.and(unsafe { make_anonymous(Span::new(middle, span.end), room, traits) });
+        }
+        Err(Errno::NOMEM) if !calls::is_all_mapped(span) => return Ok(()),
+        Err(Errno::NOMEM) => Err(Errno::NOMEM),
+        Err(_) => Err(Errno::INVAL),
+    };
+    if made.is_err() && readable != permissions {
+        // SAFETY: 1. the rights of before.
+        let _ = unsafe { calls::protect(span, permissions) };
+    }
+    made
+}
+
+/// # Safety
+///
+/// 1. and 2. As [`make_anonymous`], and `span` can be read.
+unsafe fn replace(span: Span, room: usize, traits: Traits) -> Result<(), Errno> {
+    let both = Permissions::READ.union(Permissions::WRITE);
+    let was_locked = traits.flags.intersects(VmaFlags::LOCKED) && is_locked(span);
+    let copy = Span::new(room, room + span.len());
+    // SAFETY: 1. readable (1), and zeros of the caller's (2).
+    unsafe { copy_pages(span, copy.start) };
+    traits.advise(copy);
+    if traits.permissions != both {
+        // SAFETY: 1. the caller's (2).
+        unsafe { calls::protect(copy, traits.permissions) }?;
+    }
+    // SAFETY: 1. of one mapping (2), with all bytes of `span`; 2. nothing else runs (1).
+    unsafe { remap::replace_by(copy, span) }.map_err(|_| Errno::NOMEM)?;
+    if was_locked || traits.protection_key != 0 {
+        let flags = if was_locked { traits.flags } else { traits.flags.without(VmaFlags::LOCKED) };
+        Traits { flags, ..traits }.restrict(span);
+    }
+    Ok(())
+}
+
+/// Copies pages that are not zero, word by word: not by a function of the C library, which a sanitizer would have look
+/// at what it guards.
+///
+/// # Safety
+///
+/// 1. `from` is mapped readable, and as many bytes at `to` writable; nobody has a reference into either.
+unsafe fn copy_pages(from: Span, to: usize) {
+    const WORD: usize = size_of::<u64>();
+    let page = rustix::param::page_size();
+    for at in from.range().step_by(page) {
+        let words = || (at..at + page).step_by(WORD);
+        // SAFETY: an aligned word in memory that can be read (1).
+        let read = |address: usize| unsafe { ptr::with_exposed_provenance::<u64>(address).read_volatile() };
+        if words().all(|address| read(address) == 0) {
+            continue;
+        }
+        for address in words() {
+            let place = ptr::with_exposed_provenance_mut::<u64>(to + (address - from.start));
+            // SAFETY: an aligned word in memory that can be written (1).
+            unsafe { place.write_volatile(read(address)) };
+        }
+    }
+}
+
+/// Prepares `range` for `mlock`: locking writes to every page of a private mapping, so that frozen memory would be held
+/// twice. In a process with other threads, and in a child, that is put up with: they would have to be held for each
+/// call, and a child asks for no file.
+///
+/// # Errors
+///
+/// As [`thaw`].
+pub fn before_mlock(range: Range<usize>) -> Result<(), Errno> {
+    let Some(shared) = registry::shared() else { return Ok(()) };
+    if !touches(range.clone()) {
+        return Ok(());
+    }
+    let _errno = Kept::now();
+    let locked = |entry: Entry| entry.with_flags(VmaFlags::LOCKED, VmaFlags::default());
+    shared.map.change(Span::of_pointers(range.clone()).rounded_out(rustix::param::page_size()), &locked);
+    if CONFINED.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let is_alone = is_alone_for_sure() || (is_home() && hold::count().map_err(|_| Errno::NOMEM)? <= 1);
+    if is_alone { thaw(range) } else { Ok(()) }
+}
+
+/// Prepares the process for `mlockall(MCL_CURRENT)`, as [`before_mlock`].
+///
+/// # Errors
+///
+/// As [`thaw`].
+pub fn before_mlockall() -> Result<(), Errno> {
+    match registry::shared() {
+        Some(shared) => before_mlock(shared.map.bounds().range()),
+        None => Ok(()),
+    }
+}

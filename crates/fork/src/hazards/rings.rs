@@ -1,0 +1,164 @@
+//! Rings of io_uring, through which the kernel reads and writes memory on its own time.
+//!
+//! The kernel holds on to pages of the program: registered buffers, rings of provided buffers, queues in the program's
+//! own memory, regions, and the buffers of requests under way. Once such pages are replaced, it goes on using the old
+//! ones, and what it writes is lost. So a ring is refused unless it is known to be harmless:
+//!
+//! | what it could have | harmless, as is proved by |
+//! |---|---|
+//! | requests under way | it has never taken or been given one (`fdinfo`) |
+//! | registered buffers | there are none (`fdinfo`) |
+//! | queues in the program's memory (`IORING_SETUP_NO_MMAP`, Linux 6.5) | a page of them can be mapped |
+//! | rings of provided buffers (`IORING_REGISTER_PBUF_RING`, Linux 5.19) | no group has one (asked since Linux 6.8) |
+//! | a region, or memory for a network card (Linux 6.13, 6.15) | the kernel says that there is none |
+//!
+//! A ring that was used is not known to be idle: a request may have many completions or none, so that equal counts
+//! prove nothing, and the kernel has no other count. A ring without a descriptor (`IORING_REGISTER_RING_FDS`) is found
+//! by its mapping, or in the calling thread's table. Queues in the program's memory whose ring is in another thread's
+//! table alone are not found: see the contract of [`freeze`](crate::freeze).
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use palimpsest_sys::async_io::uring::{self, Progress, RingDescriptor};
+use palimpsest_sys::pages::vmas::each_mapping;
+use palimpsest_sys::proc::numbers::each_number;
+use rustix::io::Errno;
+
+use crate::error::FreezeError;
+
+/// Why a ring is not known to be harmless.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RingHold {
+    /// It has this many registered buffers.
+    Buffers(u64),
+    /// It was used.
+    Requests {
+        /// Requests that the kernel has taken, or that are queued.
+        taken: u64,
+        /// Completions.
+        posted: u64,
+    },
+    /// Its queues are in memory of the program, or cannot be mapped for lack of mappings.
+    Queues,
+    /// This group of buffers is a ring in the program's memory.
+    BufferRing {
+        /// The group's number.
+        group: u16,
+    },
+    /// It has a region of the program's memory, or may have memory for a network card.
+    Region,
+    /// It has no descriptor by which it could be asked.
+    NoDescriptor,
+    /// The kernel does not tell.
+    Untold(Errno),
+}
+
+impl fmt::Display for RingHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Buffers(count) => write!(f, "has {count} registered buffers"),
+            Self::Requests { taken, posted } => {
+                write!(f, "has taken {taken} requests and posted {posted} completions, so that some may be under way")
+            }
+            Self::Queues => f.write_str("has its queues in the program's memory (IORING_SETUP_NO_MMAP)"),
+            Self::BufferRing { group } => write!(f, "has a ring of provided buffers (group {group})"),
+            Self::Region => f.write_str("has a region of the program's memory"),
+            Self::NoDescriptor => f.write_str("has no descriptor by which it could be asked what it holds"),
+            Self::Untold(errno) => write!(f, "does not tell what it holds ({errno}; Linux 6.8 is needed)"),
+        }
+    }
+}
+
+/// Refuses a process that has a ring which is not known to be harmless.
+pub(super) fn refuse() -> Result<(), FreezeError> {
+    let mut refused = Ok(());
+    each_number(c"/proc/self/fd", &mut |descriptor| {
+        refused = match RingDescriptor::of(descriptor) {
+            Ok(Some(ring)) => hold(ring).map_or(Ok(()), |hold| Err(refusal(Some(ring), hold))),
+            Ok(None) => Ok(()),
+            Err(source) => Err(FreezeError::NoProc { path: "/proc/self/fd", source }),
+        };
+        if refused.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })
+    .map_err(|source| FreezeError::NoProc { path: "/proc/self/fd", source })?;
+    refused?;
+    if uring::is_any_registered() || is_any_without_descriptor()? {
+        return Err(refusal(None, RingHold::NoDescriptor));
+    }
+    Ok(())
+}
+
+fn refusal(ring: Option<RingDescriptor>, hold: RingHold) -> FreezeError {
+    FreezeError::IoUring { descriptor: ring.map(RingDescriptor::number), hold }
+}
+
+/// What a ring may hold on to; nothing if it is known to be harmless.
+fn hold(ring: RingDescriptor) -> Option<RingHold> {
+    let progress = match progress(ring) {
+        Ok(progress) => progress,
+        // It was closed meanwhile.
+        Err(Errno::NOENT | Errno::BADF) => return None,
+        Err(errno) => return Some(RingHold::Untold(errno)),
+    };
+    let Progress { buffers, taken, queued, posted } = progress;
+    if buffers > 0 {
+        return Some(RingHold::Buffers(buffers));
+    }
+    if taken.max(queued).max(posted) > 0 {
+        return Some(RingHold::Requests { taken: taken.max(queued), posted });
+    }
+    if !ring.is_in_kernel_memory() {
+        return Some(RingHold::Queues);
+    }
+    match ring.has_region() {
+        Ok(true) => return Some(RingHold::Region),
+        Ok(false) => {}
+        Err(errno) => return Some(RingHold::Untold(errno)),
+    }
+    match ring.buffer_ring() {
+        Ok(group) => group.map(|group| RingHold::BufferRing { group }),
+        Err(errno) => Some(RingHold::Untold(errno)),
+    }
+}
+
+/// How far a ring has come. Where the kernel does not tell, somebody may be using the ring just now.
+fn progress(ring: RingDescriptor) -> Result<Progress, Errno> {
+    const TRIALS: usize = 100;
+    for _ in 0..TRIALS {
+        if let Some(progress) = ring.progress()? {
+            return Ok(progress);
+        }
+        std::thread::yield_now();
+    }
+    Err(Errno::BUSY)
+}
+
+/// Whether a ring is mapped that no descriptor leads to.
+fn is_any_without_descriptor() -> Result<bool, FreezeError> {
+    let (mut is_any, mut last) = (false, None);
+    let mut failed = Ok(());
+    each_mapping(&mut |mapping| {
+        if mapping.name.starts_with(uring::RING_NAME) && last != Some(mapping.inode) {
+            last = Some(mapping.inode);
+            match has_descriptor(mapping.inode) {
+                Ok(has) => is_any = !has,
+                Err(error) => failed = Err(error),
+            }
+        }
+        if is_any || failed.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    failed.map(|()| is_any)
+}
+
+fn has_descriptor(inode: u64) -> Result<bool, FreezeError> {
+    let mut has = false;
+    each_number(c"/proc/self/fd", &mut |descriptor| {
+        has = RingDescriptor::of(descriptor)
+            .is_ok_and(|ring| ring.is_some_and(|ring| ring.inode().is_ok_and(|known| known == inode)));
+        if has { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+    .map_err(|source| FreezeError::NoProc { path: "/proc/self/fd", source })?;
+    Ok(has)
+}

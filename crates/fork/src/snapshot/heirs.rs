@@ -1,0 +1,99 @@
+//! What children get of a snapshot: its memory, and none of its descriptors. Those tell of the parent's mappings and
+//! hold bytes that parent or child may have erased since.
+//!
+//! `fork` of the C library calls the handler here. Children of the raw system call keep the descriptors: call `fork`.
+
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use rustix::io::Errno;
+
+use super::error::TakeError;
+use super::state::{Reach, State, Whole};
+use crate::lock::{Guard, Lock};
+
+/// Held while the list changes, and across forks.
+static REGISTRY: Lock<()> = Lock::new(());
+/// The list, through [`State::next`]. Relaxed: the lock orders it. A snapshot is in the list before it saves the memory
+/// that this is in, so that a restore leaves it there.
+static FIRST: AtomicPtr<State> = AtomicPtr::new(ptr::null_mut());
+/// Whether the handlers are registered. Relaxed: the lock orders it.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Keeps forks away while a snapshot opens its descriptors.
+pub(super) fn keep_away() -> Result<Guard<'static, ()>, TakeError> {
+    let guard = REGISTRY.lock();
+    if !WATCHED.load(Ordering::Relaxed) {
+        // SAFETY: the handlers are safe to call at any fork, and the object that has them stays: the C library forgets
+        // them if it is unloaded.
+        let refused = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after_in_child)) };
+        if refused != 0 {
+            return Err(TakeError::Call { call: "pthread_atfork", errno: Errno::from_raw_os_error(refused) });
+        }
+        WATCHED.store(true, Ordering::Relaxed);
+    }
+    Ok(guard)
+}
+
+/// Adds a snapshot whose descriptors children shall not have, for a caller that [keeps forks away](keep_away).
+pub(super) fn enter(state: NonNull<State>) {
+    // SAFETY: the caller has just made it.
+    let next = unsafe { &(*state.as_ptr()).next };
+    next.store(FIRST.load(Ordering::Relaxed), Ordering::Relaxed);
+    FIRST.store(state.as_ptr(), Ordering::Relaxed);
+}
+
+/// Takes a snapshot from the list, if it is there.
+fn leave(state: &State) {
+    let _guard = REGISTRY.lock();
+    let mut link: &AtomicPtr<State> = &FIRST;
+    // SAFETY: snapshots in the list exist until this function has taken them out, which the lock excludes.
+    while let Some(entry) = unsafe { link.load(Ordering::Relaxed).as_ref() } {
+        if ptr::eq(entry, state) {
+            link.store(entry.next.load(Ordering::Relaxed), Ordering::Relaxed);
+            return;
+        }
+        link = &entry.next;
+    }
+}
+
+impl State {
+    /// Closes all descriptors. Memory can be put back without them; mappings and descriptors cannot.
+    fn close(&mut self) {
+        self.extent.close();
+        self.pagemap.close();
+        // The number is another process's, which sweeps find out and open their own.
+        self.process = 0;
+        if let Reach::Whole(Whole { listing: Some(listing), .. }) = &mut self.reach {
+            listing.close();
+        }
+        if let Some(table) = &mut self.descriptors {
+            table.close();
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        leave(self);
+        self.extent.close();
+    }
+}
+
+extern "C" fn before() {
+    REGISTRY.acquire();
+}
+
+extern "C" fn after() {
+    REGISTRY.release();
+}
+
+extern "C" fn after_in_child() {
+    let mut at = FIRST.load(Ordering::Relaxed);
+    // SAFETY: snapshots in the list exist; this thread is the only one, and no method of a snapshot calls `fork`.
+    while let Some(state) = unsafe { at.as_mut() } {
+        state.close();
+        at = state.next.load(Ordering::Relaxed);
+    }
+    REGISTRY.release();
+}

@@ -1,0 +1,327 @@
+//! What children of a frozen process can reach, and what they need: no descriptor, no file, no old bytes.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{Memory, freeze, in_child, page, play, skip};
+use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::{Chunk, Measure, Options};
+use palimpsest_sys::pages::maps::Maps;
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+const MIB: usize = 1 << 20;
+const KEY: &[u8; 32] = b"a key that nobody is to see agai";
+
+fn frozen(len: usize) -> Memory {
+    let memory = Memory::apart(len);
+    memory.fill(0..len, 1);
+    freeze(&Options::new().chunk(Chunk::Bytes(4 * MIB)).measure(Measure::Nothing));
+    memory
+}
+
+fn madvise(memory: &Memory, offset: usize, len: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: 1. the scenario's own memory, of which it needs nothing back.
+    match unsafe { guard::madvise(memory.at(offset).addr(), len, advice) } {
+        Outcome::Done(result) => result,
+        Outcome::NotOurs => Err(Errno::NOSYS),
+    }
+}
+
+fn mremap(address: usize, len: usize, new_len: usize) -> Result<usize, Errno> {
+    let asked = Remap { address, len, new_len, flags: libc::MREMAP_MAYMOVE, new_address: 0 };
+    // SAFETY: 1. the scenario's own memory.
+    match unsafe { guard::mremap(asked) } {
+        Outcome::Done(result) => result,
+        Outcome::NotOurs => Err(Errno::NOSYS),
+    }
+}
+
+/// The numbers of open descriptors, the one that lists them left out.
+fn descriptors() -> BTreeSet<i32> {
+    let listed: Vec<i32> = std::fs::read_dir("/proc/self/fd")
+        .expect("/proc")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    // SAFETY: only asks.
+    listed.into_iter().filter(|number| unsafe { libc::fcntl(*number, libc::F_GETFD) } >= 0).collect()
+}
+
+#[test]
+fn neither_a_frozen_process_nor_a_child_of_it_has_a_descriptor_more() {
+    play("neither_a_frozen_process_nor_a_child_of_it_has_a_descriptor_more", || {
+        let before = descriptors();
+        let memory = frozen(16 * MIB);
+        assert_eq!(descriptors(), before, "after a freeze");
+        assert_eq!(in_child(|| i32::from(descriptors() != before)), 0, "a child of fork");
+        // Past every handler: `clone` without flags.
+        // SAFETY: without CLONE_VM it is a fork.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        if child == 0 {
+            let same = descriptors() == before;
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!same)) };
+        }
+        assert_eq!(common::wait(child as i32), 0, "a raw child");
+        memory.fill(MIB..2 * MIB, 5);
+        madvise(&memory, 4 * MIB, MIB, libc::MADV_DONTNEED).expect("discarded");
+        freeze(&Options::new().measure(Measure::Nothing));
+        assert_eq!(descriptors(), before, "after a repair and a guarded call");
+        let child = in_child(|| {
+            memory.fill(0..page(), 7);
+            freeze(&Options::new().measure(Measure::Nothing));
+            i32::from(descriptors() != before)
+        });
+        assert_eq!(child, 0, "a child that has frozen for itself");
+    });
+}
+
+/// What a worker of a server does with its memory, by guards alone.
+fn work(memory: &Memory) {
+    assert_eq!(madvise(memory, 0, MIB, libc::MADV_DONTNEED), Ok(()));
+    assert_eq!(madvise(memory, 3 * MIB, 2 * MIB, libc::MADV_FREE), Ok(()));
+    assert!(memory.is_zero(0..MIB) && memory.is_zero(3 * MIB..5 * MIB));
+    let to = mremap(memory.at(0).addr(), memory.len, memory.len + MIB).expect("moved or grown");
+    let grown = Memory { start: std::ptr::with_exposed_provenance_mut(to), len: memory.len + MIB };
+    assert!(grown.is_zero(memory.len..grown.len) && grown.holds(5 * MIB..memory.len, 1));
+    assert_eq!(mremap(to, grown.len, 8 * MIB), Ok(to));
+    // SAFETY: the scenario's own memory.
+    assert_eq!(unsafe { libc::mprotect(grown.at(6 * MIB), MIB, libc::PROT_READ) }, 0);
+    guard::protected(to + 6 * MIB..to + 7 * MIB, Ok(palimpsest_sys::pages::maps::Permissions::READ));
+    assert_eq!(madvise(&grown, 6 * MIB, MIB, libc::MADV_DONTNEED), Ok(()));
+    assert!(grown.is_zero(6 * MIB..7 * MIB) && grown.holds(7 * MIB..8 * MIB, 1));
+}
+
+/// A filter that allows calls about memory, `exit` and what writes an assertion's text, and answers every other by
+/// `action`.
+fn confine(action: u32) {
+    let allowed = [
+        libc::SYS_mmap,
+        libc::SYS_munmap,
+        libc::SYS_mremap,
+        libc::SYS_madvise,
+        libc::SYS_mprotect,
+        libc::SYS_exit_group,
+        libc::SYS_write,
+    ];
+    let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
+    for (index, number) in allowed.into_iter().enumerate() {
+        let to_end = (allowed.len() - index) as u8;
+        program.push(statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, to_end, 0, number as u32));
+    }
+    program.push(statement(libc::BPF_RET | libc::BPF_K, 0, 0, action));
+    program.push(statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW));
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    rustix::thread::set_no_new_privs(true).expect("always allowed");
+    // SAFETY: `filter` and the program it points to outlive the call, and the kernel only reads them.
+    let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0_usize, &raw const filter) };
+    assert_eq!(done, 0);
+}
+
+#[test]
+fn a_worker_under_a_filter_that_kills_lives() {
+    play("a_worker_under_a_filter_that_kills_lives", || {
+        let memory = frozen(16 * MIB);
+        let worker = in_child(|| {
+            confine(libc::SECCOMP_RET_KILL_PROCESS);
+            work(&memory);
+            0
+        });
+        assert_eq!(worker, 0);
+    });
+}
+
+#[test]
+fn a_worker_under_a_filter_that_refuses_is_served() {
+    play("a_worker_under_a_filter_that_refuses_is_served", || {
+        let memory = frozen(16 * MIB);
+        let worker = in_child(|| {
+            confine(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+            work(&memory);
+            0
+        });
+        assert_eq!(worker, 0);
+    });
+}
+
+#[test]
+fn a_worker_without_descriptors_is_served() {
+    play("a_worker_without_descriptors_is_served", || {
+        let memory = frozen(16 * MIB);
+        let worker = in_child(|| {
+            setrlimit(Resource::Nofile, Rlimit { current: Some(0), maximum: Some(0) }).expect("a limit can be lowered");
+            work(&memory);
+            0
+        });
+        assert_eq!(worker, 0);
+    });
+}
+
+/// Where the key is in all memory of this process that can be read, or made readable.
+fn copies_of_the_key() -> usize {
+    let maps = Maps::read().expect("/proc");
+    let readable = maps.iter().filter(|map| {
+        let name = map.path.as_deref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+        !name.starts_with("[v") && (map.inode == 0 || name.contains("palimpsest"))
+    });
+    let mut found = 0;
+    for map in readable {
+        let at = std::ptr::with_exposed_provenance_mut::<libc::c_void>(map.start);
+        let len = map.end - map.start;
+        // SAFETY: a child that does nothing else: rights are only added.
+        unsafe { libc::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE) };
+        let mut buffer = vec![0_u8; len.min(4 * MIB)];
+        let mut next = map.start;
+        while next < map.end {
+            let want = (map.end - next).min(buffer.len());
+            let from = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(next), iov_len: want };
+            let to = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: want };
+            let own = std::process::id().cast_signed();
+            // SAFETY: the buffer is long enough; what cannot be read is an error.
+            let got = unsafe { libc::process_vm_readv(own, &raw const to, 1, &raw const from, 1, 0) };
+            if got <= 0 {
+                break;
+            }
+            let bytes = &buffer[..got as usize];
+            // Wherever a page of it is copied to, it lies at a multiple of 8.
+            let (words, _) = bytes.as_chunks::<8>();
+            found += words.windows(2).filter(|two| two[0] == KEY[8..16] && two[1] == KEY[16..24]).count();
+            next += got as usize;
+        }
+    }
+    found
+}
+
+/// Keys that are not copies that this test itself has: its constant in the program, and the buffer that it looks
+/// through.
+fn assert_gone(memory: &Memory, at: usize) {
+    let place = memory.at(at);
+    assert!(memory.is_zero(at..at + page()));
+    // Whoever discards past the guards.
+    // SAFETY: the scenario's own memory.
+    assert_eq!(unsafe { libc::madvise(place.cast(), page(), libc::MADV_DONTNEED) }, 0);
+    assert!(memory.is_zero(at..at + page()), "a raw discard shows it again");
+    // Whoever grows a neighbour over it, at another place: whatever the file holds behind it would be seen.
+    let before = memory.at(at - page());
+    // SAFETY: the scenario's own memory, moved for good.
+    let grown = unsafe { libc::mremap(before.cast(), page(), 4 * page(), libc::MREMAP_MAYMOVE) };
+    assert_ne!(grown, libc::MAP_FAILED);
+    let grown = Memory { start: grown.cast(), len: 4 * page() };
+    assert!(grown.is_zero(page()..4 * page()), "a mapping that grows shows it again");
+    let before: Vec<_> = descriptors().into_iter().filter(|number| *number > 2).collect();
+    for number in before {
+        let name = std::fs::read_link(format!("/proc/self/fd/{number}")).unwrap_or_default();
+        assert!(!name.to_string_lossy().contains("palimpsest-frozen"), "{number} is {}", name.display());
+    }
+}
+
+fn with_key(memory: &Memory, at: usize) {
+    // SAFETY: the scenario's own memory.
+    unsafe { memory.at(at + 64).cast::<u8>().copy_from_nonoverlapping(KEY.as_ptr(), KEY.len()) };
+}
+
+fn erase(memory: &Memory, at: usize) {
+    // SAFETY: the scenario's own memory.
+    unsafe { memory.at(at).cast::<u8>().write_bytes(0, page()) };
+}
+
+#[test]
+fn a_key_that_was_forgotten_is_nowhere() {
+    play("a_key_that_was_forgotten_is_nowhere", || {
+        const AT: usize = 5 * MIB;
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        erase(&memory, AT);
+        with_key(&memory, AT);
+        freeze(&Options::new().chunk(Chunk::Bytes(4 * MIB)).measure(Measure::Nothing));
+        assert_eq!(in_child(|| i32::try_from(copies_of_the_key().min(9)).unwrap_or(9).min(1)), 1, "it can be found");
+        erase(&memory, AT);
+        let range = memory.at(AT).addr()..memory.at(AT).addr() + page();
+        palimpsest_fork::forget(range).expect("one thread");
+        let all = |memory: &Memory| {
+            memory.holds(0..AT, 1) && memory.is_zero(AT..AT + page()) && memory.holds(AT + page()..memory.len, 1)
+        };
+        assert!(all(&memory), "the rest is what it was");
+        let child = in_child(|| {
+            assert_eq!(copies_of_the_key(), 0);
+            assert_gone(&memory, AT);
+            0
+        });
+        assert_eq!(child, 0);
+        // What has become anonymous is frozen again, without the key.
+        freeze(&Options::new().chunk(Chunk::Bytes(4 * MIB)).measure(Measure::Nothing));
+        assert!(all(&memory) && memory.is_frozen());
+        assert_eq!(in_child(|| i32::try_from(copies_of_the_key()).unwrap_or(1)), 0);
+    });
+}
+
+#[test]
+fn a_child_forgets_for_itself_without_a_file() {
+    play("a_child_forgets_for_itself_without_a_file", || {
+        const AT: usize = 5 * MIB;
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        erase(&memory, AT);
+        with_key(&memory, AT);
+        freeze(&Options::new().chunk(Chunk::Bytes(4 * MIB)).measure(Measure::Nothing));
+        let child = in_child(|| {
+            erase(&memory, AT);
+            let range = memory.at(AT).addr()..memory.at(AT).addr() + page();
+            setrlimit(Resource::Nofile, Rlimit { current: Some(0), maximum: Some(1 << 10) }).expect("lowered");
+            match palimpsest_fork::forget(range) {
+                // The C library counts the harness's threads, and a child may not look.
+                Err(Errno::BUSY) => return 77,
+                done => done.expect("forgotten"),
+            }
+            setrlimit(Resource::Nofile, Rlimit { current: Some(1 << 9), maximum: Some(1 << 10) }).expect("raised");
+            assert_eq!(copies_of_the_key(), 0);
+            assert_gone(&memory, AT);
+            0
+        });
+        if child == 77 {
+            skip("the C library does not know that there is one thread");
+        }
+        assert_eq!(child, 0);
+    });
+}
+
+#[test]
+fn what_could_not_be_forgotten_is_forgotten_in_a_child_before_fork_returns() {
+    play("what_could_not_be_forgotten_is_forgotten_in_a_child_before_fork_returns", || {
+        const AT: usize = 5 * MIB;
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        erase(&memory, AT);
+        with_key(&memory, AT);
+        freeze(&Options::new().chunk(Chunk::Bytes(4 * MIB)).measure(Measure::Nothing));
+        // A thread that may not be stopped.
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || stopped.recv().is_err());
+        erase(&memory, AT);
+        let range = memory.at(AT).addr()..memory.at(AT).addr() + page();
+        assert_eq!(palimpsest_fork::forget(range), Err(Errno::BUSY));
+        // SAFETY: 1. the child makes few calls; 2. nothing is discarded but through guards.
+        match unsafe { palimpsest_fork::fork() }.expect("forked") {
+            palimpsest_fork::Forked::Child => {
+                let left = copies_of_the_key();
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(i32::from(left != 0)) };
+            }
+            palimpsest_fork::Forked::Parent(child) => assert_eq!(common::wait(child.as_raw_nonzero().get()), 0),
+        }
+        drop(stop);
+        assert!(thread.join().expect("ends"));
+        // Alone again: the next fork repairs first.
+        // SAFETY: 1. one thread; 2. as above.
+        if let palimpsest_fork::Forked::Parent(child) = unsafe { palimpsest_fork::fork() }.expect("forked") {
+            common::wait(child.as_raw_nonzero().get());
+            assert_eq!(in_child(|| i32::try_from(copies_of_the_key()).unwrap_or(1)), 0);
+        } else {
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        assert!(memory.holds(0..AT, 1) && memory.is_zero(AT..AT + page()) && memory.holds(AT + page()..memory.len, 1));
+    });
+}

@@ -1,0 +1,276 @@
+//! What the kernel holds on to for requests: row 5 of the list of hazards, with real rings of io_uring and contexts of
+//! Linux AIO.
+
+mod common;
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+
+use common::{Memory, page, play, skip, wait};
+use io_uring::{IoUring, opcode, types};
+use palimpsest_fork::{Answer, FreezeError, Measure, Options, RingHold, freeze as freeze_process};
+use rustix::io::Errno;
+
+fn options() -> Options {
+    Options::new().measure(Measure::Nothing)
+}
+
+/// Tries to freeze.
+fn try_freeze(options: &Options) -> Result<palimpsest_fork::Report, FreezeError> {
+    // SAFETY: the scenario is alone in its process, and what its rings hold on to is never looked at.
+    unsafe { freeze_process(options) }
+}
+
+/// What forbids to freeze: the hold of a ring.
+fn hold() -> Option<RingHold> {
+    match try_freeze(&options()) {
+        Ok(_) => None,
+        Err(FreezeError::IoUring { hold, .. }) => Some(hold),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn ring() -> IoUring {
+    IoUring::new(8).unwrap_or_else(|error| skip(&format!("there is no io_uring here: {error}")))
+}
+
+/// A ring that a freeze finds harmless, where the kernel tells.
+fn harmless_ring() -> IoUring {
+    let ring = ring();
+    match hold() {
+        None => ring,
+        Some(RingHold::Untold(errno)) => skip(&format!("this kernel does not tell what rings hold: {errno}")),
+        Some(hold) => panic!("the new ring {hold}"),
+    }
+}
+
+/// Freezing is refused because of it, but for who answers for it.
+fn is_refused(expected: RingHold) {
+    assert_eq!(hold(), Some(expected));
+    try_freeze(&options().answer_for(Answer::IoUring)).expect("answered for");
+}
+
+#[test]
+fn h05_registered_buffers_are_refused() {
+    play("h05_registered_buffers_are_refused", || {
+        let ring = harmless_ring();
+        let memory = Memory::apart(page());
+        memory.set(0, 1);
+        let buffer = libc::iovec { iov_base: memory.at(0), iov_len: page() };
+        // SAFETY: the scenario's own memory, which is never unmapped.
+        if let Err(error) = unsafe { ring.submitter().register_buffers(&[buffer]) } {
+            skip(&format!("buffers cannot be registered (RLIMIT_MEMLOCK): {error}"));
+        }
+        is_refused(RingHold::Buffers(1));
+        ring.submitter().unregister_buffers().expect("registered");
+        assert_eq!(hold(), None);
+    });
+}
+
+#[test]
+fn h05_a_ring_of_provided_buffers_is_refused() {
+    play("h05_a_ring_of_provided_buffers_is_refused", || {
+        let ring = harmless_ring();
+        let memory = Memory::apart(page());
+        memory.set(0, 1);
+        // The last one that is asked about.
+        let group = u16::MAX;
+        let submitter = ring.submitter();
+        let address = memory.at(0).addr() as u64;
+        // SAFETY: the scenario's own memory, which is never unmapped.
+        if let Err(error) = unsafe { submitter.register_buf_ring_with_flags(address, 16, group, 0) } {
+            skip(&format!("rings of buffers cannot be registered: {error}"));
+        }
+        is_refused(RingHold::BufferRing { group });
+        ring.submitter().unregister_buf_ring(group).expect("registered");
+        assert_eq!(hold(), None);
+    });
+}
+
+/// `struct io_uring_params`: its flags are the third word, and the addresses of the queues for `IORING_SETUP_NO_MMAP`
+/// the last two of the offsets (`include/uapi/linux/io_uring.h`).
+fn set_up(flags: u32, (submissions, completions): (&Memory, &Memory)) -> io::Result<i32> {
+    let mut parameters = [0_u64; 15];
+    parameters[1] = u64::from(flags);
+    parameters[9] = submissions.at(0).addr() as u64;
+    parameters[14] = completions.at(0).addr() as u64;
+    // SAFETY: the kernel fills a structure of 120 bytes; the queues are the scenario's own memory.
+    let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) };
+    if ring < 0 { Err(io::Error::last_os_error()) } else { Ok(i32::try_from(ring).expect("a descriptor")) }
+}
+
+const NO_MMAP: u32 = 1 << 14;
+const REGISTERED_FD_ONLY: u32 = 1 << 15;
+
+#[test]
+fn h05_queues_in_the_programs_memory_are_refused() {
+    play("h05_queues_in_the_programs_memory_are_refused", || {
+        drop(harmless_ring());
+        let queues = (&Memory::apart(16 * page()), &Memory::apart(16 * page()));
+        queues.0.fill(0..16 * page(), 0);
+        match set_up(NO_MMAP, queues) {
+            Ok(_) => is_refused(RingHold::Queues),
+            Err(error) => skip(&format!("queues cannot be in the program's memory (Linux 6.5): {error}")),
+        }
+    });
+}
+
+#[test]
+fn h05_a_ring_without_a_descriptor_is_refused() {
+    play("h05_a_ring_without_a_descriptor_is_refused", || {
+        drop(harmless_ring());
+        let queues = (&Memory::apart(16 * page()), &Memory::apart(16 * page()));
+        queues.0.fill(0..16 * page(), 0);
+        match set_up(NO_MMAP | REGISTERED_FD_ONLY, queues) {
+            Ok(_) => is_refused(RingHold::NoDescriptor),
+            Err(error) => skip(&format!("rings must have descriptors (before Linux 6.5): {error}")),
+        }
+    });
+}
+
+#[test]
+fn h05_a_ring_whose_descriptor_was_closed_is_refused() {
+    play("h05_a_ring_whose_descriptor_was_closed_is_refused", || {
+        let ring = harmless_ring();
+        // SAFETY: the ring is forgotten below, so that nobody closes the number again.
+        unsafe { libc::close(ring.as_raw_fd()) };
+        is_refused(RingHold::NoDescriptor);
+        std::mem::forget(ring);
+    });
+}
+
+#[test]
+fn h05_a_ring_that_was_used_is_refused() {
+    play("h05_a_ring_that_was_used_is_refused", || {
+        let mut ring = harmless_ring();
+        let (read, write) = io::pipe().expect("a pipe");
+        let memory = Memory::apart(page());
+        let entry = opcode::Read::new(types::Fd(read.as_raw_fd()), memory.at(0).cast(), 1).build();
+        // SAFETY: the scenario's own memory, which is never unmapped, and a descriptor that is open to its end.
+        unsafe { ring.submission().push(&entry).expect("room") };
+        ring.submit().expect("submitted");
+        is_refused(RingHold::Requests { taken: 1, posted: 0 });
+        io::Write::write_all(&mut &write, b"x").expect("written");
+        ring.submitter().submit_and_wait(1).expect("it completes");
+        assert_eq!(ring.completion().next().map(|entry| entry.result()), Some(1));
+        // A request may complete often or never, so that equal counts are no proof.
+        is_refused(RingHold::Requests { taken: 1, posted: 1 });
+    });
+}
+
+#[test]
+fn h05_many_completions_of_one_request_hide_no_other() {
+    play("h05_many_completions_of_one_request_hide_no_other", || {
+        let mut ring = harmless_ring();
+        let (read, _write) = io::pipe().expect("a pipe");
+        // SAFETY: takes numbers and makes a descriptor.
+        let event = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) };
+        // SAFETY: made just now.
+        let event = unsafe { std::fs::File::from_raw_fd(event) };
+        let memory = Memory::apart(page());
+        let poll = opcode::PollAdd::new(types::Fd(event.as_raw_fd()), libc::POLLIN as u32).multi(true).build();
+        let pending = opcode::Read::new(types::Fd(read.as_raw_fd()), memory.at(0).cast(), 1).build();
+        for entry in [poll, pending] {
+            // SAFETY: the scenario's own memory, which is never unmapped, and descriptors that are open to its end.
+            unsafe { ring.submission().push(&entry).expect("room") };
+        }
+        ring.submit().expect("submitted");
+        for _ in 0..2 {
+            io::Write::write_all(&mut &event, &1_u64.to_ne_bytes()).expect("written");
+            if let Err(error) = ring.submitter().submit_and_wait(1) {
+                skip(&format!("no polls with many completions (before Linux 5.13): {error}"));
+            }
+        }
+        let posted = ring.completion().filter(|entry| entry.result() > 0).count();
+        if posted != 2 {
+            skip("polls with many completions are refused (before Linux 5.13)");
+        }
+        // As many completions as requests, both of which are under way.
+        is_refused(RingHold::Requests { taken: 2, posted: 2 });
+    });
+}
+
+/// Makes a context of Linux AIO.
+fn context() -> usize {
+    let mut context = 0_usize;
+    // SAFETY: the kernel stores a word, to a local.
+    if unsafe { libc::syscall(libc::SYS_io_setup, 4, &raw mut context) } != 0 {
+        skip(&format!("there is no Linux AIO here: {}", io::Error::last_os_error()));
+    }
+    context
+}
+
+#[test]
+fn h05_a_context_of_linux_aio_is_refused() {
+    play("h05_a_context_of_linux_aio_is_refused", || {
+        let context = context();
+        let refused = |result: Result<_, FreezeError>| match result {
+            Err(FreezeError::LinuxAio { context: found }) => assert_eq!(found, context),
+            other => panic!("{other:?}"),
+        };
+        refused(try_freeze(&options()));
+        // A read that waits: `struct iocb` of `include/uapi/linux/aio_abi.h`, IOCB_CMD_PREAD on an empty pipe blocks
+        // the submitter, so IOCB_CMD_POLL stands for all that are under way.
+        const POLL: u64 = 5;
+        let (read, write) = io::pipe().expect("a pipe");
+        let mut request = [0_u64; 8];
+        request[2] = POLL;
+        request[2] |= u64::from(read.as_raw_fd().unsigned_abs()) << 32;
+        request[3] = libc::POLLIN as u64;
+        let requests = [&raw mut request];
+        // SAFETY: one request, of the scenario's own, which outlives it.
+        let submitted = unsafe { libc::syscall(libc::SYS_io_submit, context, 1_usize, requests.as_ptr()) };
+        println!("{submitted} request under way");
+        refused(try_freeze(&options()));
+        try_freeze(&options().answer_for(Answer::LinuxAio)).expect("answered for");
+        // A child has the ring and no context.
+        // SAFETY: one thread.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let done = try_freeze(&options());
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(done.is_err())) };
+        }
+        assert_eq!(wait(child), 0);
+        drop(write);
+        // SAFETY: the context was made above; the request ends with it or has ended.
+        unsafe { libc::syscall(libc::SYS_io_destroy, context) };
+        try_freeze(&options()).expect("the context is gone");
+    });
+}
+
+#[test]
+fn a_filter_that_kills_what_asks_rings_is_survived() {
+    play("a_filter_that_kills_what_asks_rings_is_survived", || {
+        common::filter(libc::SYS_io_uring_register, libc::SECCOMP_RET_KILL_PROCESS);
+        match try_freeze(&options()) {
+            Err(FreezeError::Filtered { call, .. }) => assert_eq!(call.to_string(), "io_uring_register"),
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn a_filter_that_kills_at_memory_policies_is_survived() {
+    play("a_filter_that_kills_at_memory_policies_is_survived", || {
+        common::filter(libc::SYS_get_mempolicy, libc::SECCOMP_RET_KILL_PROCESS);
+        let memory = Memory::apart(16 << 20);
+        memory.fill(0..memory.len, 1);
+        match try_freeze(&options()) {
+            Err(FreezeError::Filtered { call, .. }) => assert_eq!(call.to_string(), "get_mempolicy"),
+            other => panic!("{other:?}"),
+        }
+        assert!(memory.holds(0..memory.len, 1));
+    });
+}
+
+#[test]
+fn a_filter_that_refuses_memory_policies_changes_nothing() {
+    play("a_filter_that_refuses_memory_policies_changes_nothing", || {
+        common::filter(libc::SYS_get_mempolicy, libc::SECCOMP_RET_ERRNO | Errno::PERM.raw_os_error().cast_unsigned());
+        let memory = Memory::apart(16 << 20);
+        memory.fill(0..memory.len, 1);
+        try_freeze(&options()).expect("allowed");
+        assert!(memory.holds(0..memory.len, 1) && memory.is_frozen());
+    });
+}

@@ -1,0 +1,130 @@
+//! The calls of a program that the library answers for: plain, or as the preload object makes them.
+
+use std::error::Error as _;
+use std::ffi::c_void;
+use std::ops::Range;
+
+use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::{Forked, Options, OtherThreads};
+
+use crate::run;
+
+/// How the program's calls are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum World {
+    /// As the program says; freezes do nothing.
+    Plain,
+    /// Freezes freeze, and calls go through the guards.
+    Frozen,
+    /// As frozen; and children keep a descriptor of the root folder, as a library that kept one for itself would leave
+    /// it: wrong on purpose, to show that the oracle sees it.
+    Mutant,
+}
+
+/// What a call returned: 0 or more, or the negative error number.
+pub(crate) type Answer = isize;
+
+/// The answer of a C function.
+pub(crate) fn answer(returned: isize) -> Answer {
+    if returned == -1 {
+        -std::io::Error::last_os_error().raw_os_error().map_or(0, |errno| errno as Answer)
+    } else {
+        returned
+    }
+}
+
+fn pointer(address: usize) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(address)
+}
+
+/// Private anonymous memory at `range`, where nothing is.
+pub(crate) fn map(range: Range<usize>) -> Answer {
+    let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: nothing is replaced.
+    let made =
+        unsafe { libc::mmap(pointer(range.start), range.len(), rights, kind | libc::MAP_FIXED_NOREPLACE, -1, 0) };
+    if made == libc::MAP_FAILED { answer(-1) } else { 0 }
+}
+
+/// Overwrites memory so that nobody finds what was there.
+pub(crate) fn erase(world: World, start: usize, len: usize) {
+    // SAFETY: the range is memory of the program.
+    unsafe { libc::explicit_bzero(pointer(start), len) };
+    if world != World::Plain
+        && let Err(errno) = palimpsest_fork::forget(start..start + len)
+    {
+        run::say(&format!("#not forgotten: {errno}"));
+    }
+}
+
+pub(crate) fn discard(world: World, range: Range<usize>) -> Answer {
+    if world != World::Plain {
+        // SAFETY: the range is memory of the program.
+        if let Outcome::Done(done) = unsafe { guard::madvise(range.start, range.len(), libc::MADV_DONTNEED) } {
+            return done.map_or_else(|errno| -(errno.raw_os_error() as Answer), |()| 0);
+        }
+    }
+    discard_raw(range)
+}
+
+/// Past every guard, as an attacker would.
+pub(crate) fn discard_raw(range: Range<usize>) -> Answer {
+    // SAFETY: the range is memory of the program.
+    answer(unsafe { libc::madvise(pointer(range.start), range.len(), libc::MADV_DONTNEED) } as isize)
+}
+
+/// `mremap` in place.
+pub(crate) fn resize(world: World, range: Range<usize>, len: usize) -> Answer {
+    if world != World::Plain {
+        let asked = Remap { address: range.start, len: range.len(), new_len: len, flags: 0, new_address: 0 };
+        // SAFETY: the range is memory of the program, and nothing is behind it.
+        if let Outcome::Done(done) = unsafe { guard::mremap(asked) } {
+            return done.map_or_else(|errno| -(errno.raw_os_error() as Answer), |_| 0);
+        }
+    }
+    // SAFETY: the range is memory of the program, and nothing is behind it.
+    let at = unsafe { libc::mremap(pointer(range.start), range.len(), len, 0) };
+    if at == libc::MAP_FAILED { answer(-1) } else { 0 }
+}
+
+/// `fork`: the child's number, 0 in the child, or the error.
+pub(crate) fn fork(world: World) -> Answer {
+    let kept = if world == World::Mutant {
+        // SAFETY: a path that ends with zero.
+        unsafe { libc::open(c"/".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }
+    } else {
+        -1
+    };
+    let child = if world == World::Plain {
+        // SAFETY: the child does nothing that another thread of the parent could have left undone.
+        answer(unsafe { libc::fork() } as isize)
+    } else {
+        // SAFETY: 1. as above; 2. see `freeze`.
+        match unsafe { palimpsest_fork::fork() } {
+            Ok(Forked::Parent(child)) => child.as_raw_nonzero().get() as Answer,
+            Ok(Forked::Child) => 0,
+            Err(error) => -(error.0.raw_os_error() as Answer),
+        }
+    };
+    if child != 0 && kept >= 0 {
+        // SAFETY: it was opened above.
+        unsafe { libc::close(kept) };
+    }
+    child
+}
+
+pub(crate) fn freeze(world: World) {
+    if world == World::Plain {
+        return;
+    }
+    let options = Options::new().least(1).other_threads(OtherThreads::Stop);
+    // SAFETY: 1. the calls above go through the guards, but for those that try what an attacker could; 2. buffers of
+    // rings are in the arena; 3. nothing else writes to this process; 4. so it stays.
+    match unsafe { palimpsest_fork::freeze(&options) } {
+        Ok(report) => run::say(&format!("#frozen {}", report.frozen_bytes())),
+        Err(error) => {
+            let cause = error.source().map(ToString::to_string);
+            run::say(&format!("#not frozen: {error}: {cause:?}"));
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! An oracle of sandboxes: what a process can reach and do is the same whether its memory is frozen or not.
+//!
+//! Programs jail themselves, leave root, install filters, limit and close descriptors, reset signals, make rings and
+//! namespaces, erase a secret, and fork at any point. After each fork, and at its end, every process tries what it
+//! should not be able to: each descriptor it can find, ways up from it, its bytes; files; memory calls and what they
+//! leave; the parent's memory; the secret in every place where it could still be.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `program` | operations, and how bytes become a program |
+//! | `interpreter` | a process that runs one |
+//! | `calls` | the calls for which the library answers: plain, or as the preload object makes them |
+//! | `probe` | what a process can reach and do |
+//! | `run` | starting it and comparing two runs, as in the oracle of memory |
+//!
+//! `PALIMPSEST_SANDBOX_PROGRAMS` is the number of programs, `PALIMPSEST_SANDBOX_SEED` chooses them, and
+//! `PALIMPSEST_SANDBOX_REPLAY` runs the one that a failure has printed.
+
+mod calls;
+mod interpreter;
+mod probe;
+mod program;
+#[path = "../oracle/run.rs"]
+mod run;
+
+use std::cell::Cell;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+
+use crate::calls::World;
+use crate::program::{Code, Program};
+
+/// Programs per test; each takes some 100 ms here, twice.
+const PROGRAMS: u32 = 60;
+
+/// Programs after which a descriptor too many must have been noticed.
+const MUTANT_PROGRAMS: u32 = 20;
+
+/// Operations by their codes; see `program`.
+const ERASE: u8 = 4;
+const DISCARD: u8 = 6;
+const JAIL: u8 = 9;
+const LEAVE_ROOT: u8 = 10;
+const FILTER: u8 = 12;
+const LIMIT: u8 = 15;
+const SIGNALS: u8 = 16;
+const RING: u8 = 17;
+const UNSHARE: u8 = 18;
+const THREAD: u8 = 21;
+const FREEZE: u8 = 22;
+const FREEZE_ARENA: u8 = 24;
+const FORK: u8 = 25;
+const EXEC: u8 = 29;
+
+/// Operations, a freeze, operations, and a fork whose child goes on.
+fn any_program() -> impl Strategy<Value = Program> {
+    (vec(any::<Code>(), 0..4), vec(any::<Code>(), 0..8), vec(any::<Code>(), 0..6)).prop_map(|(before, after, child)| {
+        let freeze = [FREEZE, 0, 0, 0];
+        let fork = [FORK, 7, 0, 0];
+        Program(before.into_iter().chain([freeze]).chain(after).chain([fork]).chain(child).collect())
+    })
+}
+
+fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, which is no number")),
+        Err(_) => default,
+    }
+}
+
+/// Runs programs in both worlds until they differ; the smallest that does, and what differs.
+fn hunt(programs: u32, world: World, frozen: &Cell<usize>) -> Result<(), TestError<Program>> {
+    let mut seed = [0; 32];
+    seed[..8].copy_from_slice(&setting("PALIMPSEST_SANDBOX_SEED", 1_u64).to_le_bytes());
+    // Nobody reads the smallest program that shows a mutant.
+    let max_shrink_iters = if world == World::Mutant { 0 } else { 100 };
+    let config = Config { cases: programs, failure_persistence: None, max_shrink_iters, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
+    runner.run(&any_program(), |program| compare(&program, world, frozen))
+}
+
+fn compare(program: &Program, world: World, frozen: &Cell<usize>) -> Result<(), TestCaseError> {
+    let other = run::run(program, world);
+    // Refusals are right here: the program may have forbidden what a freeze needs.
+    frozen.set(frozen.get() + other.frozen);
+    let plain = run::run(program, World::Plain);
+    run::difference(&plain, &other).map_or(Ok(()), |difference| Err(TestCaseError::fail(difference)))
+}
+
+fn say_what_is_left_out() {
+    if !rustix::process::geteuid().is_root() {
+        println!("partly skipped: without root there is no chroot and no change of user, only their refusals");
+    }
+}
+
+/// Runs a program that shows what was wrong once; the frozen run must have frozen something.
+fn assert_same(codes: &[Code]) {
+    say_what_is_left_out();
+    let frozen = Cell::new(0);
+    let program = Program(codes.to_vec());
+    compare(&program, World::Frozen, &frozen).unwrap_or_else(|error| panic!("{program:?}{error}"));
+    assert_ne!(frozen.get(), 0, "nothing was frozen, so nothing was compared");
+}
+
+#[test]
+fn frozen_programs_reach_and_do_what_plain_ones_do() {
+    say_what_is_left_out();
+    let frozen = Cell::new(0);
+    if let Ok(program) = std::env::var("PALIMPSEST_SANDBOX_REPLAY") {
+        let program = Program::from_hex(&program).expect("a program as a failure prints it");
+        println!("{program:?}");
+        compare(&program, World::Frozen, &frozen).unwrap_or_else(|error| panic!("{error}"));
+        return;
+    }
+    match hunt(setting("PALIMPSEST_SANDBOX_PROGRAMS", PROGRAMS), World::Frozen, &frozen) {
+        Ok(()) => assert_ne!(frozen.get(), 0, "nothing was ever frozen, so nothing was compared"),
+        Err(TestError::Fail(reason, program)) => panic!("{program:?}{reason}"),
+        Err(abort) => panic!("{abort}"),
+    }
+}
+
+#[test]
+fn a_descriptor_too_many_is_noticed() {
+    let caught = hunt(MUTANT_PROGRAMS, World::Mutant, &Cell::new(0));
+    let Err(TestError::Fail(reason, _)) = caught else {
+        panic!("children keep the root folder open, and {MUTANT_PROGRAMS} programs have not seen it: {caught:?}");
+    };
+    assert!(reason.message().contains("probe descriptors"), "{reason}");
+}
+
+/// The kept descriptor of `/proc` led out of a `chroot`.
+#[test]
+fn a_jailed_child_stays_in() {
+    assert_same(&[[FREEZE, 0, 0, 0], [FORK, 2, 0, 0], [JAIL, 0, 0, 0], [LEAVE_ROOT, 0, 0, 0]]);
+}
+
+/// An arena whose pages are pinned cannot be sealed, and its file stayed open for writing.
+#[test]
+fn a_child_cannot_write_to_an_arena_of_its_parent() {
+    assert_same(&[[FREEZE, 0, 0, 0], [RING, 1, 0, 0], [FREEZE_ARENA, 0, 0, 0], [FORK, 1, 0, 0], [LEAVE_ROOT, 0, 0, 0]]);
+}
+
+#[test]
+fn an_erased_secret_is_gone() {
+    assert_same(&[[FREEZE, 0, 0, 0], [ERASE, 0, 0, 0], [FORK, 1, 0, 0], [LEAVE_ROOT, 0, 0, 0]]);
+    assert_same(&[[FREEZE, 0, 0, 0], [FORK, 1, 0, 0], [ERASE, 0, 0, 0], [DISCARD, 140, 30, 0]]);
+}
+
+/// Guards opened files where the sandbox had forbidden that.
+#[test]
+fn memory_calls_work_in_every_sandbox() {
+    for forbidden in 0..5 {
+        for punishment in 0..2 {
+            assert_same(&[[FREEZE, 0, 0, 0], [FORK, 1, 0, 0], [FILTER, forbidden, punishment, 0]]);
+        }
+    }
+    assert_same(&[[FREEZE, 0, 0, 0], [FORK, 2, 0, 0], [LIMIT, 0, 0, 0], [FILTER, 0, 0, 0]]);
+}
+
+#[test]
+fn signals_that_are_reset_are_nobodys() {
+    for how in 0..3 {
+        assert_same(&[[THREAD, 0, 0, 0], [FREEZE, 0, 0, 0], [SIGNALS, how, 0, 0], [FREEZE, 0, 0, 0], [FORK, 0, 0, 0]]);
+    }
+}
+
+#[test]
+fn namespaces_are_as_they_would_be() {
+    for namespace in 0..3 {
+        assert_same(&[[FREEZE, 0, 0, 0], [UNSHARE, namespace, 0, 0], [FREEZE, 0, 0, 0], [FORK, 0, 0, 0]]);
+    }
+}
+
+#[test]
+fn an_executed_program_inherits_nothing() {
+    assert_same(&[[FREEZE, 0, 0, 0], [FREEZE_ARENA, 0, 0, 0], [FORK, 1, 0, 0], [EXEC, 0, 0, 0]]);
+}

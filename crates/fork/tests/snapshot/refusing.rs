@@ -1,0 +1,76 @@
+//! A kernel that unmaps memory and then has none for the mapping that was to replace it, as `mmap(2)` says of
+//! `MAP_FIXED`: another thread answers the calls of `mmap` at one address (`seccomp_unotify(2)`).
+
+use std::io;
+use std::mem::{MaybeUninit, offset_of};
+
+/// Which calls of `mmap` at the address do not fail.
+#[derive(Clone, Copy)]
+pub(crate) enum Refuses {
+    /// All but the first.
+    Once,
+    /// None.
+    Always,
+}
+
+// `include/uapi/linux/seccomp.h`; the same on all architectures that Palimpsest runs on.
+const RECEIVE: libc::Ioctl = 0xc050_2100_u32 as libc::Ioctl;
+const SEND: libc::Ioctl = 0xc018_2101_u32 as libc::Ioctl;
+
+/// From now on `mmap(address, …, MAP_FIXED)` of this thread unmaps and fails. Errors come from kernels before 5.5 and
+/// from emulators.
+pub(crate) fn unmap_and_refuse(address: usize, refuses: Refuses) -> io::Result<()> {
+    let listener = listen(address)?;
+    std::thread::spawn(move || {
+        for turn in 0_u32.. {
+            answer(listener, turn == 0 || matches!(refuses, Refuses::Always));
+        }
+    });
+    Ok(())
+}
+
+fn answer(listener: i32, refuses: bool) {
+    // SAFETY: zeroes are a valid value, and what the kernel wants to find.
+    let mut asked: libc::seccomp_notif = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: the kernel fills a local of the type that it expects.
+    assert_eq!(unsafe { libc::ioctl(listener, RECEIVE, &raw mut asked) }, 0, "{}", io::Error::last_os_error());
+    let go_on = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
+    let mut reply = libc::seccomp_notif_resp { id: asked.id, val: 0, error: 0, flags: go_on };
+    if refuses {
+        let [address, len, ..] = asked.data.args;
+        // SAFETY: what the thread that waits for the answer has asked the kernel to replace.
+        assert_eq!(unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(address as usize), len as usize) }, 0);
+        reply = libc::seccomp_notif_resp { error: -libc::ENOMEM, flags: 0, ..reply };
+    }
+    // SAFETY: the kernel reads a local of the type that it expects.
+    assert_eq!(unsafe { libc::ioctl(listener, SEND, &raw mut reply) }, 0, "{}", io::Error::last_os_error());
+}
+
+/// Installs the filter, for this thread alone.
+fn listen(address: usize) -> io::Result<i32> {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const HAS: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, k, jf| libc::sock_filter { code, jt: 0, jf, k };
+    let argument = |index: usize| (offset_of!(libc::seccomp_data, args) + 8 * index) as u32;
+    let mut program = [
+        step(LOAD, offset_of!(libc::seccomp_data, nr) as u32, 0),
+        step(IS, libc::SYS_mmap as u32, 7),
+        step(LOAD, argument(0), 0),
+        step(IS, address as u32, 5),
+        step(LOAD, argument(0) + 4, 0),
+        step(IS, (address >> 32) as u32, 3),
+        step(LOAD, argument(3), 0),
+        step(HAS, libc::MAP_FIXED as u32, 1),
+        step(RETURN, libc::SECCOMP_RET_USER_NOTIF, 0),
+        step(RETURN, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: takes numbers.
+    unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    let (operation, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER);
+    // SAFETY: the program is a local that outlives the call.
+    let listener = unsafe { libc::syscall(libc::SYS_seccomp, operation, flags, &raw const program) };
+    if listener < 0 { Err(io::Error::last_os_error()) } else { Ok(listener as i32) }
+}

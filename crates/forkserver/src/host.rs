@@ -1,0 +1,445 @@
+//! A fuzzer's side: the target is a closure, and lives in a server process of its own.
+//!
+//! A fuzzer that forks *itself* for each run pays for its own corpus and its own dirty pages. So [`Host::start`] forks
+//! once: the child calls a closure that sets the target up, freezes, and then serves runs as [`Server`](crate::Server)
+//! does; inputs and the coverage map lie in memory that both share.
+//!
+//! The server dies with its fuzzer, and each run with its server.
+
+use palimpsest_sys::Causes;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use palimpsest_sys::{Mapping, Pages, Protection, SharedMemory, Source};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+
+use crate::coverage;
+use crate::error::HostError;
+use crate::input::{HEADER, TestCase, place};
+use crate::protocol::Words;
+use crate::serve::{self, Mode};
+use crate::wire::{self, Wire};
+use palimpsest_sys::memory::segment::Segment;
+
+/// The word by which a server says that it is ready.
+const READY: u32 = 0;
+/// The word by which a server says that it will not serve. The reason lies where inputs do, as always when a server
+/// leaves by itself.
+const FAILED: u32 = 1;
+
+/// What becomes of what the target prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// It goes where the fuzzer's own goes.
+    Inherit,
+    /// It is thrown away.
+    Discard,
+}
+
+/// How a target is run.
+#[derive(Clone, Debug)]
+#[must_use = "it is for `Host::start`"]
+pub struct HostOptions {
+    mode: Mode,
+    map_len: usize,
+    longest_input: usize,
+    output: Output,
+}
+
+impl HostOptions {
+    /// A map of 64 KiB, inputs up to 1 MiB, and output thrown away.
+    pub fn new(mode: Mode) -> Self {
+        Self { mode, map_len: 1 << 16, longest_input: 1 << 20, output: Output::Discard }
+    }
+
+    /// The coverage map has `bytes`. It is made in whole pages, of which the fuzzer sees this many bytes.
+    pub fn map_len(mut self, bytes: usize) -> Self {
+        self.map_len = bytes;
+        self
+    }
+
+    /// Inputs have at most `bytes`, and never more than 1 GiB.
+    pub fn longest_input(mut self, bytes: usize) -> Self {
+        self.longest_input = bytes.min(1 << 30);
+        self
+    }
+
+    /// What becomes of what the target prints.
+    pub fn output(mut self, output: Output) -> Self {
+        self.output = output;
+        self
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Run {
+    /// The target returned.
+    Returned,
+    /// The target left by itself.
+    Exited {
+        /// Its exit code.
+        code: i32,
+    },
+    /// A signal ended it: a crash.
+    Signalled {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// It ran longer than it may, and was killed.
+    TimedOut,
+    /// Somebody else killed it by SIGKILL, which is what the kernel does when memory runs out.
+    Killed,
+}
+
+/// A target in a server process. Dropping it ends the server.
+#[derive(Debug)]
+pub struct Host {
+    control: OwnedFd,
+    status: OwnedFd,
+    server: Pid,
+    mode: Mode,
+    input: Mapping,
+    longest_input: usize,
+    map: Map,
+    /// What the next request tells the server: 1 if the last run was killed for its time.
+    killed: u32,
+}
+
+/// The coverage map as the fuzzer sees it.
+#[derive(Debug)]
+struct Map {
+    start: NonNull<u8>,
+    len: usize,
+    owner: Owner,
+}
+
+// SAFETY: the address is that of a mapping that lives as long as the process, and is used by `Host` through `&mut self`
+// or after `Owner::Fuzzer` never.
+unsafe impl Send for Map {}
+
+/// Who reads and clears the coverage map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Host,
+    Fuzzer,
+}
+
+impl Host {
+    /// Forks the server. There, `set_up` makes the target, which is then called once for each run with the input.
+    ///
+    /// Counts of [`coverage`] in the target go to the map of this host. A panic of the target is a crash by SIGABRT.
+    ///
+    /// # Errors
+    ///
+    /// See [`HostError`]; a panic in `set_up` and a refusal to freeze are [`HostError::SetUp`].
+    ///
+    /// # Safety
+    ///
+    /// 1. The contract of [`freeze`](palimpsest_fork::freeze) or of
+    ///    [`take_and_enter`](palimpsest_fork::snapshot::take_and_enter) holds in the server once `set_up` has run, as
+    ///    far as the mode uses them.
+    /// 2. The target has no other thread than the one it is called on.
+    /// 3. Nobody reads or writes through what [`Host::take_map`] returns while [`Host::run`] runs.
+    pub unsafe fn start<T, S>(options: HostOptions, set_up: S) -> Result<Self, HostError>
+    where
+        S: FnOnce() -> T,
+        T: FnMut(&[u8]),
+    {
+        let threads = std::fs::read_dir("/proc/self/task").map_err(HostError::CountThreads)?.count();
+        if threads != 1 {
+            return Err(HostError::Threads { threads });
+        }
+        let input = share("inputs", options.longest_input.saturating_add(HEADER))?;
+        let map = share("coverage map", options.map_len.max(1))?;
+        let start_error = |action| move |errno: rustix::io::Errno| HostError::Start { action, source: errno.into() };
+        let (hear_requests, control) = pipe_with(PipeFlags::CLOEXEC).map_err(start_error("make a pipe"))?;
+        let (status, tell_status) = pipe_with(PipeFlags::CLOEXEC).map_err(start_error("make a pipe"))?;
+        let fuzzer = rustix::process::getpid();
+        // SAFETY: this is the only thread, so the child has all that it needs.
+        let server = match unsafe { libc::fork() } {
+            0 => {
+                drop((control, status));
+                let segments = (segment(&input), Segment { len: options.map_len.max(1), ..segment(&map) });
+                // Both mappings belong to this process to its end.
+                std::mem::forget((input, map));
+                // SAFETY: (1, 2).
+                unsafe { serve_here(Wire::new(hear_requests, tell_status), segments, &options, fuzzer, set_up) }
+            }
+            pid => Pid::from_raw(pid.max(0))
+                .ok_or_else(|| HostError::Start { action: "fork", source: io::Error::last_os_error() })?,
+        };
+        drop((hear_requests, tell_status));
+        let start = segment(&map).start;
+        // A fuzzer may keep what `take_map` gives longer than the host: the map is never unmapped.
+        std::mem::forget(map);
+        let host = Self {
+            control,
+            status,
+            server,
+            mode: options.mode,
+            input,
+            longest_input: options.longest_input,
+            map: Map { start, len: options.map_len, owner: Owner::Host },
+            killed: 0,
+        };
+        match wire::receive(host.status.as_fd()).map_err(HostError::Pipe)? {
+            Some(READY) => Ok(host),
+            Some(_) => Err(HostError::SetUp { message: host.message() }),
+            None => {
+                let ended = rustix::process::waitpid(Some(host.server), WaitOptions::empty());
+                let message = ended.ok().flatten().map_or_else(
+                    || "it is gone".to_owned(),
+                    |(_, status)| format!("it ended with wait status {:#x}", status.as_raw()),
+                );
+                Err(HostError::SetUp { message })
+            }
+        }
+    }
+
+    /// How the target gets a clean state.
+    pub fn mode(&self) -> &Mode {
+        &self.mode
+    }
+
+    /// The longest input in bytes.
+    pub fn longest_input(&self) -> usize {
+        self.longest_input
+    }
+
+    /// Runs the target on `input`, for at most `limit`. Clears the coverage map first, unless it was taken.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::InputTooLong`], and after [`HostError::ServerGone`] or [`HostError::Pipe`] this host is of no more
+    /// use.
+    pub fn run(&mut self, input: &[u8], limit: Duration) -> Result<Run, HostError> {
+        if input.len() > self.longest_input {
+            return Err(HostError::InputTooLong { len: input.len(), longest: self.longest_input });
+        }
+        // SAFETY: (1) the memory is this host's and the server reads it during runs alone; its length was checked
+        // above.
+        unsafe { place(segment(&self.input), input) };
+        self.map.clear();
+        wire::send(self.control.as_fd(), &self.killed.to_ne_bytes()).map_err(gone)?;
+        let worker = self.hear()?;
+        self.killed = 0;
+        let is_over = readable_within(&self.status, limit).map_err(HostError::Pipe)?;
+        if !is_over {
+            self.kill(worker)?;
+        }
+        let status = self.hear()?;
+        Ok(if is_over { classify(status.cast_signed()) } else { Run::TimedOut })
+    }
+
+    /// Kills the worker of this run, unless the run ends just now: the server then says how, and it still took too
+    /// long.
+    ///
+    /// The server gives the worker's number back only after it has told its end. So if nothing is told *after* the
+    /// process was opened by its number, it was the worker, whatever becomes of the number then.
+    fn kill(&mut self, worker: u32) -> Result<(), HostError> {
+        let Some(worker) = i32::try_from(worker).ok().and_then(Pid::from_raw) else { return Ok(()) };
+        let process = rustix::process::pidfd_open(worker, PidfdFlags::empty());
+        if readable_within(&self.status, Duration::ZERO).map_err(HostError::Pipe)? {
+            return Ok(());
+        }
+        self.killed = 1;
+        // One that is gone meanwhile is not there to be killed.
+        let _ = match process {
+            Ok(process) => rustix::process::pidfd_send_signal(process, Signal::KILL),
+            // Before Linux 5.3, or without a free descriptor; it was there a moment ago.
+            Err(_) => rustix::process::kill_process(worker, Signal::KILL),
+        };
+        Ok(())
+    }
+
+    /// The coverage map for the fuzzer, once: its own from then on, to read after each run and to clear before.
+    pub fn take_map(&mut self) -> Option<&'static mut [u8]> {
+        if self.map.owner == Owner::Fuzzer {
+            return None;
+        }
+        self.map.owner = Owner::Fuzzer;
+        // SAFETY: the mapping lives as long as the process and this host touches it no more; that the server writes it
+        // during runs alone, and nobody uses the reference then, is point 3 of the contract of `start`.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.map.start.as_ptr(), self.map.len) })
+    }
+
+    /// What the last run has counted; `None` after [`Host::take_map`].
+    pub fn counts(&mut self) -> Option<&[u8]> {
+        if self.map.owner == Owner::Fuzzer {
+            return None;
+        }
+        // SAFETY: the mapping lives as long as the process, and the server writes it in `run` alone, which needs
+        // `&mut self`.
+        Some(unsafe { std::slice::from_raw_parts(self.map.start.as_ptr(), self.map.len) })
+    }
+
+    /// A word of the server, or why there will be none.
+    fn hear(&mut self) -> Result<u32, HostError> {
+        if let Some(word) = wire::receive(self.status.as_fd()).map_err(HostError::Pipe)? {
+            return Ok(word);
+        }
+        let left = rustix::process::waitpid(Some(self.server), WaitOptions::empty()).ok().flatten();
+        // One that leaves by itself has said why; one that was killed has not.
+        match left {
+            Some((_, status)) if status.exited() => Err(HostError::SetUp { message: self.message() }),
+            _ => Err(HostError::ServerGone),
+        }
+    }
+
+    /// What a server that failed has left in the place of inputs.
+    fn message(&self) -> String {
+        let test_case = TestCase::Shared(segment(&self.input));
+        let mut message = String::new();
+        test_case.give_to(&mut |bytes| message = String::from_utf8_lossy(bytes).into_owned());
+        message
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // It has no children but a worker, which dies with it. It may be gone already.
+        let _ = rustix::process::kill_process(self.server, Signal::KILL);
+        let _ = rustix::process::waitpid(Some(self.server), WaitOptions::empty());
+    }
+}
+
+impl Map {
+    fn clear(&mut self) {
+        if self.owner == Owner::Host {
+            // SAFETY: the mapping lives as long as the process, no run is under way, and references of `counts` have
+            // ended.
+            unsafe { self.start.as_ptr().write_bytes(0, self.len) };
+        }
+    }
+}
+
+/// The server's process, which never returns.
+///
+/// # Safety
+///
+/// 1. As points 1 and 2 of [`Host::start`].
+unsafe fn serve_here<T, S>(
+    mut wire: Wire,
+    (input, map): (Segment, Segment),
+    options: &HostOptions,
+    fuzzer: Pid,
+    set_up: S,
+) -> !
+where
+    S: FnOnce() -> T,
+    T: FnMut(&[u8]),
+{
+    serve::stay_with(fuzzer);
+    if options.output == Output::Discard {
+        discard_output();
+    }
+    coverage::set_map(map);
+    let target = catch_unwind(AssertUnwindSafe(set_up));
+    let ready = target.map_err(|panic| panic_message(&*panic)).and_then(|target| {
+        // SAFETY: (1).
+        let way = unsafe { options.mode.prepare() };
+        way.map(|way| (way, target)).map_err(|error| Causes(&error).to_string())
+    });
+    let (way, mut target) = match ready {
+        Ok(ready) => ready,
+        Err(message) => {
+            leave_message(input, &message);
+            let _ = wire.send(&FAILED.to_ne_bytes());
+            serve::exit()
+        }
+    };
+    if wire.send(&READY.to_ne_bytes()).is_ok() {
+        // SAFETY: (1).
+        let served = unsafe { serve::serve(wire, None, &way, TestCase::Shared(input), &mut target) };
+        if let Err(error) = served {
+            // Read by a fuzzer that finds its pipe at an end.
+            leave_message(input, &Causes(&error).to_string());
+        }
+    }
+    serve::exit()
+}
+
+/// Leaves what fits of `message` for the fuzzer.
+fn leave_message(input: Segment, message: &str) {
+    // SAFETY: (1) the fuzzer waits for a word of this server, or for its end.
+    unsafe { place(input, message.as_bytes()) };
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("the set-up panicked: {}", text.unwrap_or("no message"))
+}
+
+/// Sends standard output and error to /dev/null, where that can be opened.
+fn discard_output() {
+    let Ok(null) = std::fs::File::options().write(true).open("/dev/null") else { return };
+    for number in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+        // SAFETY: both are descriptors of this process, which gives up what it had there.
+        unsafe { libc::dup2(null.as_raw_fd(), number) };
+    }
+}
+
+fn segment(mapping: &Mapping) -> Segment {
+    // A mapping never begins at address 0.
+    let start = NonNull::new(mapping.as_ptr()).unwrap_or(NonNull::dangling());
+    Segment { start, len: mapping.len() }
+}
+
+fn share(what: &'static str, len: usize) -> Result<Mapping, HostError> {
+    let page = rustix::param::page_size();
+    let len = len.checked_next_multiple_of(page).unwrap_or(len);
+    let memory = SharedMemory::create("palimpsest-fuzz", len, Pages::Base).map_err(|source| HostError::Memory {
+        what,
+        len,
+        source: Box::new(source),
+    })?;
+    Mapping::new(Source::Shared(&memory), len, Protection::ReadWrite, page).map_err(|source| HostError::Memory {
+        what,
+        len,
+        source: Box::new(source),
+    })
+}
+
+fn gone(error: io::Error) -> HostError {
+    if error.kind() == io::ErrorKind::BrokenPipe { HostError::ServerGone } else { HostError::Pipe(error) }
+}
+
+/// Whether `fd` has something to read, or has ended, before `limit` is over.
+fn readable_within(fd: &OwnedFd, limit: Duration) -> io::Result<bool> {
+    let start = Instant::now();
+    loop {
+        let left = limit.saturating_sub(start.elapsed());
+        let time = libc::timespec {
+            tv_sec: libc::time_t::try_from(left.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let mut wanted = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one record and one time, both live, and no signal mask.
+        match unsafe { libc::ppoll(&raw mut wanted, 1, &raw const time, std::ptr::null()) } {
+            -1 => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+            ready => return Ok(ready != 0),
+        }
+    }
+}
+
+fn classify(status: i32) -> Run {
+    if libc::WIFSIGNALED(status) {
+        return match libc::WTERMSIG(status) {
+            libc::SIGKILL => Run::Killed,
+            signal => Run::Signalled { signal },
+        };
+    }
+    // A worker that resets itself is stopped at the end of a run.
+    match libc::WEXITSTATUS(status) {
+        code if libc::WIFEXITED(status) && code != 0 => Run::Exited { code },
+        _ => Run::Returned,
+    }
+}

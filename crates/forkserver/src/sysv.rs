@@ -1,0 +1,16 @@
+//! The segments of shared memory that a fuzzer has made and named in the environment.
+
+use std::io;
+
+use palimpsest_sys::memory::segment::{Segment, SegmentAccess};
+
+use crate::error::ServeError;
+
+/// Attaches the segment that `variable` names; `None` where it is not set.
+pub(crate) fn attach(variable: &'static str, access: SegmentAccess) -> Result<Option<Segment>, ServeError> {
+    let Some(value) = std::env::var_os(variable) else { return Ok(None) };
+    let id = value.to_str().and_then(|text| text.parse().ok());
+    let segment = id.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput));
+    let segment = segment.and_then(|id| Segment::attach(id, access));
+    segment.map(Some).map_err(|source| ServeError::Attach { variable, value, source })
+}

@@ -1,0 +1,111 @@
+//! The program under test: a parser with planted faults, which notices when a run finds what an earlier one has left.
+//!
+//! It lives in this test program, which becomes the target where the environment says so.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use palimpsest_forkserver::{Inputs, Mode, Protocol, Server, coverage};
+
+// This program has no code with guards; that the functions can be defined is what is tested.
+palimpsest_forkserver::export_guards!();
+
+/// Says how to serve; the target does nothing without it.
+const VARIABLE: &str = "PALIMPSEST_TEST_TARGET";
+
+/// Bytes of heap that every run finds and changes.
+const HEAP: usize = 8 << 20;
+
+/// Runs in this process. A run that sees another value than 0 is not isolated.
+static RUNS: AtomicU32 = AtomicU32::new(0);
+
+/// The modes, by name.
+pub(crate) const MODES: [&str; 3] = ["plain", "frozen", "reset"];
+
+pub(crate) fn mode(name: &str) -> Mode {
+    match name {
+        "plain" => Mode::Plain,
+        "frozen" => Mode::frozen(),
+        "reset" => Mode::reset(),
+        other => panic!("no mode {other:?}"),
+    }
+}
+
+/// A command that starts the target: `description` is a mode, a generation and a way of input, for example
+/// `frozen new shared`.
+pub(crate) fn command(description: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
+    let (variable, value) = environment(description);
+    command.env(variable, value);
+    command
+}
+
+/// What the target needs in its environment.
+pub(crate) fn environment(description: &str) -> (&'static str, &str) {
+    (VARIABLE, description)
+}
+
+/// Serves as the environment says. Never returns where it says anything.
+pub(crate) fn serve_if_asked() {
+    let Ok(description) = std::env::var(VARIABLE) else { return };
+    let words: Vec<&str> = description.split(' ').collect();
+    let [mode_name, generation, inputs] = words[..] else { panic!("cannot serve {description:?}") };
+    let mut server = Server::new(mode(mode_name)).token(*b"SELECT").map_len(65536).inputs(match inputs {
+        "shared" => Inputs::SharedMemory,
+        _ => Inputs::StandardInput,
+    });
+    server = match generation {
+        "old" => server.protocol(Protocol::Old),
+        "new" => server.protocol(Protocol::New),
+        _ => server,
+    };
+    let mut target = target();
+    // SAFETY: (1) `main` calls this before anything else, on the only thread; (2) glibc's allocator, and nothing that
+    // discards memory by itself; (3) whoever starts this leaves pipes there or nothing.
+    let ended = unsafe { server.start(&mut target) };
+    eprintln!("{ended:?}");
+    std::process::exit(i32::from(ended.is_err()));
+}
+
+/// The target with its heap.
+pub(crate) fn target() -> impl FnMut(&[u8]) {
+    let mut heap = vec![1u8; HEAP];
+    move |input| {
+        let isolated = RUNS.fetch_add(1, Ordering::Relaxed) == 0 && heap.iter().step_by(4096).all(|byte| *byte == 1);
+        if !isolated {
+            // Not a signal that anything planted below dies of.
+            // SAFETY: ends the process.
+            unsafe { libc::raise(libc::SIGUSR1) };
+        }
+        heap.iter_mut().step_by(4096 * 16).for_each(|byte| *byte = 2);
+        parse(input);
+    }
+}
+
+fn parse(input: &[u8]) {
+    palimpsest_forkserver::edge!();
+    coverage::hit(1);
+    for (place, byte) in input.iter().take(32).enumerate() {
+        coverage::hit(100 + place * 256 + usize::from(*byte));
+    }
+    match input {
+        b"crash" => std::process::abort(),
+        b"panic" => panic!("planted"),
+        b"trap" => {
+            // SAFETY: ends the process by the signal that it is about.
+            unsafe { libc::raise(libc::SIGILL) };
+        }
+        b"exit" => std::process::exit(7),
+        b"hang" => std::thread::sleep(Duration::from_secs(3600)),
+        b"oom" => {
+            // SAFETY: ends the process as the kernel does when memory runs out.
+            unsafe { libc::raise(libc::SIGKILL) };
+        }
+        _ => {}
+    }
+    if input.starts_with(b"FUZ") {
+        coverage::hit(20_000);
+        assert_ne!(input.get(3), Some(&b'Z'), "found");
+    }
+}

@@ -1,0 +1,31 @@
+//! A page as a space maps it.
+
+use crate::address::{Level, PageSize, VirtAddr};
+use crate::format::Leaf;
+use crate::machine::Page;
+
+/// A page as a space maps it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// Its first address.
+    pub address: VirtAddr,
+    /// Its length.
+    pub size: PageSize,
+    /// What the entry says, with the marks that CPUs of any node have set. Stores may fault though they pass here,
+    /// since a table above is shared.
+    pub leaf: Leaf,
+}
+
+impl Mapping {
+    /// The page.
+    pub fn page(&self) -> Page {
+        Page { frame: self.leaf.frame, size: self.size }
+    }
+
+    /// The page that an entry of `level` maps at `address`; none if the level has no pages.
+    #[inline]
+    pub(crate) fn new(level: Level, address: VirtAddr, leaf: Leaf) -> Option<Self> {
+        let size = level.page_size()?;
+        Some(Self { address: address.align_down(size), size, leaf })
+    }
+}

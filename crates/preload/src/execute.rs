@@ -1,0 +1,154 @@
+//! `exec…`, `posix_spawn…`, `system` and `popen` as the program calls them: executed programs get the `coredump_filter`
+//! that this one was started with.
+//!
+//! The C library's own calls from one to another pass by, so each function is defined. Those of `exec` take any number
+//! of arguments or do not return, so each is a trampoline (`arch`) that calls [`prepare`], and then the next definition
+//! with the registers and the stack as they came.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+
+use crate::next::Next;
+use crate::{core_filter, errno};
+
+/// A function of the family `exec`: whatever it takes, a trampoline hands on.
+type Exec = unsafe extern "C" fn() -> c_int;
+type Spawn = unsafe extern "C" fn(
+    *mut pid_t,
+    *const c_char,
+    *const posix_spawn_file_actions_t,
+    *const posix_spawnattr_t,
+    *const *mut c_char,
+    *const *mut c_char,
+) -> c_int;
+/// A thread can be cancelled in it and in `popen`, which unwinds the thread.
+type System = unsafe extern "C-unwind" fn(*const c_char) -> c_int;
+type Popen = unsafe extern "C-unwind" fn(*const c_char, *const c_char) -> *mut libc::FILE;
+
+/// A function that trampolines call by address alone, so that its type does not matter.
+const fn exec(name: &'static CStr) -> Next<Exec> {
+    // SAFETY: it is never called through this type.
+    unsafe { Next::new(name) }
+}
+
+/// The trampolines' functions, by their numbers.
+static EXEC: [Next<Exec>; 9] = [
+    exec(c"execve"),
+    exec(c"execv"),
+    exec(c"execvp"),
+    exec(c"execvpe"),
+    exec(c"execl"),
+    exec(c"execlp"),
+    exec(c"execle"),
+    exec(c"fexecve"),
+    exec(c"execveat"),
+];
+// SAFETY: `int posix_spawn(pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,
+// char *const [], char *const [])`.
+static POSIX_SPAWN: Next<Spawn> = unsafe { Next::new(c"posix_spawn") };
+// SAFETY: the same.
+static POSIX_SPAWNP: Next<Spawn> = unsafe { Next::new(c"posix_spawnp") };
+// SAFETY: `int system(const char *)`.
+static SYSTEM: Next<System> = unsafe { Next::new(c"system") };
+// SAFETY: `FILE *popen(const char *, const char *)`.
+static POPEN: Next<Popen> = unsafe { Next::new(c"popen") };
+
+/// Looks up the real functions.
+pub(crate) fn resolve() {
+    EXEC.iter().for_each(Next::resolve);
+    POSIX_SPAWN.resolve();
+    POSIX_SPAWNP.resolve();
+    SYSTEM.resolve();
+    POPEN.resolve();
+}
+
+/// The next definition, looked up now for a constructor that runs before ours: none of these functions is called from
+/// within `malloc` or the dynamic linker, so that `dlsym` is safe.
+fn real<F: Copy>(next: &Next<F>) -> Option<F> {
+    next.get().or_else(|| {
+        next.resolve();
+        next.get()
+    })
+}
+
+/// Puts the filter back and gives the address of the real function with this number. For the trampolines.
+pub(crate) extern "C" fn prepare(number: usize) -> *const c_void {
+    core_filter::lend();
+    match EXEC.get(number).and_then(real) {
+        Some(real) => real as *const c_void,
+        None => missing as *const c_void,
+    }
+}
+
+/// What an older C library answers to a function that it does not have.
+extern "C" fn missing() -> c_int {
+    errno::set(libc::ENOSYS);
+    -1
+}
+
+/// `posix_spawn(3)`.
+///
+/// # Safety
+///
+/// 1. As for the C library's function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn posix_spawn(
+    child: *mut pid_t,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    arguments: *const *mut c_char,
+    environment: *const *mut c_char,
+) -> c_int {
+    let Some(real) = real(&POSIX_SPAWN) else { return libc::ENOSYS };
+    // SAFETY: contract 1.
+    core_filter::around(|| unsafe { real(child, path, actions, attributes, arguments, environment) })
+}
+
+/// `posix_spawnp(3)`.
+///
+/// # Safety
+///
+/// 1. As for the C library's function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn posix_spawnp(
+    child: *mut pid_t,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    arguments: *const *mut c_char,
+    environment: *const *mut c_char,
+) -> c_int {
+    let Some(real) = real(&POSIX_SPAWNP) else { return libc::ENOSYS };
+    // SAFETY: contract 1.
+    core_filter::around(|| unsafe { real(child, file, actions, attributes, arguments, environment) })
+}
+
+/// `system(3)`.
+///
+/// # Safety
+///
+/// 1. As for the C library's function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    let Some(real) = real(&SYSTEM) else { return missing() };
+    // SAFETY: contract 1.
+    core_filter::around(|| unsafe { real(command) })
+}
+
+/// `popen(3)`.
+///
+/// # Safety
+///
+/// 1. As for the C library's function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    let Some(real) = real(&POPEN) else {
+        missing();
+        return ptr::null_mut();
+    };
+    // SAFETY: contract 1.
+    core_filter::around(|| unsafe { real(command, mode) })
+}

@@ -1,0 +1,443 @@
+//! Memory that is written once and then sealed, to be mapped privately: what frozen ranges show.
+//!
+//! An extent is a memfd. Its length is far beyond its contents, so that a mapping of it that is grown by `mremap` reads
+//! zeros, and not SIGBUS or somebody else's bytes. Once sealed it can never change: pages that a private mapping has
+//! not written show the file, and would show its changes.
+//!
+//! Programs close descriptors that they do not know, so an [`Extent`] does not own its descriptor: it names it,
+//! together with the file's identity, and looks whether both still belong together before each use.
+
+use std::ops::{ControlFlow, Range};
+
+use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
+use rustix::io::Errno;
+
+use super::file::{self, Content, out_of_the_way};
+use crate::last_errno;
+use crate::pages::maps::Permissions;
+
+pub use super::file::FileId;
+
+/// Length of every extent in bytes: contents and growth are always inside, and `off_t` can hold it.
+const LENGTH: u64 = 1 << 46;
+
+/// What `/proc/self/maps` shows for a mapping of an extent that holds [`Use::Frozen`] memory.
+pub const EXTENT_NAME: &str = "/memfd:palimpsest-frozen (deleted)";
+/// What it shows for one of a [`Use::Snapshot`].
+pub const SNAPSHOT_NAME: &str = "/memfd:palimpsest-snapshot (deleted)";
+
+/// What the memory in an extent is wanted for; mappings of it show that.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Use {
+    /// To be shown from now on.
+    Frozen,
+    /// To be gone back to.
+    Snapshot,
+}
+
+/// A memfd with contents. A plain value: see the module for who owns the descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    descriptor: RawFd,
+    id: FileId,
+}
+
+/// Why an extent is of no use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ExtentError {
+    /// None could be made.
+    #[error("cannot make a memory file of {LENGTH} bytes ({call}): {errno}")]
+    Create {
+        /// The system call.
+        call: &'static str,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// The program has closed the descriptor.
+    #[error("descriptor {descriptor} of frozen memory was closed by the program")]
+    Closed {
+        /// Its number.
+        descriptor: RawFd,
+    },
+    /// Bytes could not be written or read.
+    #[error("cannot copy {len} bytes at {address:#x}: {errno}")]
+    Copy {
+        /// Where from or to.
+        address: usize,
+        /// Bytes that were left.
+        len: usize,
+        /// The kernel's answer; EFAULT for a page that cannot be read, such as a guard.
+        errno: Errno,
+    },
+    /// The kernel refused a mapping.
+    #[error("cannot map {len} bytes at {address:#x}: {errno}")]
+    Map {
+        /// Where.
+        address: usize,
+        /// Bytes.
+        len: usize,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+}
+
+impl Extent {
+    /// Makes an empty one, with a descriptor out of the way of the program's.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtentError::Create`]. A finite `RLIMIT_FSIZE` gives EFBIG and a SIGXFSZ; a seccomp filter may kill: ask
+    /// first.
+    pub fn create(intended: Use) -> Result<Self, ExtentError> {
+        let failed = |call| move |errno| ExtentError::Create { call, errno };
+        let name = match intended {
+            Use::Frozen => c"palimpsest-frozen",
+            Use::Snapshot => c"palimpsest-snapshot",
+        };
+        let (low, _) = file::create(name, Content::Data, MemfdFlags::empty()).map_err(failed("memfd_create"))?;
+        rustix::fs::ftruncate(&low, LENGTH).map_err(failed("ftruncate"))?;
+        let stat = rustix::fs::fstat(&low).map_err(failed("fstat"))?;
+        // What is shown is mapped within a moment, and then closed.
+        let fd = if intended == Use::Snapshot { out_of_the_way(low) } else { low };
+        Ok(Self { descriptor: fd.into_raw_fd(), id: FileId::of(&stat) })
+    }
+
+    /// Which file this is, as `/proc/self/maps` shows it.
+    pub const fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// The descriptor, if it still is this file's.
+    fn verified(&self) -> Result<BorrowedFd<'_>, ExtentError> {
+        let closed = ExtentError::Closed { descriptor: self.descriptor };
+        if self.descriptor < 0 {
+            return Err(closed);
+        }
+        // SAFETY: not -1. The number may belong to another file by now, or to none; the call below finds out, and
+        // callers of this only ever use the result while no other thread could close it (they hold the process still).
+        let fd = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
+        match rustix::fs::fstat(fd) {
+            Ok(stat) if FileId::of(&stat) == self.id => Ok(fd),
+            _ => Err(closed),
+        }
+    }
+
+    /// Whether the descriptor is still there.
+    pub fn is_open(&self) -> bool {
+        self.verified().is_ok()
+    }
+
+    /// Bytes of memory that the file takes.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtentError::Closed`].
+    pub fn allocated(&self) -> Result<usize, ExtentError> {
+        let stat =
+            rustix::fs::fstat(self.verified()?).map_err(|_| ExtentError::Closed { descriptor: self.descriptor })?;
+        // `stat(2)`: in units of 512 bytes.
+        Ok(usize::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512))
+    }
+
+    /// Writes the memory at `range` to the file at `offset`. Touches no memory of this process but the caller's stack,
+    /// nor `errno` unless it fails.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtentError::Copy`], [`ExtentError::Closed`].
+    pub fn store(&self, range: Range<usize>, offset: u64) -> Result<(), ExtentError> {
+        let fd = self.verified()?;
+        let (mut address, mut offset) = (range.start, offset);
+        while address < range.end {
+            let len = range.end - address;
+            let failed = |errno| ExtentError::Copy { address, len, errno };
+            let from = std::ptr::with_exposed_provenance::<u8>(address);
+            // Not through `pwrite`, which AddressSanitizer intercepts: it would report the memory that it guards.
+            // SAFETY: the kernel reads memory of this process, and answers EFAULT where there is none; no reference is
+            // made.
+            let written = unsafe { libc::syscall(libc::SYS_pwrite64, fd.as_raw_fd(), from, len, offset.cast_signed()) };
+            match usize::try_from(written) {
+                Ok(0) => return Err(failed(Errno::IO)),
+                Ok(written) => {
+                    address += written;
+                    offset += written as u64;
+                }
+                Err(_) => match last_errno() {
+                    Errno::INTR => {}
+                    errno => return Err(failed(errno)),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the file from `offset` into the memory at `range`.
+    ///
+    /// # Safety
+    ///
+    /// 1. The range is writable memory of the caller, and nobody has a reference into it.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtentError::Copy`], [`ExtentError::Closed`].
+    pub unsafe fn load(&self, range: Range<usize>, offset: u64) -> Result<(), ExtentError> {
+        let fd = self.verified()?;
+        let (mut address, mut offset) = (range.start, offset);
+        while address < range.end {
+            let len = range.end - address;
+            let failed = |errno| ExtentError::Copy { address, len, errno };
+            let at = std::ptr::with_exposed_provenance_mut::<u8>(address);
+            // Not through `pread`; see `store`.
+            // SAFETY: the range is the caller's (1), and no more than what is left of it is written.
+            let read = unsafe { libc::syscall(libc::SYS_pread64, fd.as_raw_fd(), at, len, offset.cast_signed()) };
+            match usize::try_from(read) {
+                Ok(0) => return Err(failed(Errno::IO)),
+                Ok(read) => {
+                    address += read;
+                    offset += read as u64;
+                }
+                Err(_) => match last_errno() {
+                    Errno::INTR => {}
+                    errno => return Err(failed(errno)),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Forbids every change from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtentError::Create`] with the kernel's answer, [`ExtentError::Closed`].
+    pub fn seal(&self) -> Result<(), ExtentError> {
+        let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(self.verified()?, seals)
+            .map_err(|errno| ExtentError::Create { call: "fcntl(F_ADD_SEALS)", errno })
+    }
+
+    /// Maps the file's bytes from `offset` privately over `range`, in the place of whatever is there. The kernel may
+    /// have unmapped that before it fails.
+    ///
+    /// # Safety
+    ///
+    /// 1. The range is whole pages, and the caller may replace what is mapped there: its bytes are in this file at
+    ///    `offset`, or are wanted no more.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtentError::Map`], [`ExtentError::Closed`].
+    pub unsafe fn map_over(
+        &self,
+        range: Range<usize>,
+        offset: u64,
+        permissions: Permissions,
+    ) -> Result<(), ExtentError> {
+        let fd = self.verified()?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        let at = std::ptr::with_exposed_provenance_mut(range.start);
+        // SAFETY: (1).
+        let mapped = unsafe {
+            libc::mmap(at, range.len(), protection(permissions), flags, fd.as_raw_fd(), offset.cast_signed())
+        };
+        if mapped == libc::MAP_FAILED {
+            return Err(ExtentError::Map { address: range.start, len: range.len(), errno: last_errno() });
+        }
+        Ok(())
+    }
+
+    /// Maps its first `len` bytes without any right, at `wish` or an address of the kernel's choice.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtentError::Map`], [`ExtentError::Closed`].
+    pub(super) fn map_near(&self, len: usize, wish: usize) -> Result<usize, ExtentError> {
+        let fd = self.verified()?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
+        let wish = std::ptr::with_exposed_provenance_mut(wish);
+        // SAFETY: a new mapping replaces nothing: a wish is none that is obeyed where something is.
+        let mapped = unsafe { libc::mmap(wish, len, libc::PROT_NONE, flags, fd.as_raw_fd(), 0) };
+        if mapped == libc::MAP_FAILED {
+            return Err(ExtentError::Map { address: 0, len, errno: last_errno() });
+        }
+        Ok(mapped.expose_provenance())
+    }
+
+    /// Calls `found` with each run of `range` that has contents, ascending, until it breaks.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtentError::Closed`], [`ExtentError::Create`] with the kernel's answer to `lseek`.
+    pub fn contents(
+        &self,
+        range: Range<u64>,
+        found: &mut dyn FnMut(Range<u64>) -> ControlFlow<()>,
+    ) -> Result<(), ExtentError> {
+        let fd = self.verified()?;
+        let failed = |errno| ExtentError::Create { call: "lseek", errno };
+        let mut at = range.start;
+        while at < range.end {
+            let start = match rustix::fs::seek(fd, SeekFrom::Data(at)) {
+                Ok(start) if start < range.end => start,
+                Ok(_) | Err(Errno::NXIO) => return Ok(()),
+                Err(errno) => return Err(failed(errno)),
+            };
+            let end = rustix::fs::seek(fd, SeekFrom::Hole(start)).map_err(failed)?.min(range.end);
+            if found(start..end).is_break() {
+                return Ok(());
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Gives the descriptor back, if it is still this file's. Mappings stay.
+    pub fn close(&mut self) {
+        if let Ok(fd) = self.verified() {
+            let number = fd.as_raw_fd();
+            // SAFETY: verified to be this file's, which only extents hold; not used afterwards.
+            unsafe { rustix::io::close(number) };
+        }
+        self.descriptor = -1;
+    }
+}
+
+/// The rights for `mmap` that `permissions` stand for: those that the program itself has given to its memory.
+pub(crate) const fn protection(permissions: Permissions) -> i32 {
+    let mut protection = libc::PROT_NONE;
+    if permissions.contains(Permissions::READ) {
+        protection |= libc::PROT_READ;
+    }
+    if permissions.contains(Permissions::WRITE) {
+        protection |= libc::PROT_WRITE;
+    }
+    if permissions.contains(Permissions::EXECUTE) {
+        protection |= libc::PROT_EXEC;
+    }
+    protection
+}
+
+/// Whether anonymous memory is counted as committed when it is mapped (`vm.overcommit_memory`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Commit {
+    /// It is.
+    Counted,
+    /// It is not, as far as the kernel allows (`MAP_NORESERVE`).
+    Uncounted,
+}
+
+/// Maps fresh zeros privately over `range`, in the place of whatever is there.
+///
+/// # Safety
+///
+/// 1. The range is whole pages, and the caller may replace what is mapped there.
+///
+/// # Errors
+///
+/// [`ExtentError::Map`].
+pub unsafe fn map_zeros_over(range: Range<usize>, permissions: Permissions, commit: Commit) -> Result<(), ExtentError> {
+    let counted = if commit == Commit::Uncounted { libc::MAP_NORESERVE } else { 0 };
+    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_ANONYMOUS | counted;
+    let at = std::ptr::with_exposed_provenance_mut(range.start);
+    // SAFETY: (1).
+    let mapped = unsafe { libc::mmap(at, range.len(), protection(permissions), flags, -1, 0) };
+    if mapped == libc::MAP_FAILED {
+        return Err(ExtentError::Map { address: range.start, len: range.len(), errno: last_errno() });
+    }
+    Ok(())
+}
+
+/// Whether all mappings that are made from now on are locked in memory (`mlockall(MCL_FUTURE)`). Allocates nothing.
+pub fn locks_future_memory() -> bool {
+    let page = rustix::param::page_size();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping replaces nothing.
+    let place = unsafe { libc::mmap(std::ptr::null_mut(), page, libc::PROT_NONE, flags, -1, 0) };
+    if place == libc::MAP_FAILED {
+        // EAGAIN is the answer where a limit forbids to lock any more (`mlock_future_ok` in mm/mmap.c).
+        return last_errno() == Errno::AGAIN;
+    }
+    // MS_INVALIDATE is refused for locked memory, and does nothing to anonymous memory (msync(2), mm/msync.c).
+    // SAFETY: this function's own mapping.
+    let is_locked =
+        unsafe { libc::msync(place, page, libc::MS_INVALIDATE | libc::MS_ASYNC) } == -1 && last_errno() == Errno::BUSY;
+    // SAFETY: this function's own mapping, which nobody knows of.
+    unsafe { libc::munmap(place, page) };
+    is_locked
+}
+
+/// Whether every page of `range`, of at most 512 pages, is mapped to something.
+pub fn is_mapped(range: Range<usize>) -> bool {
+    let mut answers = [0_u8; 512];
+    if range.len() / rustix::param::page_size() > answers.len() {
+        return false;
+    }
+    // SAFETY: the kernel writes one byte for each page, of which there are no more than `answers` has room for.
+    let answer =
+        unsafe { libc::mincore(std::ptr::with_exposed_provenance_mut(range.start), range.len(), answers.as_mut_ptr()) };
+    answer == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::mapping::{Mapping, Protection, Source};
+
+    const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
+
+    #[test]
+    fn contents_are_kept_and_holes_stay_holes() {
+        let page = rustix::param::page_size();
+        let place = Mapping::new(Source::Anonymous, 4 * page, Protection::ReadWrite, page).unwrap();
+        // SAFETY: inside the mapping that this test owns.
+        unsafe { place.as_ptr().wrapping_add(page).write_bytes(7, page) };
+        let mut extent = Extent::create(Use::Frozen).unwrap();
+        extent.store(place.address() + page..place.address() + 2 * page, page as u64).unwrap();
+        extent.seal().unwrap();
+        assert!(extent.store(place.range(), 0).is_err(), "sealed");
+        // SAFETY: 1. the test's own mapping, whose only bytes are in the file.
+        unsafe { extent.map_over(place.range(), 0, READ_WRITE) }.unwrap();
+        // SAFETY: mapped, and this test's own.
+        assert_eq!(unsafe { place.as_ptr().wrapping_add(page).read_volatile() }, 7);
+        let mut runs = Vec::new();
+        extent
+            .contents(0..4 * page as u64, &mut |run| {
+                runs.push(run);
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert_eq!((runs.len(), runs[0].clone()), (1, page as u64..2 * page as u64));
+        extent.close();
+        assert!(!extent.is_open());
+        // SAFETY: mapped, and this test's own; a mapping outlives its descriptor.
+        assert_eq!(unsafe { place.as_ptr().wrapping_add(page).read_volatile() }, 7);
+    }
+
+    #[test]
+    fn a_descriptor_that_became_another_file_is_not_used() {
+        let extent = Extent::create(Use::Frozen).unwrap();
+        let other = Extent::create(Use::Frozen).unwrap();
+        // SAFETY: both are this test's own; the first is replaced in place.
+        assert_eq!(unsafe { libc::dup2(other.descriptor, extent.descriptor) }, extent.descriptor);
+        assert_eq!(extent.seal(), Err(ExtentError::Closed { descriptor: extent.descriptor }));
+        let mut extent = extent;
+        let number = extent.descriptor;
+        extent.close();
+        // SAFETY: only asks.
+        assert!(unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0, "another's descriptor is left alone");
+    }
+
+    #[test]
+    fn the_file_is_the_one_that_maps_shows() {
+        let page = rustix::param::page_size();
+        let place = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page).unwrap();
+        let extent = Extent::create(Use::Frozen).unwrap();
+        // SAFETY: 1. the test's own mapping, without contents.
+        unsafe { extent.map_over(place.range(), 0, READ_WRITE) }.unwrap();
+        let maps = crate::pages::maps::Maps::read().unwrap();
+        let shown = maps.at(place.address()).unwrap();
+        assert_eq!(FileId { device: shown.device, inode: shown.inode }, extent.id());
+        assert_eq!(shown.path.as_deref(), Some(std::path::Path::new(EXTENT_NAME)));
+    }
+}

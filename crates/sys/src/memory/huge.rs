@@ -1,0 +1,83 @@
+//! Huge pages by request: `MADV_COLLAPSE`.
+
+use std::io;
+
+use rustix::mm::Advice;
+
+use crate::memory::mapping::Area;
+use crate::proc::thp;
+
+/// The huge page that packs are made for, in bytes: 2 MiB, which a page middle directory entry maps where the base page
+/// is 4 KiB (x86-64; AArch64 with the 4 KiB granule).
+pub const HUGE_PAGE: usize = 2 << 20;
+
+/// How often a collapse that lost a race is tried again.
+const ATTEMPTS: usize = 4;
+
+/// Why a range was not collapsed into huge pages. It can be used all the same.
+#[derive(Debug, thiserror::Error)]
+pub enum CollapseError {
+    /// The kernel's huge page has another size than a pack.
+    #[error("this kernel's huge page has {found} bytes, not {HUGE_PAGE}; packs stay in base pages")]
+    PageSize {
+        /// `hpage_pmd_size`, in bytes.
+        found: usize,
+    },
+    /// `EINVAL`: no kernel support, or the range is not eligible.
+    #[error(
+        "MADV_COLLAPSE is refused here: it needs Linux 6.1, a PR_SET_THP_DISABLE that is off and, for shared memory, \
+         /sys/kernel/mm/transparent_hugepage/shmem_enabled other than \"deny\""
+    )]
+    Ineligible(#[source] io::Error),
+    /// No 2 MiB of free physical memory in one piece, or none within the cgroup's limit.
+    #[error("no free huge page; free some memory or run `echo 1 > /proc/sys/vm/compact_memory`")]
+    NoMemory(#[source] io::Error),
+    /// Pages were busy each time.
+    #[error("pages stayed busy in {ATTEMPTS} attempts to collapse them")]
+    Busy(#[source] io::Error),
+}
+
+/// Makes `area` (2 MiB-aligned; at least one page of each 2 MiB present) consist of huge pages, mapped as such in this
+/// view. Contents are kept; threads that access it meanwhile wait.
+///
+/// Works on shared memory even if `shmem_enabled` is `never`, and without privilege (`mm/khugepaged.c`, `mm/shmem.c`:
+/// a forced collapse only respects `deny`).
+///
+/// # Errors
+///
+/// See [`CollapseError`]; the area stays usable in smaller pages.
+pub fn collapse(area: &Area) -> Result<(), CollapseError> {
+    match thp::hpage_pmd_size() {
+        Ok(found) if found != HUGE_PAGE => return Err(CollapseError::PageSize { found }),
+        // Without sysfs the size is unknown; the kernel will refuse what it cannot do.
+        _ => {}
+    }
+    map_first_pages(area);
+    for attempt in 1.. {
+        // SAFETY: the range is mapped for the life of `area`; a collapse keeps contents and rights.
+        let answer = unsafe { libc::madvise(area.as_ptr().cast(), area.len(), libc::MADV_COLLAPSE) };
+        if answer == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EBUSY | libc::EAGAIN) if attempt < ATTEMPTS => {}
+            Some(libc::EBUSY | libc::EAGAIN) => return Err(CollapseError::Busy(error)),
+            Some(libc::ENOMEM) => return Err(CollapseError::NoMemory(error)),
+            _ => return Err(CollapseError::Ineligible(error)),
+        }
+    }
+    unreachable!("the loop ends by returning")
+}
+
+/// Lets this view have a page table for every huge page: before Linux 6.2 a range of shared memory without one is
+/// refused (`find_pmd_or_thp_or_none` in `mm/khugepaged.c`).
+fn map_first_pages(area: &Area) {
+    let page = rustix::param::page_size();
+    for offset in (0..area.len()).step_by(HUGE_PAGE) {
+        let start = area.as_ptr().wrapping_add(offset).cast();
+        // SAFETY: the page is mapped for the life of `area`; populating changes no contents. It fails where it is not
+        // needed: before Linux 5.14 there is no such advice, and no collapse either.
+        let _ = unsafe { rustix::mm::madvise(start, page, Advice::LinuxPopulateRead) };
+    }
+}

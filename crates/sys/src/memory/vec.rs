@@ -1,0 +1,219 @@
+//! A growable array outside the heap, for code that runs while the heap must not change.
+//!
+//! The whole capacity is reserved as address space at once and touched as it fills, so that elements never move and
+//! growing never makes a system call. An inaccessible page on each side keeps the kernel from merging the memory with a
+//! neighbour's.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+use rustix::mm::MprotectFlags;
+
+use crate::memory::mapping::{Area, MapError, reserve_aligned};
+
+/// An array of plain values in a mapping of its own.
+pub struct MappedVec<T> {
+    /// # Invariants
+    ///
+    /// 1. `data..data + capacity` is mapped readable and writable, aligned for `T`, and nobody else's.
+    /// 2. The first `len <= capacity` elements are initialised.
+    data: NonNull<T>,
+    capacity: usize,
+    len: usize,
+    /// The mapping with its two inaccessible pages.
+    area: Area,
+}
+
+// SAFETY: it owns its elements, as a `Vec` does.
+unsafe impl<T: Send> Send for MappedVec<T> {}
+// SAFETY: shared references only read elements.
+unsafe impl<T: Sync> Sync for MappedVec<T> {}
+
+/// An array is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a table for {capacity} entries is full")]
+pub struct Full {
+    /// Elements that it holds.
+    pub capacity: usize,
+}
+
+impl<T: Copy> MappedVec<T> {
+    /// Reserves room for at least `capacity` elements. Nothing but address space is used until they are there.
+    ///
+    /// # Errors
+    ///
+    /// See [`MapError`].
+    pub fn with_capacity(capacity: usize) -> Result<Self, MapError> {
+        const { assert!(size_of::<T>() > 0) };
+        let bytes = capacity.max(1).saturating_mul(size_of::<T>());
+        let (area, start) = between_guards(bytes)?;
+        let bytes = area.len() - 2 * rustix::param::page_size();
+        // Page alignment suffices for every `T` that is at most a page; bigger alignments do not compile.
+        const { assert!(align_of::<T>() <= 4096) };
+        let data = start.cast();
+        Ok(Self { data, capacity: bytes / size_of::<T>(), len: 0, area })
+    }
+
+    /// An array in `len` bytes of memory that is there already, such as a part of what [`leak_zeroed`] made. Dropping
+    /// it unmaps them.
+    ///
+    /// # Safety
+    ///
+    /// 1. `start..start + len` is mapped readable and writable, made of whole pages, and nobody else's.
+    pub unsafe fn within(start: NonNull<u8>, len: usize) -> Self {
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096) };
+        // SAFETY: 1. whole pages that are mapped until this value is dropped (1).
+        let area = unsafe { Area::new(start, len) };
+        Self { data: start.cast(), capacity: len / size_of::<T>(), len: 0, area }
+    }
+
+    /// Appends `value`.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`].
+    pub fn push(&mut self, value: T) -> Result<(), Full> {
+        if self.len == self.capacity {
+            return Err(Full { capacity: self.capacity });
+        }
+        // SAFETY: below the capacity, so inside the mapping (invariant 1).
+        let place = unsafe { self.data.add(self.len) };
+        // SAFETY: as above; nobody else refers to what is behind the last element.
+        unsafe { place.write(value) };
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Forgets all elements and keeps the memory.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Forgets the elements behind the first `len`.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Elements that there is room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The addresses of the whole mapping.
+    pub fn range(&self) -> Range<usize> {
+        self.area.range()
+    }
+}
+
+impl<T> Deref for MappedVec<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: invariants 1 and 2; the borrow of `self` keeps writers out.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
+    }
+}
+
+impl<T> DerefMut for MappedVec<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: invariants 1 and 2; the borrow of `self` is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len) }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for MappedVec<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl<T> Drop for MappedVec<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own and the value is gone after this.
+        // An error is impossible for whole mappings but for ENOMEM at vm.max_map_count, where the range leaks.
+        let _ = unsafe { rustix::mm::munmap(self.area.as_ptr().cast(), self.area.len()) };
+    }
+}
+
+/// Memory of `len` bytes for a value that lives outside the heap and for ever, zeroed and page-aligned.
+///
+/// # Errors
+///
+/// See [`MapError`].
+pub fn leak_zeroed(len: usize) -> Result<NonNull<u8>, MapError> {
+    between_guards(len).map(|(_, start)| start)
+}
+
+/// Maps at least `len` readable and writable bytes with an inaccessible page on each side: the whole area, and its
+/// first usable byte.
+fn between_guards(len: usize) -> Result<(Area, NonNull<u8>), MapError> {
+    let page = rustix::param::page_size();
+    // Beyond half the address space the kernel refuses, which is the error that the caller gets.
+    let len = len.min(usize::MAX / 2).next_multiple_of(page);
+    let area = reserve_aligned(len.saturating_add(2 * page), page)?;
+    let start = area.as_ptr().wrapping_add(page);
+    // In a process that locks all future memory the whole capacity would be populated once it is accessible.
+    // SAFETY: changes no memory. A refusal leaves it locked, which is a waste and no harm.
+    let _ = unsafe { rustix::mm::munlock(start.cast(), len) };
+    // SAFETY: inside the range that was reserved just now, which nobody refers to.
+    unsafe { rustix::mm::mprotect(start.cast(), len, MprotectFlags::READ | MprotectFlags::WRITE) }
+        .map_err(|errno| MapError::diagnose("mprotect", len, errno))?;
+    // SAFETY: the name is a C string that lives for ever; the call changes no memory and may fail, where the kernel
+    // keeps no names.
+    unsafe {
+        libc::syscall(libc::SYS_prctl, libc::PR_SET_VMA, libc::PR_SET_VMA_ANON_NAME, start, len, c"palimpsest".as_ptr())
+    };
+    NonNull::new(start).map(|start| (area, start)).ok_or_else(|| MapError::diagnose("mmap", len, Errno::NOMEM))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_stay_where_they_are() {
+        let mut all = MappedVec::with_capacity(100_000).unwrap();
+        all.push(7_usize).unwrap();
+        let first = all.as_ptr();
+        for number in 1..100_000 {
+            all.push(number).unwrap();
+        }
+        assert_eq!(all.as_ptr(), first);
+        assert_eq!((all[0], all[99_999], all.len()), (7, 99_999, 100_000));
+        all.truncate(1);
+        assert_eq!(&all[..], [7]);
+    }
+
+    #[test]
+    fn two_can_share_a_mapping() {
+        let page = rustix::param::page_size();
+        let start = leak_zeroed(2 * page).unwrap();
+        // SAFETY: inside the memory that was made for it.
+        let behind = unsafe { start.add(page) };
+        // SAFETY: 1. one page of this test's own.
+        let mut first = unsafe { MappedVec::<u64>::within(start, page) };
+        // SAFETY: 1. another page of this test's own.
+        let mut second = unsafe { MappedVec::<u64>::within(behind, page) };
+        while first.push(1).is_ok() {}
+        second.push(2).unwrap();
+        assert_eq!((first.len(), first.capacity(), &second[..]), (page / 8, page / 8, &[2][..]));
+        assert_eq!(first.range().end, second.range().start);
+    }
+
+    #[test]
+    fn a_full_one_says_so() {
+        let mut all = MappedVec::with_capacity(1).unwrap();
+        let full = std::iter::repeat_with(|| all.push([0_u8; 4096])).take(1 << 20).find_map(Result::err);
+        assert_eq!(full, Some(Full { capacity: all.len() }));
+    }
+
+    #[test]
+    fn the_neighbours_are_inaccessible() {
+        let all = MappedVec::<u64>::with_capacity(8).unwrap();
+        let maps = crate::pages::maps::Maps::read().unwrap();
+        let mine = maps.at(all.as_ptr().addr()).unwrap();
+        assert_eq!(mine.range().len() + 2 * rustix::param::page_size(), all.range().len());
+    }
+}

@@ -1,0 +1,365 @@
+//! `/proc/self/maps`: the mappings of this process.
+//!
+//! Format: `proc_pid_maps(5)`, written by `show_map_vma` in `fs/proc/task_mmu.c`.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::{ErrorKind, Read};
+use std::ops::{Deref, Range};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::proc::{ParseError, ProcError, address, number, read_with};
+
+const PATH: &str = "/proc/self/maps";
+
+/// What a mapping may be used for, and whether its writes are shared.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Permissions(u8);
+
+impl Permissions {
+    /// `r`
+    pub const READ: Self = Self(1);
+    /// `w`
+    pub const WRITE: Self = Self(2);
+    /// `x`
+    pub const EXECUTE: Self = Self(4);
+    /// `s`, where a private mapping has `p`
+    pub const SHARED: Self = Self(8);
+
+    /// Whether every permission of `other` is among these.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// These permissions and those of `other`.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether one mapping is both writable and executable, which Palimpsest never makes.
+    pub const fn is_writable_and_executable(self) -> bool {
+        self.contains(Self::WRITE.union(Self::EXECUTE))
+    }
+
+    /// Reads the four letters of the kernel, such as `r-xp`.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let &[read, write, execute, shared] = text else {
+            return None;
+        };
+        let mut all = Self::default();
+        for (letter, set, clear, flag) in [
+            (read, b'r', b'-', Self::READ),
+            (write, b'w', b'-', Self::WRITE),
+            (execute, b'x', b'-', Self::EXECUTE),
+            (shared, b's', b'p', Self::SHARED),
+        ] {
+            if letter == set {
+                all = all.union(flag);
+            } else if letter != clear {
+                return None;
+            }
+        }
+        Some(all)
+    }
+}
+
+impl fmt::Display for Permissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = |flag, set, clear| if self.contains(flag) { set } else { clear };
+        write!(
+            f,
+            "{}{}{}{}",
+            letter(Self::READ, 'r', '-'),
+            letter(Self::WRITE, 'w', '-'),
+            letter(Self::EXECUTE, 'x', '-'),
+            letter(Self::SHARED, 's', 'p'),
+        )
+    }
+}
+
+impl fmt::Debug for Permissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Permissions({self})")
+    }
+}
+
+/// The device of a mapped file; 0:0 for anonymous memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Device {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// One mapping (one VMA).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MapEntry {
+    /// First address.
+    pub start: usize,
+    /// One past the last address.
+    pub end: usize,
+    /// What the mapping may be used for.
+    pub permissions: Permissions,
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// The file's device.
+    pub device: Device,
+    /// The file's inode; 0 for anonymous memory.
+    pub inode: u64,
+    /// The name as the kernel prints it: a path, `/memfd:name (deleted)`, `[stack]`, …. A newline is `\012`.
+    pub path: Option<PathBuf>,
+}
+
+impl MapEntry {
+    /// The addresses.
+    pub fn range(&self) -> Range<usize> {
+        self.start..self.end
+    }
+
+    /// Number of bytes that this mapping and `range` have in common.
+    pub fn overlap(&self, range: &Range<usize>) -> usize {
+        self.end.min(range.end).saturating_sub(self.start.max(range.start))
+    }
+
+    /// Reads one line without its newline. `line` is its number, for the error.
+    pub(super) fn parse(text: &[u8], line: usize) -> Result<Self, ParseError> {
+        let Header { start, end, permissions, offset, device, inode, name } =
+            Header::parse(text).map_err(|expected| ParseError::new(line, text, expected))?;
+        let path = (!name.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(name)));
+        Ok(Self { start, end, permissions, offset, device, inode, path })
+    }
+}
+
+/// One line of a maps file, borrowed: what [`MapEntry`] is made of, for readers that must not allocate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header<'a> {
+    /// First address.
+    pub start: usize,
+    /// One past the last address.
+    pub end: usize,
+    /// What the mapping may be used for.
+    pub permissions: Permissions,
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// The file's device.
+    pub device: Device,
+    /// The file's inode; 0 for anonymous memory.
+    pub inode: u64,
+    /// The name as the kernel prints it; empty where there is none.
+    pub name: &'a [u8],
+}
+
+impl<'a> Header<'a> {
+    /// Reads one line without its newline.
+    ///
+    /// # Errors
+    ///
+    /// What the line lacks.
+    pub fn parse(text: &'a [u8]) -> Result<Self, &'static str> {
+        let (range, rest) = field(text);
+        let (permissions, rest) = field(rest);
+        let (offset, rest) = field(rest);
+        let (device, rest) = field(rest);
+        let (inode, rest) = field(rest);
+
+        let (start, end) = pair(range, b'-').ok_or("address range")?;
+        let start = address(start, 16).ok_or("start address")?;
+        let end = address(end, 16).filter(|end| *end > start).ok_or("end address above the start")?;
+        let permissions = Permissions::parse(permissions).ok_or("permissions such as r-xp")?;
+        let offset = number(offset, 16).ok_or("file offset")?;
+        let half = |text| number(text, 16).and_then(|number| u32::try_from(number).ok());
+        let (major, minor) = pair(device, b':').ok_or("device such as fe:00")?;
+        let device = Device {
+            major: half(major).ok_or("major device number")?,
+            minor: half(minor).ok_or("minor device number")?,
+        };
+        let inode = number(inode, 10).ok_or("inode")?;
+        // The kernel pads with blanks; a name that starts with a blank cannot be told from the padding.
+        Ok(Self { start, end, permissions, offset, device, inode, name: rest.trim_ascii_start() })
+    }
+}
+
+impl fmt::Display for MapEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { start, end, permissions, offset, device, inode, path } = self;
+        write!(
+            f,
+            "{start:08x}-{end:08x} {permissions} {offset:08x} {:02x}:{:02x} {inode}",
+            device.major, device.minor
+        )?;
+        path.as_ref().map_or(Ok(()), |path| write!(f, " {}", path.display()))
+    }
+}
+
+/// The first blank-separated field and what follows it.
+fn field(text: &[u8]) -> (&[u8], &[u8]) {
+    let text = text.trim_ascii_start();
+    let end = text.iter().position(|byte| *byte == b' ').unwrap_or(text.len());
+    text.split_at(end)
+}
+
+/// What stands before and after the first `separator`.
+fn pair(text: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
+    let at = text.iter().position(|byte| *byte == separator)?;
+    Some((&text[..at], &text[at + 1..]))
+}
+
+/// All mappings of the process, by ascending address.
+///
+/// The kernel gives the list out page by page, so mappings made or removed meanwhile may be half seen.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Maps(Vec<MapEntry>);
+
+impl Maps {
+    /// Reads `/proc/self/maps`.
+    ///
+    /// # Errors
+    ///
+    /// `/proc` is not mounted, or a line has an unknown form.
+    pub fn read() -> Result<Self, ProcError> {
+        read_with(PATH, |text| parse(text).map(Self))
+    }
+
+    /// The mapping that holds `address`.
+    pub fn at(&self, address: usize) -> Option<&MapEntry> {
+        self.iter().find(|entry| entry.range().contains(&address))
+    }
+
+    /// The mappings that share a byte with `range`.
+    pub fn overlapping(&self, range: Range<usize>) -> impl Iterator<Item = &MapEntry> {
+        self.iter().filter(move |entry| entry.overlap(&range) != 0)
+    }
+
+    /// The mappings that are writable and executable at once.
+    pub fn writable_and_executable(&self) -> impl Iterator<Item = &MapEntry> {
+        self.iter().filter(|entry| entry.permissions.is_writable_and_executable())
+    }
+}
+
+impl Deref for Maps {
+    type Target = [MapEntry];
+
+    fn deref(&self) -> &[MapEntry] {
+        &self.0
+    }
+}
+
+impl IntoIterator for Maps {
+    type Item = MapEntry;
+    type IntoIter = std::vec::IntoIter<MapEntry>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+/// Parses the text of a maps file.
+///
+/// # Errors
+///
+/// The first line with an unknown form.
+pub fn parse(text: impl AsRef<[u8]>) -> Result<Vec<MapEntry>, ParseError> {
+    text.as_ref()
+        .split(|byte| *byte == b'\n')
+        .enumerate()
+        .filter(|(_, text)| !text.is_empty())
+        .map(|(index, text)| MapEntry::parse(text, index + 1))
+        .collect()
+}
+
+/// Number of mappings of the process, to be compared with `vm.max_map_count`.
+///
+/// Allocates nothing, since it is asked when mappings are scarce.
+///
+/// # Errors
+///
+/// `/proc` is not mounted.
+pub fn count() -> Result<usize, ProcError> {
+    let path = Path::new(PATH);
+    let failed = |source| ProcError::read(path, source);
+    let mut file = std::fs::File::open(path).map_err(failed)?;
+    let mut buffer = [0; 4096];
+    let mut lines = 0;
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(lines),
+            Ok(len) => lines += buffer[..len].iter().filter(|byte| **byte == b'\n').count(),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_file_mapping_is_read() {
+        let entries =
+            parse("55adca51d000-55adca523000 r-xp 00002000 fe:00 247278                     /usr/bin/a b (deleted)\n");
+        let entry = &entries.expect("a valid line")[0];
+        assert_eq!(entry.range(), 0x55ad_ca51_d000..0x55ad_ca52_3000);
+        assert_eq!(entry.permissions.to_string(), "r-xp");
+        assert_eq!((entry.offset, entry.inode), (0x2000, 247_278));
+        assert_eq!(entry.device, Device { major: 0xfe, minor: 0 });
+        assert_eq!(entry.path.as_deref(), Some(Path::new("/usr/bin/a b (deleted)")));
+    }
+
+    #[test]
+    fn an_anonymous_mapping_has_no_path() {
+        let entries = parse("7f0000000000-7f0000001000 rwxs 00000000 00:00 0 \n").expect("a valid line");
+        assert_eq!(entries[0].path, None);
+        assert!(entries[0].permissions.is_writable_and_executable());
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        let error = parse("1000-2000 r-xp 0 00:00 0\n1000-2000 r?xp 0 00:00 0\n").expect_err("a bad line");
+        assert_eq!(error.line, 2);
+        assert_eq!(error.to_string(), "line 2 is \"1000-2000 r?xp 0 00:00 0\", which has no permissions such as r-xp");
+        assert!(parse("2000-1000 r-xp 0 00:00 0").is_err(), "an empty range");
+        assert!(parse("1-10000000000000000 r-xp 0 00:00 0").is_err(), "an overflow");
+    }
+
+    #[test]
+    fn this_process_is_read() {
+        let here = std::ptr::from_ref(&PATH).addr();
+        let maps = Maps::read().expect("/proc is mounted");
+        assert!(maps.at(here).is_some_and(|entry| entry.permissions.contains(Permissions::READ)));
+        assert_eq!(maps.overlapping(here..here + 1).count(), 1);
+        let count = count().expect("/proc is mounted");
+        assert!(count.abs_diff(maps.len()) < 64, "{count} mappings against {}", maps.len());
+    }
+
+    prop_compose! {
+        fn any_entry()(
+            start in 0..usize::MAX, len in 1..usize::MAX, permissions in 0..16_u8, offset: u64, major: u32, minor: u32, inode: u64,
+            path in proptest::option::of("[/\\[a-z][ -~]{0,30}"),
+        ) -> MapEntry {
+            MapEntry {
+                start, end: start.saturating_add(len), permissions: Permissions(permissions), offset,
+                device: Device { major, minor }, inode, path: path.map(PathBuf::from),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_read_back(entries in proptest::collection::vec(any_entry(), 0..8)) {
+            let text: String = entries.iter().map(|entry| format!("{entry}\n")).collect();
+            prop_assert_eq!(parse(text), Ok(entries));
+        }
+
+        #[test]
+        fn no_input_panics(text: Vec<u8>, digits in "[0-9a-f: \\-rwxps\n]{0,80}") {
+            let _: Result<_, _> = parse(text);
+            let _: Result<_, _> = parse(digits);
+        }
+    }
+}

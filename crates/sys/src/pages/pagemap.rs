@@ -1,0 +1,385 @@
+//! Which pages of a range are populated, and which are this process's own copies: `/proc/self/pagemap`.
+//!
+//! Two ways, the same answers but for one: the `PAGEMAP_SCAN` ioctl (Linux 6.7), which walks page tables in the kernel
+//! and returns runs, and reading the file's entry of 8 bytes for every page. The zero page, which a read fault maps
+//! into untouched anonymous memory, is told from a populated one by the ioctl alone; entries show it as present, since
+//! frame numbers need `CAP_SYS_ADMIN`.
+//!
+//! Pages that were swapped out count like present ones: a scan that forgot them would lose their contents. Other
+//! non-present entries (migration, userfaultfd's write-protect markers) count as swapped too; guard markers do not
+//! where the kernel tells them (6.15).
+//!
+//! Sources: `Documentation/admin-guide/mm/pagemap.rst`, `fs/proc/task_mmu.c` (`pagemap_page_category`,
+//! `pte_to_pagemap_entry`), `include/uapi/linux/fs.h`.
+
+use std::io;
+use std::ops::{ControlFlow, Range};
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::memory::file::FileId;
+
+/// What to look for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Wanted {
+    /// Pages with contents: present or swapped, and not the zero page (see the module for which way can tell).
+    Present,
+    /// Pages that are private to this process: present or swapped, not the zero page, and not a page of a file. In a
+    /// private mapping of a file these are the pages written since it was mapped.
+    Written,
+    /// Guard markers (`MADV_GUARD_INSTALL`), which are no pages: whoever replaces a mapping has to make them again.
+    /// Kernels 6.13 and 6.14 have them and do not tell; there they pass for swapped pages, and reading one fails.
+    Guards,
+}
+
+/// How a pagemap is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ScanWay {
+    /// `ioctl(PAGEMAP_SCAN)`, Linux 6.7.
+    Ioctl,
+    /// Reading the entry of each page; works on every kernel, and costs time for pages that are not there.
+    Entries,
+}
+
+/// Why a pagemap cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum PagemapError {
+    /// It cannot be opened.
+    #[error("cannot open /proc/self/pagemap; is /proc mounted?")]
+    Open(#[source] io::Error),
+    /// The wanted way is refused here.
+    #[error("PAGEMAP_SCAN is refused here: it needs Linux 6.7; use ScanWay::Entries")]
+    NoIoctl(#[source] io::Error),
+    /// The range is not made of pages.
+    #[error("{start:#x}..{end:#x} is not a range of whole pages; round it to pages of {page} bytes")]
+    Unaligned {
+        /// First address.
+        start: usize,
+        /// One past the last address.
+        end: usize,
+        /// Size of a page in bytes.
+        page: usize,
+    },
+    /// A question was refused.
+    #[error("cannot tell which pages of {start:#x}..{end:#x} are in use ({way:?})")]
+    Scan {
+        /// First address.
+        start: usize,
+        /// One past the last address.
+        end: usize,
+        /// How it was asked.
+        way: ScanWay,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The page tables of the process that opened it: a forked child has to open its own, or it is told of its parent's
+/// pages.
+///
+/// Nothing here allocates from the heap, so that a heap can be looked at while it is remapped.
+#[derive(Debug)]
+pub struct Pagemap {
+    /// Nothing once it is [closed](Self::close).
+    file: Option<OwnedFd>,
+    way: Way,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// With the categories to leave out: those that the kernel knows.
+    Ioctl {
+        unwanted: u64,
+    },
+    Entries,
+}
+
+impl Pagemap {
+    /// Opens this process's pagemap and picks the better way that works.
+    ///
+    /// # Errors
+    ///
+    /// [`PagemapError::Open`].
+    pub fn open() -> Result<Self, PagemapError> {
+        let file = open()?;
+        let way = probe_ioctl(&file).unwrap_or(Way::Entries);
+        Ok(Self { file: Some(file), way })
+    }
+
+    /// Opens this process's pagemap to be asked in this way.
+    ///
+    /// # Errors
+    ///
+    /// [`PagemapError::Open`], [`PagemapError::NoIoctl`].
+    pub fn with_way(way: ScanWay) -> Result<Self, PagemapError> {
+        let file = open()?;
+        let way = match way {
+            ScanWay::Ioctl => probe_ioctl(&file).map_err(|errno| PagemapError::NoIoctl(errno.into()))?,
+            ScanWay::Entries => Way::Entries,
+        };
+        Ok(Self { file: Some(file), way })
+    }
+
+    /// How it is asked.
+    pub const fn way(&self) -> ScanWay {
+        match self.way {
+            Way::Ioctl { .. } => ScanWay::Ioctl,
+            Way::Entries => ScanWay::Entries,
+        }
+    }
+
+    /// Calls `found` with each maximal run of wanted pages in `range`, ascending, until it breaks. Addresses that
+    /// nothing is mapped at are no pages; `range` may hold any number of mappings.
+    ///
+    /// Pages that change while the scan is under way may be seen either way.
+    ///
+    /// # Errors
+    ///
+    /// [`PagemapError::Unaligned`], [`PagemapError::Scan`]; `found` may have been called before.
+    pub fn scan(
+        &self,
+        range: Range<usize>,
+        wanted: Wanted,
+        found: &mut dyn FnMut(Range<usize>) -> ControlFlow<()>,
+    ) -> Result<(), PagemapError> {
+        let page = rustix::param::page_size();
+        if !range.start.is_multiple_of(page) || !range.end.is_multiple_of(page) || range.end < range.start {
+            return Err(PagemapError::Unaligned { start: range.start, end: range.end, page });
+        }
+        let mut runs = Runs { pending: range.start..range.start, found };
+        let ended = match self.way {
+            Way::Ioctl { unwanted } => self.by_ioctl(range.clone(), wanted, unwanted, &mut runs),
+            Way::Entries => self.by_entries(range.clone(), wanted, page, &mut runs),
+        };
+        let ended = ended.map_err(|errno| PagemapError::Scan {
+            start: range.start,
+            end: range.end,
+            way: self.way(),
+            source: errno.into(),
+        })?;
+        if ended.is_continue() {
+            // The last run has nothing behind it, so whether the caller breaks there is all one.
+            let _ = runs.flush();
+        }
+        Ok(())
+    }
+
+    fn by_ioctl(
+        &self,
+        range: Range<usize>,
+        wanted: Wanted,
+        unwanted: u64,
+        runs: &mut Runs<'_>,
+    ) -> Result<ControlFlow<()>, Errno> {
+        let mut regions = [Region::default(); REGIONS];
+        // A category that is inverted and required is one that the page must not have.
+        let (required, inverted) = match wanted {
+            Wanted::Present => (unwanted, unwanted),
+            Wanted::Written => (unwanted | PAGE_IS_FILE, unwanted | PAGE_IS_FILE),
+            Wanted::Guards if unwanted & PAGE_IS_GUARD == 0 => return Ok(ControlFlow::Continue(())),
+            Wanted::Guards => (PAGE_IS_GUARD, 0),
+        };
+        let mut start = range.start;
+        while start < range.end {
+            let (count, end) = scan_once(self.file()?, start..range.end, (required, inverted), &mut regions)?;
+            for region in &regions[..count] {
+                #[expect(clippy::cast_possible_truncation, reason = "addresses of this process, of 64 bits")]
+                let run = region.start as usize..region.end as usize;
+                if runs.add(run).is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            if end <= start {
+                // A kernel that makes no headway would keep us here for ever.
+                return Err(Errno::IO);
+            }
+            start = end;
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn by_entries(
+        &self,
+        range: Range<usize>,
+        wanted: Wanted,
+        page: usize,
+        runs: &mut Runs<'_>,
+    ) -> Result<ControlFlow<()>, Errno> {
+        let mut buffer = [0_u8; ENTRY * ENTRIES];
+        let mut address = range.start;
+        while address < range.end {
+            let want = ((range.end - address) / page).min(ENTRIES) * ENTRY;
+            let offset = (address / page * ENTRY) as u64;
+            let got = match rustix::io::pread(self.file()?, &mut buffer[..want], offset) {
+                Err(Errno::INTR) => continue,
+                other => other?,
+            };
+            if got < ENTRY {
+                // Past the end of what user space can have.
+                break;
+            }
+            for entry in buffer[..got].as_chunks::<ENTRY>().0 {
+                if is_wanted(u64::from_ne_bytes(*entry), wanted) && runs.add(address..address + page).is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+                address += page;
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+impl Pagemap {
+    /// Closes the file: all questions fail from now on.
+    pub fn close(&mut self) {
+        self.file = None;
+    }
+
+    /// Which file is asked; nothing once it is closed.
+    pub fn id(&self) -> Option<FileId> {
+        rustix::fs::fstat(self.file.as_ref()?).ok().map(|stat| FileId::of(&stat))
+    }
+
+    fn file(&self) -> Result<&OwnedFd, Errno> {
+        self.file.as_ref().ok_or(Errno::BADF)
+    }
+}
+
+/// Joins neighbouring runs before they are handed on.
+struct Runs<'a> {
+    pending: Range<usize>,
+    found: &'a mut dyn FnMut(Range<usize>) -> ControlFlow<()>,
+}
+
+impl Runs<'_> {
+    fn add(&mut self, run: Range<usize>) -> ControlFlow<()> {
+        if self.pending.end == run.start && !self.pending.is_empty() {
+            self.pending.end = run.end;
+            return ControlFlow::Continue(());
+        }
+        self.flush()?;
+        self.pending = run;
+        ControlFlow::Continue(())
+    }
+
+    fn flush(&mut self) -> ControlFlow<()> {
+        if self.pending.is_empty() { ControlFlow::Continue(()) } else { (self.found)(self.pending.clone()) }
+    }
+}
+
+/// Bytes of an entry of the pagemap.
+const ENTRY: usize = size_of::<u64>();
+/// Entries read at a time: one page of 4 KiB, which is also the kernel's own buffer.
+const ENTRIES: usize = 512;
+const PM_GUARD_REGION: u64 = 1 << 58;
+const PM_FILE: u64 = 1 << 61;
+const PM_SWAP: u64 = 1 << 62;
+const PM_PRESENT: u64 = 1 << 63;
+
+/// Whether the page with this entry is wanted.
+const fn is_wanted(entry: u64, wanted: Wanted) -> bool {
+    let refused = match wanted {
+        Wanted::Present => PM_GUARD_REGION,
+        Wanted::Written => PM_GUARD_REGION | PM_FILE,
+        Wanted::Guards => return entry & PM_GUARD_REGION != 0,
+    };
+    entry & (PM_PRESENT | PM_SWAP) != 0 && entry & refused == 0
+}
+
+const PAGE_IS_FILE: u64 = 1 << 2;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
+const PAGE_IS_PFNZERO: u64 = 1 << 5;
+/// Linux 6.15.
+const PAGE_IS_GUARD: u64 = 1 << 8;
+
+/// Runs taken from the kernel at a time: 3 KiB, so that the scan fits a small signal stack.
+const REGIONS: usize = 128;
+
+/// `struct page_region`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`, whose parts are placed alike on x86-64 and AArch64
+/// (`include/uapi/asm-generic/ioctl.h`).
+const PAGEMAP_SCAN: u32 = 3 << 30 | (size_of::<ScanArg>() as u32) << 16 | (b'f' as u32) << 8 | 16;
+
+const _: () = assert!(PAGEMAP_SCAN == 0xc060_6610);
+
+fn open() -> Result<OwnedFd, PagemapError> {
+    rustix::fs::openat(CWD, c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| PagemapError::Open(errno.into()))
+}
+
+/// Tries the ioctl on a page of the stack, with and without the newest category; an unknown one is EINVAL.
+fn probe_ioctl(file: &OwnedFd) -> Result<Way, Errno> {
+    let page = rustix::param::page_size();
+    let mut regions = [Region::default(); 1];
+    let start = regions.as_ptr().addr() & !(page - 1);
+    let with_guards = PAGE_IS_PFNZERO | PAGE_IS_GUARD;
+    if scan_once(file, start..start + page, (with_guards, with_guards), &mut regions).is_ok() {
+        return Ok(Way::Ioctl { unwanted: with_guards });
+    }
+    scan_once(file, start..start + page, (PAGE_IS_PFNZERO, PAGE_IS_PFNZERO), &mut regions)?;
+    Ok(Way::Ioctl { unwanted: PAGE_IS_PFNZERO })
+}
+
+/// Fills `regions` with runs of pages that are present or swapped and, after the categories of `inverted` were turned
+/// round, in all `required` ones; returns their number and where the scan stopped.
+fn scan_once(
+    file: &OwnedFd,
+    range: Range<usize>,
+    (required, inverted): (u64, u64),
+    regions: &mut [Region],
+) -> Result<(usize, usize), Errno> {
+    let mut arg = ScanArg {
+        size: size_of::<ScanArg>() as u64,
+        start: range.start as u64,
+        end: range.end as u64,
+        vec: regions.as_mut_ptr().expose_provenance() as u64,
+        vec_len: regions.len() as u64,
+        category_inverted: inverted,
+        category_mask: required,
+        category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+        return_mask: PAGE_IS_PRESENT,
+        ..ScanArg::default()
+    };
+    // SAFETY: the kernel reads and writes `arg`, of the size that it states, and writes at most `vec_len` regions to
+    // `vec`; both are borrowed mutably here. Without PM_SCAN_WP_MATCHING the ioctl changes no page.
+    let answer = unsafe { libc::ioctl(file.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut arg) };
+    #[expect(clippy::cast_possible_truncation, reason = "an address of this process, of 64 bits")]
+    match usize::try_from(answer) {
+        Ok(count) => Ok((count.min(regions.len()), arg.walk_end as usize)),
+        Err(_) => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+#[cfg(test)]
+#[path = "pagemap_tests.rs"]
+mod tests;

@@ -1,0 +1,408 @@
+//! The mappings of this process with all their flags, read without the heap.
+//!
+//! [`proc::smaps`](crate::pages::smaps) answers the same question with vectors and strings; this is for code that is
+//! about to change the memory in which those would lie. Format: `proc_pid_smaps(5)`, written by `show_smap` and
+//! `show_smap_vma_flags` in `fs/proc/task_mmu.c`.
+
+use std::ops::{ControlFlow, Deref, Range};
+
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+pub use super::query::next_above;
+
+use crate::memory::extent::{EXTENT_NAME, SNAPSHOT_NAME};
+use crate::memory::mapping::MapError;
+use crate::memory::vec::{Full, MappedVec};
+use crate::pages::maps::{Device, Header, Permissions};
+
+/// The flags of a mapping that matter to who replaces it, as a set.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct VmaFlags(u32);
+
+impl VmaFlags {
+    /// The two letters of the kernel, and the bit that stands for them here: the place in this list.
+    const LETTERS: [[u8; 2]; 24] = [
+        *b"gd", *b"pf", *b"lo", *b"io", *b"dc", *b"ht", *b"wf", *b"dd", *b"mm", *b"hg", *b"nh", *b"mg", *b"um", *b"uw",
+        *b"ui", *b"ss", *b"sl", *b"mt", *b"gu", *b"dp", *b"sr", *b"rr", *b"bt", *b"nr",
+    ];
+
+    /// Grows downwards: a stack.
+    pub const GROWS_DOWN: Self = Self(1);
+    /// Page frames without memory of the kernel's (device memory).
+    pub const PAGE_FRAMES: Self = Self(1 << 1);
+    /// Locked in memory.
+    pub const LOCKED: Self = Self(1 << 2);
+    /// Memory of a device.
+    pub const DEVICE: Self = Self(1 << 3);
+    /// Not given to children (`MADV_DONTFORK`).
+    pub const DONT_FORK: Self = Self(1 << 4);
+    /// Pages of hugetlbfs.
+    pub const HUGETLB: Self = Self(1 << 5);
+    /// Wiped in children (`MADV_WIPEONFORK`).
+    pub const WIPE_ON_FORK: Self = Self(1 << 6);
+    /// Left out of core dumps.
+    pub const DONT_DUMP: Self = Self(1 << 7);
+    /// Page frames and pages mixed.
+    pub const MIXED: Self = Self(1 << 8);
+    /// Huge pages wanted.
+    pub const HUGE_PAGE: Self = Self(1 << 9);
+    /// No huge pages wanted.
+    pub const NO_HUGE_PAGE: Self = Self(1 << 10);
+    /// Equal pages may be merged (KSM).
+    pub const MERGEABLE: Self = Self(1 << 11);
+    /// Watched by a userfaultfd in any way.
+    pub const USERFAULT: Self = Self(7 << 12);
+    /// Shadow stack.
+    pub const SHADOW_STACK: Self = Self(1 << 15);
+    /// Sealed (`mseal`).
+    pub const SEALED: Self = Self(1 << 16);
+    /// Memory tagging (AArch64).
+    pub const TAGGED: Self = Self(1 << 17);
+    /// May hold guard regions (kernels after 6.18; earlier ones do not say).
+    pub const GUARDED: Self = Self(1 << 18);
+    /// May be dropped under memory pressure.
+    pub const DROPPABLE: Self = Self(1 << 19);
+    /// Read sequentially.
+    pub const SEQUENTIAL: Self = Self(1 << 20);
+    /// Read at random.
+    pub const RANDOM: Self = Self(1 << 21);
+    /// Guarded pages (`PROT_BTI`, AArch64).
+    pub const BRANCH_TARGETS: Self = Self(1 << 22);
+    /// Not counted as committed (`MAP_NORESERVE`).
+    pub const NO_RESERVE: Self = Self(1 << 23);
+
+    /// These flags and those of `other`.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether any flag of `other` is among these.
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// These flags without those of `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// A number that stands for them in this process, for tables.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The flags that [`bits`](Self::bits) has given the number of.
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    fn parse(text: &[u8]) -> Self {
+        let bit = |word: &[u8]| Self::LETTERS.iter().position(|letters| letters == word).map_or(0, |place| 1 << place);
+        Self(text.split(|byte| *byte == b' ').map(bit).fold(0, |all, bit| all | bit))
+    }
+}
+
+/// What kind of thing a mapping's name says it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Label {
+    /// No name.
+    #[default]
+    None,
+    /// `[heap]`, the memory of `brk`.
+    Heap,
+    /// `[stack]` of the main thread.
+    Stack,
+    /// `[anon:…]`, named by `PR_SET_VMA_ANON_NAME`.
+    Named,
+    /// Another name in brackets: `[vdso]`, `[vvar]`, `[uprobes]`, ….
+    Kernel,
+    /// An [`Extent`](crate::memory::extent::Extent) of frozen memory.
+    Extent,
+    /// An [`Extent`](crate::memory::extent::Extent) of a snapshot.
+    Snapshot,
+    /// Another file.
+    File,
+}
+
+impl Label {
+    pub(super) fn parse(name: &[u8]) -> Self {
+        match name {
+            b"" => Self::None,
+            b"[heap]" => Self::Heap,
+            b"[stack]" => Self::Stack,
+            name if name.starts_with(b"[anon:") => Self::Named,
+            name if name.starts_with(b"[") => Self::Kernel,
+            name if name == EXTENT_NAME.as_bytes() => Self::Extent,
+            name if name == SNAPSHOT_NAME.as_bytes() => Self::Snapshot,
+            _ => Self::File,
+        }
+    }
+}
+
+/// One mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Vma {
+    /// First address.
+    pub start: usize,
+    /// One past the last address.
+    pub end: usize,
+    /// What it may be used for.
+    pub permissions: Permissions,
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// The file's device.
+    pub device: Device,
+    /// The file's inode; 0 for anonymous memory.
+    pub inode: u64,
+    /// What its name says.
+    pub label: Label,
+    /// Bytes of anonymous memory in it, present or swapped; 0 without figures.
+    pub anonymous: usize,
+    /// Its flags; none without figures.
+    pub flags: VmaFlags,
+    /// The memory protection key; 0 for none and without figures.
+    pub protection_key: u32,
+}
+
+impl Vma {
+    /// The addresses.
+    pub const fn range(&self) -> Range<usize> {
+        self.start..self.end
+    }
+
+    fn new(header: &Header<'_>) -> Self {
+        Self {
+            start: header.start,
+            end: header.end,
+            permissions: header.permissions,
+            offset: header.offset,
+            device: header.device,
+            inode: header.inode,
+            label: Label::parse(header.name),
+            anonymous: 0,
+            flags: VmaFlags::default(),
+            protection_key: 0,
+        }
+    }
+
+    /// Takes a `Name: value` line. Sizes that cannot be understood count as nothing, unknown names are newer kernels'.
+    fn take(&mut self, name: &[u8], value: &[u8]) {
+        let number =
+            || value.split(|byte| *byte == b' ').next().and_then(|text| str::from_utf8(text).ok()?.parse().ok());
+        match name {
+            b"Anonymous" | b"Swap" => {
+                let kib: usize = number().unwrap_or(0);
+                self.anonymous = self.anonymous.saturating_add(kib.saturating_mul(1024));
+            }
+            b"ProtectionKey" => {
+                self.protection_key = number().map_or(0, |key: usize| u32::try_from(key).unwrap_or(u32::MAX))
+            }
+            b"VmFlags" => self.flags = VmaFlags::parse(value),
+            _ => {}
+        }
+    }
+}
+
+/// How much to ask the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Detail {
+    /// `/proc/self/maps`: where mappings are. Quick.
+    Places,
+    /// `/proc/self/smaps`: flags and figures too. The kernel walks all page tables.
+    Figures,
+}
+
+impl Detail {
+    const fn file(self) -> &'static str {
+        match self {
+            Self::Places => "maps",
+            Self::Figures => "smaps",
+        }
+    }
+}
+
+/// Why the mappings cannot be told.
+#[derive(Debug, thiserror::Error)]
+pub enum VmasError {
+    /// The file cannot be opened or read.
+    #[error("cannot read /proc/self/{file}; is /proc mounted?")]
+    Read {
+        /// `maps` or `smaps`.
+        file: &'static str,
+        /// The kernel's answer.
+        #[source]
+        source: Errno,
+    },
+    /// A line has an unknown form.
+    #[error("line {line} of /proc/self/{file} has no {expected}")]
+    Parse {
+        /// `maps` or `smaps`.
+        file: &'static str,
+        /// Number of the line, from 1.
+        line: usize,
+        /// What it lacks.
+        expected: &'static str,
+    },
+    /// There are more mappings than there is room for.
+    #[error("too many mappings")]
+    TooMany(#[from] Full),
+}
+
+/// Bytes that are read at a time; no line is longer (a path has up to 4096 bytes, each of which may become four).
+const BUFFER: usize = 64 << 10;
+
+/// All mappings by ascending address, in memory of its own.
+#[derive(Debug)]
+pub struct Vmas {
+    all: MappedVec<Vma>,
+    text: MappedVec<[u8; BUFFER]>,
+}
+
+impl Vmas {
+    /// Makes room for `capacity` mappings and reads none.
+    ///
+    /// # Errors
+    ///
+    /// See [`MapError`].
+    pub fn with_capacity(capacity: usize) -> Result<Self, MapError> {
+        let mut text = MappedVec::with_capacity(1)?;
+        // Cannot be full: there is room for one.
+        let _ = text.push([0; BUFFER]);
+        Ok(Self { all: MappedVec::with_capacity(capacity)?, text })
+    }
+
+    /// Reads the list anew. Makes system calls, touches its own memory, and nothing else.
+    ///
+    /// # Errors
+    ///
+    /// See [`VmasError`].
+    pub fn read(&mut self, detail: Detail) -> Result<(), VmasError> {
+        let path = match detail {
+            Detail::Places => c"/proc/self/maps",
+            Detail::Figures => c"/proc/self/smaps",
+        };
+        self.all.clear();
+        let source = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|source| VmasError::Read { file: detail.file(), source })?;
+        self.read_from(source.as_fd(), detail)
+    }
+
+    /// The same from a file with such text, which is read from its start. Its position stays.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_from(&mut self, source: BorrowedFd<'_>, detail: Detail) -> Result<(), VmasError> {
+        let file = detail.file();
+        self.all.clear();
+        let Self { all, text } = self;
+        let Some(text) = text.first_mut() else { return Err(VmasError::Read { file, source: Errno::NOBUFS }) };
+        each_line(source, text, file, &mut |text, line| {
+            take_line(all, text).map_err(|error| match error {
+                Bad::Lacks(expected) => VmasError::Parse { file, line, expected },
+                Bad::Full(full) => full.into(),
+            })
+        })
+    }
+
+    /// The addresses of the memory that this uses itself.
+    pub fn own_ranges(&self) -> [Range<usize>; 2] {
+        [self.all.range(), self.text.range()]
+    }
+}
+
+impl Deref for Vmas {
+    type Target = [Vma];
+
+    fn deref(&self) -> &[Vma] {
+        &self.all
+    }
+}
+
+enum Bad {
+    Lacks(&'static str),
+    Full(Full),
+}
+
+fn take_line(all: &mut MappedVec<Vma>, text: &[u8]) -> Result<(), Bad> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    // A header's first field has no colon.
+    match text.iter().position(|byte| matches!(byte, b':' | b' ')) {
+        Some(colon) if text[colon] == b':' => {
+            if let Some(vma) = all.last_mut() {
+                vma.take(&text[..colon], text[colon + 1..].trim_ascii());
+            }
+            Ok(())
+        }
+        _ => {
+            let header = Header::parse(text).map_err(Bad::Lacks)?;
+            all.push(Vma::new(&header)).map_err(Bad::Full)
+        }
+    }
+}
+
+/// What takes a line and its number.
+pub(crate) type TakeLine<'a> = &'a mut dyn FnMut(&[u8], usize) -> Result<(), VmasError>;
+
+/// Calls `take` with each mapping, by ascending address, until it breaks. Allocates nothing.
+///
+/// # Errors
+///
+/// As [`Vmas::read`].
+pub fn each_mapping(take: &mut dyn FnMut(&Header<'_>) -> ControlFlow<()>) -> Result<(), VmasError> {
+    let file = Detail::Places.file();
+    let source = rustix::fs::openat(CWD, c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|source| VmasError::Read { file, source })?;
+    let mut is_over = false;
+    // Longer than any line: see `BUFFER`.
+    let mut buffer = [0; 20 << 10];
+    let ended = each_line(source.as_fd(), &mut buffer, file, &mut |text, line| {
+        let header = Header::parse(text).map_err(|expected| VmasError::Parse { file, line, expected })?;
+        is_over = take(&header).is_break();
+        // Any error ends the reading; it is dropped below.
+        if is_over { Err(VmasError::Read { file, source: Errno::CANCELED }) } else { Ok(()) }
+    });
+    if is_over { Ok(()) } else { ended }
+}
+
+/// Calls `take` with each line, without its newline, and its number.
+pub(crate) fn each_line(
+    source: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    file: &'static str,
+    take: TakeLine<'_>,
+) -> Result<(), VmasError> {
+    let failed = |source| VmasError::Read { file, source };
+    let (mut filled, mut line, mut offset) = (0, 0, 0);
+    loop {
+        let got = match rustix::io::pread(source, &mut buffer[filled..], offset) {
+            Ok(0) => return Ok(()),
+            Ok(got) => got,
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(failed(errno)),
+        };
+        offset += got as u64;
+        filled += got;
+        let mut start = 0;
+        while let Some(len) = buffer[start..filled].iter().position(|byte| *byte == b'\n') {
+            line += 1;
+            take(&buffer[start..start + len], line)?;
+            start += len + 1;
+        }
+        if start == 0 && filled == buffer.len() {
+            return Err(failed(Errno::NAMETOOLONG));
+        }
+        buffer.copy_within(start..filled, 0);
+        filled -= start;
+    }
+}
+
+#[cfg(test)]
+#[path = "vmas_tests.rs"]
+mod tests;

@@ -1,0 +1,48 @@
+//! Random numbers from the kernel, many at a time.
+
+use std::cell::RefCell;
+
+use rustix::rand::GetRandomFlags;
+
+/// How many bytes are fetched at once.
+const STOCK: usize = 256;
+
+/// A random number below `bound`, which is 1 to 256. Zero where the kernel gives none (`getrandom(2)` filtered, or not
+/// yet seeded).
+///
+/// Hard to guess from those that were before. A forked child goes on with what its parent's thread had in stock.
+pub fn random_below(bound: usize) -> usize {
+    thread_local! {
+        /// Bytes, and how many of them are left.
+        static STOCKED: RefCell<([u8; STOCK], usize)> = const { RefCell::new(([0; STOCK], 0)) };
+    }
+    debug_assert!((1..=256).contains(&bound));
+    STOCKED.with_borrow_mut(|(bytes, left)| {
+        if *left == 0 {
+            match rustix::rand::getrandom(&mut bytes[..], GetRandomFlags::NONBLOCK) {
+                Ok(got @ 1..) => *left = got,
+                _ => return 0,
+            }
+        }
+        *left -= 1;
+        // Used once: whoever reads this memory later learns nothing of the past.
+        usize::from(std::mem::take(&mut bytes[*left])) * bound / 256
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_below_the_bound_comes() {
+        for bound in [1, 2, 3, 16, 256] {
+            let mut seen = vec![0; bound];
+            for _ in 0..100 * bound {
+                seen[random_below(bound)] += 1;
+            }
+            // The chance that one of 256 numbers is missing is 256 * (1 - 1/256)^25600, about 10^-41.
+            assert!(seen.iter().all(|&times| times > 0), "{bound}: {seen:?}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The calls of a freeze that a plain program need not make.
+
+use std::fmt;
+use std::ptr;
+
+use super::{Probe, attempt};
+
+/// A system call that freezing makes and a plain program need not.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum FreezeCall {
+    /// `memfd_create`: the files that hold what is frozen.
+    MemfdCreate,
+    /// `ftruncate` of such a file.
+    Truncate,
+    /// `pwrite64` into it.
+    Write,
+    /// `lseek` for its holes.
+    Seek,
+    /// `fcntl`: its seals.
+    Seal,
+    /// `fallocate`: gives parts of it back.
+    Allocate,
+    /// `ioctl`: `PAGEMAP_SCAN` and `PROCMAP_QUERY`.
+    Ioctl,
+    /// `mincore`: which pages are there.
+    Mincore,
+    /// `msync`: whether memory is locked.
+    Msync,
+    /// `madvise`: populates, collapses and restores advice.
+    Madvise,
+    /// `mlock2`: locks as before.
+    Lock,
+    /// `munlock`: keeps tables from being populated under `mlockall`.
+    Unlock,
+    /// `pkey_mprotect`: protection keys as before.
+    ProtectionKey,
+    /// `get_mempolicy`: memory with a policy of its own is left alone.
+    MemoryPolicy,
+    /// `prctl`: names for tables.
+    Prctl,
+    /// `prlimit64`: limits of files and descriptors.
+    Limits,
+    /// `rt_tgsigqueueinfo`: holds other threads.
+    QueueSignal,
+    /// `nanosleep`: waits for other threads.
+    Sleep,
+    /// `io_uring_register`: what a ring holds on to.
+    RingRegister,
+    /// `io_submit`, of no request: whether a context of Linux AIO lives.
+    AsyncSubmit,
+}
+
+impl FreezeCall {
+    /// All of them.
+    pub const ALL: [Self; 20] = [
+        Self::MemfdCreate,
+        Self::Truncate,
+        Self::Write,
+        Self::Seek,
+        Self::Seal,
+        Self::Allocate,
+        Self::Ioctl,
+        Self::Mincore,
+        Self::Msync,
+        Self::Madvise,
+        Self::Lock,
+        Self::Unlock,
+        Self::ProtectionKey,
+        Self::MemoryPolicy,
+        Self::Prctl,
+        Self::Limits,
+        Self::QueueSignal,
+        Self::Sleep,
+        Self::RingRegister,
+        Self::AsyncSubmit,
+    ];
+
+    /// Its number.
+    pub const fn number(self) -> i64 {
+        match self {
+            Self::MemfdCreate => libc::SYS_memfd_create,
+            Self::Truncate => libc::SYS_ftruncate,
+            Self::Write => libc::SYS_pwrite64,
+            Self::Seek => libc::SYS_lseek,
+            Self::Seal => libc::SYS_fcntl,
+            Self::Allocate => libc::SYS_fallocate,
+            Self::Ioctl => libc::SYS_ioctl,
+            Self::Mincore => libc::SYS_mincore,
+            Self::Msync => libc::SYS_msync,
+            Self::Madvise => libc::SYS_madvise,
+            Self::Lock => libc::SYS_mlock2,
+            Self::Unlock => libc::SYS_munlock,
+            Self::ProtectionKey => libc::SYS_pkey_mprotect,
+            Self::MemoryPolicy => libc::SYS_get_mempolicy,
+            Self::Prctl => libc::SYS_prctl,
+            Self::Limits => libc::SYS_prlimit64,
+            Self::QueueSignal => libc::SYS_rt_tgsigqueueinfo,
+            Self::Sleep => libc::SYS_nanosleep,
+            Self::RingRegister => libc::SYS_io_uring_register,
+            Self::AsyncSubmit => libc::SYS_io_submit,
+        }
+    }
+
+    /// Makes the call with arguments by which it does nothing; whatever it answers.
+    pub(super) fn attempt(self) {
+        /// No descriptor, and no thread.
+        const NONE: usize = usize::MAX;
+        /// No protection key.
+        const NO_KEY: usize = usize::MAX;
+        /// `_IOWR('f', 16, struct pm_scan_arg)` and `_IOWR('f', 17, struct procmap_query)`.
+        const SCAN: usize = 0xc060_6610;
+        const QUERY: usize = 0xc068_6611;
+        let make = |arguments: [usize; 5]| {
+            let [a, b, c, d, e] = arguments;
+            // SAFETY: each set of arguments below names no descriptor, no thread, no memory, or a length of zero.
+            unsafe { libc::syscall(self.number(), a, b, c, d, e) };
+        };
+        match self {
+            Self::MemfdCreate => drop(attempt(Probe::MemfdCreate)),
+            Self::Truncate | Self::Write | Self::RingRegister => make([NONE, 0, 0, 0, 0]),
+            Self::Seek => {
+                make([NONE, 0, libc::SEEK_DATA as usize, 0, 0]);
+                make([NONE, 0, libc::SEEK_HOLE as usize, 0, 0]);
+            }
+            Self::Seal => {
+                make([NONE, libc::F_ADD_SEALS as usize, 0, 0, 0]);
+                make([NONE, libc::F_GET_SEALS as usize, 0, 0, 0]);
+            }
+            Self::Allocate => {
+                make([NONE, (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as usize, 0, 1, 0]);
+            }
+            Self::Ioctl => {
+                make([NONE, SCAN, 0, 0, 0]);
+                make([NONE, QUERY, 0, 0, 0]);
+            }
+            Self::Msync => make([0, 0, libc::MS_INVALIDATE as usize, 0, 0]),
+            Self::Madvise => {
+                for advice in [
+                    libc::MADV_POPULATE_READ,
+                    libc::MADV_COLLAPSE,
+                    libc::MADV_DONTNEED,
+                    libc::MADV_HUGEPAGE,
+                    libc::MADV_DONTFORK,
+                ] {
+                    make([0, 0, advice as usize, 0, 0]);
+                }
+            }
+            Self::Lock => make([0, 0, libc::MLOCK_ONFAULT as usize, 0, 0]),
+            Self::ProtectionKey => make([0, 0, 0, NO_KEY, 0]),
+            Self::Mincore | Self::Unlock | Self::MemoryPolicy | Self::AsyncSubmit => make([0; 5]),
+            Self::Prctl => {
+                make([libc::PR_SET_VMA as usize, libc::PR_SET_VMA_ANON_NAME as usize, 0, 0, ptr::null::<u8>().addr()]);
+            }
+            Self::Limits => make([0, libc::RLIMIT_FSIZE as usize, 0, 0, 0]),
+            Self::QueueSignal => make([NONE, NONE, 0, 0, 0]),
+            Self::Sleep => {
+                let moment = [0_usize; 2];
+                make([(&raw const moment).expose_provenance(), 0, 0, 0, 0]);
+            }
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::MemfdCreate => "memfd_create",
+            Self::Truncate => "ftruncate",
+            Self::Write => "pwrite64",
+            Self::Seek => "lseek",
+            Self::Seal => "fcntl",
+            Self::Allocate => "fallocate",
+            Self::Ioctl => "ioctl",
+            Self::Mincore => "mincore",
+            Self::Msync => "msync",
+            Self::Madvise => "madvise",
+            Self::Lock => "mlock2",
+            Self::Unlock => "munlock",
+            Self::ProtectionKey => "pkey_mprotect",
+            Self::MemoryPolicy => "get_mempolicy",
+            Self::Prctl => "prctl",
+            Self::Limits => "prlimit64",
+            Self::QueueSignal => "rt_tgsigqueueinfo",
+            Self::Sleep => "nanosleep",
+            Self::RingRegister => "io_uring_register",
+            Self::AsyncSubmit => "io_submit",
+        }
+    }
+}
+
+impl fmt::Display for FreezeCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,316 @@
+//! Trying system calls that a seccomp filter may punish.
+//!
+//! A filter answers a forbidden call with EPERM, with ENOSYS, or by killing the caller with SIGSYS; some do so even for
+//! `MEMBARRIER_CMD_QUERY`. Under a filter a call is therefore tried first in a child that does nothing else, and that
+//! the program does not notice ([`child`]). Nothing here uses the heap.
+//!
+//! # What is tried before it is done
+//!
+//! | who | calls |
+//! |---|---|
+//! | core synchronisation | `membarrier` |
+//! | memory files, of packs and of doctor | `memfd_create`, `userfaultfd` |
+//! | the tracer | `ptrace` |
+//! | a freeze, a survey, a repair | each [`FreezeCall`] |
+//!
+//! A freeze also makes calls that any program makes for itself: `openat`, `read`, `pread64`, `newfstatat`, `readlinkat`
+//! and `getdents64` below `/proc`; `mmap`, `munmap`, `mprotect`, `close`; `rt_sigaction`, `rt_sigprocmask`, `futex`;
+//! `clone` and `wait4`, for a process that is about to fork. Those are not tried: whoever kills `openat` kills the
+//! first of them, by which it is found out whether there is a filter.
+//!
+//! Source: `seccomp(2)`.
+
+mod calls;
+
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+use rustix::io::Errno;
+
+pub use calls::FreezeCall;
+
+use crate::last_errno;
+use crate::threads::child::{self, NoChild};
+use crate::threads::task::{own_filters, task_stat};
+
+/// A system call to be tried. Whatever it makes is given back at once.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Probe {
+    /// `membarrier`: query, registration for `PRIVATE_EXPEDITED_SYNC_CORE`, and that command. Without a filter this
+    /// registers the process.
+    Membarrier,
+    /// `memfd_create` for a file that may be mapped executable, with the flags in the order of
+    /// [`ExecRung`](crate::ExecRung).
+    MemfdCreate,
+    /// `userfaultfd` for faults of user mode.
+    Userfaultfd,
+    /// `ptrace`, on nobody.
+    Ptrace,
+    /// All of [`FreezeCall::ALL`]. What a filter refuses counts as allowed, but for `memfd_create`.
+    Freeze,
+    /// One of them.
+    FreezeCall(FreezeCall),
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It works.
+    Allowed,
+    /// It failed with this error, from the filter or from the kernel proper.
+    Refused(Errno),
+    /// It ends the process by this signal.
+    Killed {
+        /// Number of the signal, usually SIGSYS.
+        signal: i32,
+    },
+    /// It could not be tried, and must be taken for deadly.
+    Unknown(Untried),
+}
+
+impl Verdict {
+    /// Whether the call can be made.
+    pub const fn is_allowed(self) -> bool {
+        matches!(self, Self::Allowed)
+    }
+}
+
+/// Why a call could not be tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Untried {
+    /// No child could be made.
+    #[error("no child process could be made to try it in")]
+    NoChild(#[source] NoChild),
+    /// Somebody else waited for the child.
+    #[error("the child process that tried it was lost")]
+    LostChild(#[source] Errno),
+    /// The child's exit status is none that it gives.
+    #[error("the child process that tried it ended with status {0:#x}")]
+    OddStatus(i32),
+}
+
+/// Tries a call: at once where no filter is installed, else first in a child.
+///
+/// Filters belong to threads, so the verdict holds for the calling thread and for what it starts. A verdict from
+/// a child is remembered as long as the thread gets no further filter.
+pub fn probe(probe: Probe) -> Verdict {
+    // Without /proc the number is taken for unknown: prctl(PR_GET_SECCOMP) could itself be deadly.
+    let filters = own_filters();
+    if filters == Some(0) {
+        return attempt(probe).map_or_else(Verdict::Refused, |()| Verdict::Allowed);
+    }
+    let key = filters.and_then(|filters| Key::of_this_thread(filters, probe));
+    if let Some(verdict) = key.and_then(remembered) {
+        return verdict;
+    }
+    let verdict = attempt_in_child(probe);
+    if let (Some(key), Verdict::Allowed | Verdict::Refused(_) | Verdict::Killed { .. }) = (key, verdict) {
+        remember(key, verdict);
+    }
+    verdict
+}
+
+/// Tries what a freeze does. Without a filter that is `memfd_create` alone; with one, everything in one child, which
+/// costs a fork.
+///
+/// # Errors
+///
+/// The first call that cannot be made, and why.
+pub fn probe_freeze() -> Result<(), (FreezeCall, Verdict)> {
+    if own_filters() == Some(0) {
+        return match probe(Probe::MemfdCreate) {
+            Verdict::Allowed => Ok(()),
+            verdict => Err((FreezeCall::MemfdCreate, verdict)),
+        };
+    }
+    match probe(Probe::Freeze) {
+        Verdict::Allowed => Ok(()),
+        killed @ Verdict::Killed { .. } => {
+            let mut each = FreezeCall::ALL.into_iter().map(|call| (call, attempt_in_child(Probe::FreezeCall(call))));
+            let deadly = each.find(|(_, verdict)| matches!(verdict, Verdict::Killed { .. }));
+            Err(deadly.unwrap_or((FreezeCall::MemfdCreate, killed)))
+        }
+        verdict => Err((FreezeCall::MemfdCreate, verdict)),
+    }
+}
+
+/// What a verdict depends on: filters can only be added, so their number names the set that a thread has. A thread's
+/// number may be another's later, who has started at another time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key {
+    tid: i32,
+    started: u64,
+    filters: u64,
+    probe: Probe,
+}
+
+impl Key {
+    fn of_this_thread(filters: u64, probe: Probe) -> Option<Self> {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        Some(Self { tid, started: task_stat(tid)?.started, filters, probe })
+    }
+}
+
+/// The latest verdicts: few, and asked for rarely. Bounded, for programs with endless threads.
+struct Verdicts {
+    latest: [Option<(Key, Verdict)>; MOST_VERDICTS],
+    /// Where the next one goes.
+    next: usize,
+}
+
+const MOST_VERDICTS: usize = 64;
+
+/// The lock is only ever tried: in a forked child it may be held for ever by a thread that was not forked.
+static VERDICTS: Mutex<Verdicts> = Mutex::new(Verdicts { latest: [None; MOST_VERDICTS], next: 0 });
+
+fn verdicts() -> Option<MutexGuard<'static, Verdicts>> {
+    match VERDICTS.try_lock() {
+        Ok(verdicts) => Some(verdicts),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+fn remembered(key: Key) -> Option<Verdict> {
+    verdicts()?.latest.iter().flatten().find(|(known, _)| *known == key).map(|(_, verdict)| *verdict)
+}
+
+fn remember(key: Key, verdict: Verdict) {
+    let Some(mut verdicts) = verdicts() else { return };
+    let place = verdicts.next % MOST_VERDICTS;
+    verdicts.latest[place] = Some((key, verdict));
+    verdicts.next = place + 1;
+}
+
+/// Makes the calls of a probe in this process. Allocates nothing and takes no lock.
+fn attempt(probe: Probe) -> Result<(), Errno> {
+    match probe {
+        Probe::Membarrier => {
+            let commands = membarrier(libc::MEMBARRIER_CMD_QUERY)?;
+            if commands & i64::from(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE) == 0 {
+                return Err(Errno::INVAL);
+            }
+            membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE)?;
+            membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE)?;
+            Ok(())
+        }
+        Probe::MemfdCreate => {
+            let mut answer = Err(Errno::INVAL);
+            for exec in [libc::MFD_EXEC, libc::MFD_NOEXEC_SEAL, 0] {
+                answer = memfd_create(libc::MFD_CLOEXEC | exec).and_then(close);
+                // vm.memfd_noexec forbids a flag by EACCES; kernels before 6.3 do not know it.
+                if !matches!(answer, Err(Errno::ACCESS | Errno::INVAL)) {
+                    break;
+                }
+            }
+            answer
+        }
+        Probe::Userfaultfd => {
+            let flags = libc::O_CLOEXEC | UFFD_USER_MODE_ONLY;
+            // SAFETY: the call takes a number, makes a descriptor, and touches no memory.
+            close(answer(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })?)
+        }
+        Probe::Ptrace => {
+            // SAFETY: no thread has the number 0, so nobody is traced (`sys_ptrace` in `kernel/ptrace.c`).
+            match answer(unsafe { libc::syscall(libc::SYS_ptrace, libc::PTRACE_SEIZE, 0_usize, 0_usize, 0_usize) }) {
+                Err(Errno::SRCH) => Ok(()),
+                other => other.map(drop),
+            }
+        }
+        Probe::Freeze => {
+            let memory_file = attempt(Probe::MemfdCreate);
+            FreezeCall::ALL.into_iter().for_each(FreezeCall::attempt);
+            memory_file
+        }
+        Probe::FreezeCall(call) => {
+            call.attempt();
+            Ok(())
+        }
+    }
+}
+
+/// `include/uapi/linux/userfaultfd.h`
+const UFFD_USER_MODE_ONLY: i32 = 1;
+
+fn membarrier(command: i32) -> Result<i64, Errno> {
+    // SAFETY: membarrier takes numbers and changes no memory.
+    answer(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) })
+}
+
+fn memfd_create(flags: u32) -> Result<i64, Errno> {
+    let name = c"palimpsest-probe".as_ptr();
+    // SAFETY: the name is a C string that lives for ever; the call makes a descriptor and touches no memory.
+    answer(unsafe { libc::syscall(libc::SYS_memfd_create, name, flags) })
+}
+
+fn close(descriptor: i64) -> Result<(), Errno> {
+    // SAFETY: the descriptor was made by the caller a moment ago and nobody else knows it.
+    answer(unsafe { libc::syscall(libc::SYS_close, descriptor) }).map(drop)
+}
+
+/// Turns what `libc::syscall` returned into a result.
+fn answer(returned: i64) -> Result<i64, Errno> {
+    if returned == -1 { Err(last_errno()) } else { Ok(returned) }
+}
+
+/// What a child does before it exits.
+#[derive(Clone, Copy)]
+enum Errand {
+    /// Forbids a core dump of itself, then tries the call.
+    QuietlyTry(Probe),
+    /// Only forbids a core dump: the control experiment for a child that was killed.
+    Quietly,
+    /// Tries the call; where even the control experiment dies.
+    Try(Probe),
+}
+
+/// Tries a call in a child, whatever was found before. Uses neither the heap nor a lock.
+pub(crate) fn attempt_in_child(probe: Probe) -> Verdict {
+    match verdict(Errand::QuietlyTry(probe)) {
+        Verdict::Killed { .. } if matches!(verdict(Errand::Quietly), Verdict::Killed { .. }) => {
+            verdict(Errand::Try(probe))
+        }
+        verdict => verdict,
+    }
+}
+
+/// Exit status for an error whose number does not fit into one.
+const NUMBER_TOO_LARGE: i32 = 255;
+
+fn verdict(errand: Errand) -> Verdict {
+    // Signals that the child may bring upon itself stay open: a filter can leave forbidden calls to a SIGSYS handler of
+    // the program, which then belongs to the answer.
+    let own = [libc::SIGSYS, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+    // SAFETY: 1. the errand makes system calls.
+    let child = match unsafe { child::spawn(&own, || run(errand)) } {
+        Ok(child) => child,
+        Err(no_child) => return Verdict::Unknown(Untried::NoChild(no_child)),
+    };
+    match child.wait() {
+        Err(errno) => Verdict::Unknown(Untried::LostChild(errno)),
+        Ok(status) if libc::WIFSIGNALED(status) => Verdict::Killed { signal: libc::WTERMSIG(status) },
+        Ok(status) => match libc::WEXITSTATUS(status) {
+            0 => Verdict::Allowed,
+            NUMBER_TOO_LARGE => Verdict::Unknown(Untried::OddStatus(status)),
+            errno => Verdict::Refused(Errno::from_raw_os_error(errno)),
+        },
+    }
+}
+
+/// Runs in the child; its exit status.
+fn run(errand: Errand) -> i32 {
+    if let Errand::QuietlyTry(_) | Errand::Quietly = errand {
+        // SAFETY: PR_SET_DUMPABLE takes a number and concerns only the child's own memory.
+        unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 0_usize, 0_usize, 0_usize, 0_usize) };
+    }
+    match errand {
+        Errand::QuietlyTry(probe) | Errand::Try(probe) => match attempt(probe) {
+            Ok(()) => 0,
+            Err(errno) => errno.raw_os_error().min(NUMBER_TOO_LARGE),
+        },
+        Errand::Quietly => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+use crate::proc::status::Status;
+
+use super::*;
+
+#[test]
+fn a_child_answers_as_this_process_does() {
+    for probe in [Probe::Membarrier, Probe::MemfdCreate, Probe::Userfaultfd, Probe::Ptrace] {
+        let here = attempt(probe).map_or_else(Verdict::Refused, |()| Verdict::Allowed);
+        assert_eq!(attempt_in_child(probe), here, "{probe:?}");
+    }
+}
+
+#[test]
+fn a_child_leaves_the_signal_mask_alone() {
+    let before = Status::of_this_thread().expect("/proc is mounted").blocked;
+    attempt_in_child(Probe::Membarrier);
+    assert_eq!(Status::of_this_thread().expect("/proc is mounted").blocked, before);
+}
+
+/// Gives the calling thread a filter that answers the call `number` with `action`.
+fn install(number: i64, action: u32) {
+    let statement = |code: u32, jt, k| libc::sock_filter { code: code as u16, jt, jf: 0, k };
+    let number = u32::try_from(number).expect("a small number");
+    let mut program = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, number),
+        statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+        statement(libc::BPF_RET | libc::BPF_K, 0, action),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    rustix::thread::set_no_new_privs(true).expect("always allowed");
+    let operation = libc::SECCOMP_SET_MODE_FILTER;
+    // SAFETY: `filter` and the program it points to outlive the call, and the kernel only reads them.
+    let done = unsafe { libc::syscall(libc::SYS_seccomp, operation, 0_usize, &raw const filter) };
+    answer(done).expect("a valid filter");
+}
+
+/// Runs `under` on a thread of its own with such a filter.
+fn filtered(number: i64, action: u32, under: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            install(number, action);
+            under();
+        });
+        thread.join().expect("the thread lives");
+    });
+}
+
+#[test]
+fn a_filter_is_survived_and_understood() {
+    let errno = |errno: Errno| libc::SECCOMP_RET_ERRNO | u32::try_from(errno.raw_os_error()).expect("positive");
+    for (action, verdict) in [
+        (errno(Errno::PERM), Verdict::Refused(Errno::PERM)),
+        (errno(Errno::NOSYS), Verdict::Refused(Errno::NOSYS)),
+        (libc::SECCOMP_RET_KILL_PROCESS, Verdict::Killed { signal: libc::SIGSYS }),
+        (libc::SECCOMP_RET_KILL_THREAD, Verdict::Killed { signal: libc::SIGSYS }),
+        (libc::SECCOMP_RET_TRAP, Verdict::Killed { signal: libc::SIGSYS }),
+    ] {
+        filtered(libc::SYS_membarrier, action, || {
+            assert_eq!(probe(Probe::Membarrier), verdict);
+            assert_eq!(probe(Probe::Membarrier), verdict, "remembered");
+            assert_eq!(probe(Probe::MemfdCreate), Verdict::Allowed);
+        });
+    }
+}
+
+#[test]
+fn a_filter_that_kills_at_prctl_does_not_hide_the_answer() {
+    filtered(libc::SYS_prctl, libc::SECCOMP_RET_KILL_PROCESS, || {
+        assert_eq!(
+            probe(Probe::Membarrier),
+            attempt(Probe::Membarrier).map_or_else(Verdict::Refused, |()| Verdict::Allowed)
+        );
+    });
+}
+
+#[test]
+fn a_child_that_cannot_be_made_leaves_the_matter_open() {
+    filtered(libc::SYS_clone, libc::SECCOMP_RET_ERRNO | 11, || {
+        assert_eq!(probe(Probe::Membarrier), Verdict::Unknown(Untried::NoChild(NoChild::Refused(Errno::AGAIN))));
+    });
+}
+
+#[test]
+fn a_verdict_is_remembered_for_its_thread_and_filters() {
+    let key = Key::of_this_thread(7, Probe::Userfaultfd).expect("/proc is mounted");
+    let killed = Verdict::Killed { signal: libc::SIGSYS };
+    // Other tests may hold the lock for a moment.
+    let kept = (0..1000).any(|_| {
+        remember(key, killed);
+        std::thread::yield_now();
+        remembered(key) == Some(killed)
+    });
+    assert!(kept);
+    assert_eq!(remembered(Key { filters: 8, ..key }), None);
+    assert_eq!(remembered(Key { started: key.started + 1, ..key }), None);
+}
+
+#[test]
+fn each_call_of_a_freeze_is_tried_before_it_kills() {
+    // With debug assertions the standard library asks for each descriptor by `fcntl` before it closes it.
+    let is_free = |call: &FreezeCall| *call != FreezeCall::Seal || !cfg!(debug_assertions);
+    for call in FreezeCall::ALL.into_iter().filter(is_free) {
+        // A thread that ends makes some of the calls itself, and a process need not.
+        // SAFETY: the child makes system calls and ends without a destructor.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            install(call.number(), libc::SECCOMP_RET_KILL_PROCESS);
+            let found = probe_freeze().is_err_and(|(deadly, verdict)| {
+                deadly.number() == call.number() && verdict == Verdict::Killed { signal: libc::SIGSYS }
+            });
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!found)) };
+        }
+        let mut status = 0;
+        // SAFETY: the child is ours; the status goes to a local.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "{call}: 256 if another one was named, 31 if it was made");
+    }
+}
+
+#[test]
+fn what_a_filter_refuses_has_a_second_best() {
+    filtered(libc::SYS_get_mempolicy, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(), || {
+        assert_eq!(probe_freeze(), Ok(()));
+    });
+    filtered(libc::SYS_memfd_create, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(), || {
+        assert_eq!(probe_freeze(), Err((FreezeCall::MemfdCreate, Verdict::Refused(Errno::PERM))));
+    });
+}

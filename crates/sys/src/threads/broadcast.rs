@@ -1,0 +1,318 @@
+//! The fallback for kernels and sandboxes without `membarrier`: one signal to every thread.
+//!
+//! # Protocol
+//!
+//! A broadcast is a table of [`Seat`]s, one for each thread that it has signalled. The signal's value names the
+//! broadcast's generation and the seat. The handler serialises its core, then answers at the seat. A broadcast ends
+//! when every seat is *settled*: it is answered, or its thread is gone, or its thread is stopped or in an
+//! uninterruptible sleep with the signal pending and unblocked — it cannot execute an instruction of user mode before
+//! it has taken the signal. (An interruptible sleep is not enough: `ppoll` and its like sleep with a mask of their own,
+//! and may return without taking the signal.)
+//!
+//! Threads that are started meanwhile are found by listing again until a complete listing (see [`list`](super::list))
+//! has no new thread. A thread that a seated thread starts after it was settled has run nothing that was fetched
+//! earlier. Where threads come faster than they can be listed, that has no end, so that after [`ROUNDS`] a sentinel is
+//! started, and the listing is the last that has come to it. Threads that it lacks are younger than the broadcast:
+//! their first instruction follows a return from the kernel by IRET (`ret_from_fork_asm` in
+//! `arch/x86/entry/entry_64.S`), a serialising instruction (Intel SDM, volume 3, "Serializing Instructions"), or by
+//! ERET (`ret_from_fork` in `arch/arm64/kernel/entry.S`), a context synchronisation event (Arm ARM, "Context
+//! synchronization event"). Of ERETU, by which x86-64 with FRED returns, we know no such statement.
+//!
+//! Tables are never freed but reused. A handler that runs late, since its seat was settled without it or the broadcast
+//! gave up, finds memory of the right type. It answers by exchanging the seat's word of its own generation, which is
+//! there no more. One broadcast at a time ([`Table::broadcasts`]).
+//!
+//! A forked child inherits the handler and gets a table of its own, lock included: a thread that it does not have may
+//! hold its parent's for ever.
+
+use std::io;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::core_sync::{SetupError, SyncError};
+use super::list::{Roll, Sentinel};
+use super::own::{own_process, own_thread};
+use super::signal::{Call, Hook, Waiting};
+use crate::arch::serialize_this_core;
+use crate::fork::ForkDetector;
+use crate::last_errno;
+use crate::proc::status::Status;
+use crate::threads::task::task_stat;
+
+/// How long an answer takes from a thread that runs, or may run at once.
+const PROMPT: Duration = Duration::from_micros(50);
+
+/// After how long a thread that has not answered is looked at more closely.
+const GRACE: Duration = Duration::from_millis(5);
+
+/// How long a thread that sleeps may block the signal, as `pthread_create` does for a moment. One that runs may wait
+/// for a CPU in a short blocked section, such as the trap handler, for as long as any other.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// After how long a broadcast gives up.
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// Listings that bring new threads, or may lack some, before a sentinel is started: fewer cost less than the thread
+/// does.
+const ROUNDS: u32 = 4;
+
+/// Threads that one broadcast can reach.
+const SEATS: usize = 1 << 14;
+
+/// One thread's part in the current broadcast.
+#[derive(Default)]
+struct Seat {
+    tid: AtomicI32,
+    /// Twice the generation of the broadcast that uses the seat, plus one when its thread has answered.
+    answer: AtomicU64,
+}
+
+/// One process's broadcasts. Allocated once, never freed, since the handler may be late.
+struct Table {
+    /// Tells a forked child that the table is its parent's.
+    process: ForkDetector,
+    /// Keeps broadcasts apart.
+    broadcasts: Mutex<()>,
+    generation: AtomicU32,
+    seats: Box<[Seat]>,
+}
+
+/// The table, null before the first installation.
+static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
+
+/// The handler and its signal.
+static HOOK: Hook = Hook::new(on_signal, Waiting::Own);
+
+/// Chooses a signal and installs the handler, once for the process and its children.
+pub(super) fn install() -> Result<(), SetupError> {
+    Roll::call(SEATS).map_err(|errno| SetupError::NoThreadList(errno.into()))?;
+    let table = own_table();
+    let _one_at_a_time = table.broadcasts.lock().unwrap_or_else(PoisonError::into_inner);
+    HOOK.ready().map(drop).ok_or(SetupError::NoFreeSignal)
+}
+
+/// The table of this process, made now if there is none.
+fn own_table() -> &'static Table {
+    // Acquire, partner: the Release exchange below.
+    let known = TABLE.load(Ordering::Acquire);
+    // SAFETY: null, or a table that is never freed.
+    if let Some(table) = unsafe { known.as_ref() }
+        && table.process.is_same_process()
+    {
+        return table;
+    }
+    let table = Box::into_raw(Box::new(Table {
+        process: ForkDetector::new(),
+        broadcasts: Mutex::new(()),
+        generation: AtomicU32::new(0),
+        seats: (0..SEATS).map(|_| Seat::default()).collect(),
+    }));
+    // Release, partner: the Acquire loads here and in `on_signal`. Forbids a handler that sees the table without its
+    // seats. Acquire on failure: the winner's table is read.
+    match TABLE.compare_exchange(known, table, Ordering::Release, Ordering::Acquire) {
+        // SAFETY: never freed from here on.
+        Ok(_) => unsafe { &*table },
+        Err(winner) => {
+            // SAFETY: made above, and nobody has seen it.
+            drop(unsafe { Box::from_raw(table) });
+            // SAFETY: another thread's table, never freed.
+            unsafe { &*winner }
+        }
+    }
+}
+
+/// Serialises the core of the thread that it interrupts, and says so. Async-signal-safe: instructions and lock-free
+/// atomics only; `errno` is untouched.
+extern "C" fn on_signal(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    serialize_this_core();
+    // SeqCst, partner: the fence in `sync`. Makes this thread's accesses before the signal visible to the broadcaster,
+    // as membarrier would.
+    fence(Ordering::SeqCst);
+    // Acquire, partner: the Release exchange in `own_table`.
+    let table = TABLE.load(Ordering::Acquire);
+    // SAFETY: null, or a table that is never freed.
+    let Some(table) = (unsafe { table.as_ref() }) else { return };
+    // SAFETY: 1. the kernel passes a valid `siginfo_t` to an SA_SIGINFO handler.
+    let Some(Call { generation, seat }) = (unsafe { Call::received(info) }) else { return };
+    let Some(seat) = table.seats.get(seat as usize) else { return };
+    let asked = u64::from(generation) * 2;
+    // Release, partner: the Acquire load in `Seat::has_answered`. Forbids that the broadcaster sees the answer but not
+    // what this thread did before. Relaxed on failure: the broadcast is over.
+    let _ = seat.answer.compare_exchange(asked, asked + 1, Ordering::Release, Ordering::Relaxed);
+}
+
+/// Signals every thread and waits until each has serialised its core. Tells how many listings that took.
+pub(super) fn sync() -> Result<u32, SyncError> {
+    // A child that was forked after `install` has the handler, and no table yet.
+    let table = own_table();
+    let _one_at_a_time = table.broadcasts.lock().unwrap_or_else(PoisonError::into_inner);
+    // The program may have changed what the signal does since the last time.
+    let signal = HOOK.ready().ok_or(SyncError::NoFreeSignal)?;
+    // SeqCst, partner: the fence in `on_signal`. Makes the caller's stores visible to every thread that has answered.
+    fence(Ordering::SeqCst);
+    // Relaxed: under the lock.
+    let generation = table.generation.load(Ordering::Relaxed).wrapping_add(1);
+    table.generation.store(generation, Ordering::Relaxed);
+
+    let mut broadcast = Broadcast { table, generation, signal, seated: 0 };
+    let mut sentinel = None;
+    for listings in 1.. {
+        if listings > ROUNDS && sentinel.is_none() {
+            // Where the process must not have another thread now, the next listing is as likely to be complete as this
+            // one.
+            sentinel = Sentinel::post().ok();
+        }
+        let listing = broadcast.seat_new_threads(sentinel.as_ref())?;
+        broadcast.wait()?;
+        if listing == Listing::Complete {
+            return Ok(listings);
+        }
+    }
+    unreachable!("the numbers have no end")
+}
+
+/// Whether a listing of the threads was the last.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Listing {
+    /// It may lack threads, or had new ones, who may have started others.
+    Open,
+    /// All threads that must have a seat have one.
+    Complete,
+}
+
+struct Broadcast<'a> {
+    table: &'a Table,
+    generation: u32,
+    signal: i32,
+    seated: usize,
+}
+
+impl Broadcast<'_> {
+    /// Signals the threads that have no seat yet.
+    fn seat_new_threads(&mut self, sentinel: Option<&Sentinel>) -> Result<Listing, SyncError> {
+        let own = own_thread();
+        let before = self.seated;
+        let roll = Roll::call(SEATS).map_err(no_list)?;
+        let mut names_all = Status::of_process().is_ok_and(|status| status.threads == Some(roll.tids().len() as u64));
+        for &tid in
+            roll.tids().iter().filter(|&&tid| tid != own && sentinel.is_none_or(|sentinel| sentinel.tid() != tid))
+        {
+            // Relaxed: only the broadcaster reads and writes thread ids.
+            if self.table.seats[..self.seated].iter().any(|seat| seat.tid.load(Ordering::Relaxed) == tid) {
+                // One that has ended since it was listed would make up for one that the list lacks.
+                names_all &= !is_gone(tid);
+                continue;
+            }
+            match task_stat(tid) {
+                // The first thread is listed as long as the process, and takes no signal after its end.
+                Some(stat) if stat.has_ended() => {
+                    names_all &= tid == own_process();
+                    continue;
+                }
+                Some(stat) if stat.is_kernel_worker(tid) => {
+                    names_all &= !is_gone(tid);
+                    continue;
+                }
+                _ => {}
+            }
+            let Some(seat) = self.table.seats.get(self.seated) else {
+                let source = io::Error::other(format!("more than {SEATS} threads"));
+                return Err(SyncError::ThreadList(source));
+            };
+            seat.tid.store(tid, Ordering::Relaxed);
+            // Relaxed: the handler that may answer is started by the signal below.
+            seat.answer.store(u64::from(self.generation) * 2, Ordering::Relaxed);
+            // Seats are fewer than 2^32.
+            let call = Call { generation: self.generation, seat: self.seated as u32 };
+            match call.send(self.signal, tid) {
+                Ok(()) => self.seated += 1,
+                Err(Errno::SRCH) => names_all = false,
+                Err(errno) => return Err(SyncError::Signal { tid, source: errno.into() }),
+            }
+        }
+        let nobody_is_new = names_all && self.seated == before;
+        let is_complete = nobody_is_new || sentinel.is_some_and(|sentinel| roll.has_come_to(sentinel));
+        Ok(if is_complete { Listing::Complete } else { Listing::Open })
+    }
+
+    /// Waits until every seat is settled.
+    fn wait(&self) -> Result<(), SyncError> {
+        let started = Instant::now();
+        for seat in &self.table.seats[..self.seated] {
+            let mut asleep = None;
+            while !seat.has_answered(self.generation) {
+                let waited = started.elapsed();
+                if waited < PROMPT {
+                    thread::yield_now();
+                } else if is_gone(seat.tid.load(Ordering::Relaxed))
+                    || waited > GRACE && self.is_settled(seat, waited, &mut asleep)?
+                {
+                    seat.settle(self.generation);
+                } else {
+                    thread::sleep(PROMPT);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a silent thread needs no answer, because it is gone or cannot run before it takes the signal.
+    ///
+    /// `asleep` is since when it has been seen asleep and nothing else.
+    fn is_settled(&self, seat: &Seat, waited: Duration, asleep: &mut Option<Instant>) -> Result<bool, SyncError> {
+        let tid = seat.tid.load(Ordering::Relaxed);
+        let status = match Status::of_thread(tid.unsigned_abs()) {
+            Ok(status) => status,
+            // The thread is gone, or /proc is, which listing tells.
+            Err(error) if error.is_absent() => return Roll::call(SEATS).map(|_| true).map_err(no_list),
+            Err(_) => Status::default(),
+        };
+        if matches!(status.state, Some('Z' | 'X')) {
+            return Ok(true);
+        }
+        let blocked = status.blocked.is_none_or(|set| set.contains(self.signal));
+        let stopped = matches!(status.state, Some('D' | 'T' | 't'));
+        if stopped && !blocked {
+            return Ok(true);
+        }
+        *asleep = if status.state == Some('S') { asleep.or_else(|| Some(Instant::now())) } else { None };
+        let sleeps_on = asleep.is_some_and(|since| since.elapsed() > PATIENCE);
+        match (waited > DEADLINE, blocked) {
+            (_, true) if sleeps_on || waited > DEADLINE => Err(SyncError::Blocked { tid, signal: self.signal }),
+            (true, false) => {
+                Err(SyncError::Timeout { tid, signal: self.signal, waited_ms: DEADLINE.as_millis() as u64 })
+            }
+            _ => Ok(seat.has_answered(self.generation)),
+        }
+    }
+}
+
+impl Seat {
+    /// Needs no answer any more in this generation.
+    fn settle(&self, generation: u32) {
+        // Relaxed: a handler that comes late finds that there is nothing to answer.
+        self.answer.store(u64::from(generation) * 2 + 1, Ordering::Relaxed);
+    }
+
+    fn has_answered(&self, generation: u32) -> bool {
+        // Acquire, partner: the Release exchange in `on_signal`.
+        self.answer.load(Ordering::Acquire) == u64::from(generation) * 2 + 1
+    }
+}
+
+fn no_list(errno: Errno) -> SyncError {
+    SyncError::ThreadList(errno.into())
+}
+
+/// Whether the process has no such thread any more.
+fn is_gone(tid: i32) -> bool {
+    let pid = own_process();
+    // SAFETY: signal 0 is sent to nobody; the call only asks.
+    let answer = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
+    answer != 0 && last_errno() == Errno::SRCH
+}

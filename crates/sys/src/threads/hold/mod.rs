@@ -1,0 +1,412 @@
+//! Holding every other thread of the process still, without the heap.
+//!
+//! # Protocol
+//!
+//! Each other thread gets a `Seat` and a signal whose value names the seat and the generation. Its handler, with all
+//! signals blocked, notes where the thread's stack and control block are, answers, and waits on a futex for the
+//! generation to end. A thread counts as held once it has answered *and* the kernel says that it sleeps: from its
+//! answer on it makes no call but that wait, so it is in there, and it executes no instruction of user mode until it is
+//! released.
+//!
+//! A thread that is *deaf*, since it blocks the signal or waits for signals by `sigwait`, or since no signal is free
+//! (`threads::signal`), is not sent one: it would stay pending for ever, or be taken for something else. Such
+//! threads are seized by a tracer, which is a child process that is made when the first deaf thread is found
+//! (`crate::threads::tracer`), and counts as held once it is in a ptrace stop and the kernel has promised to end the
+//! process with the tracer. A new thread is deaf until it has its signal mask, which is no reason to wait for it.
+//!
+//! Threads that are started meanwhile are found by listing again, until everyone who is listed is held. That is final
+//! if the listing has as many as the process has threads, and nobody who has ended: a listing can miss a thread while
+//! another one ends (the kernel goes on by number, `first_tid` in `fs/proc/base.c`). Who could start a thread is held
+//! then.
+//!
+//! The seats lie in memory of their own that is never given back, since a handler may be late: it finds another
+//! generation there and returns. The handler stays installed for the same reason; a real-time signal without one would
+//! end the process. A forked child inherits both.
+//!
+//! Workers of the kernel (io_uring) are listed as threads, have no user mode, and are left out.
+//!
+//! # What the program sees
+//!
+//! A system call that a thread sleeps in is interrupted and made again, with the time that is left. By a signal, those
+//! in the list of `signal(7)` that are never restarted after a handler return `EINTR` (`poll`, `select`, `epoll_wait`,
+//! `nanosleep`, waits with a socket's time limit, …). By a tracer, only those do that `signal(7)` lists for stop
+//! signals: `epoll_wait`, `semop`, `sigtimedwait`, `read` from inotify, and waits with a socket's time limit.
+//!
+//! While threads are traced no debugger can attach to them, and whoever kills the tracer ("palimpsest-hold") kills the
+//! process. In a kernel with Yama and `ptrace_scope` 1 the tracer replaces whom the program has named by
+//! `PR_SET_PTRACER`.
+
+mod error;
+mod handler;
+mod traced;
+mod turn;
+
+use std::ops::{ControlFlow, Range};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+pub use super::list::count;
+pub use super::task::ThreadName;
+pub use error::{Refusal, StopError};
+
+use super::list;
+use super::own::{Blocked, own_process, own_thread};
+use super::signal::Call;
+use super::task::{blocks, is_in_sigwait, is_pending, task_stat};
+use crate::memory::vec::leak_zeroed;
+use crate::threads::tracer::{Desk, Tracer};
+use handler::{HOOK, TABLE};
+use turn::Turn;
+
+/// How long a thread may take to come to rest.
+pub(super) const PATIENCE: Duration = Duration::from_millis(1000);
+
+/// After how long a thread that does not answer is looked at more closely.
+pub(super) const GRACE: Duration = Duration::from_millis(5);
+
+/// How often a thread may become deaf after it has been sent a signal.
+const TURNS: usize = 8;
+
+/// Threads that can be held.
+const SEATS: usize = 1 << 13;
+
+/// One thread's part.
+#[derive(Default)]
+struct Seat {
+    tid: AtomicI32,
+    /// The generation in which the thread has answered.
+    answer: AtomicU32,
+    /// An address in its control block, and one on its stack, valid once it has answered.
+    thread_pointer: AtomicUsize,
+    stack: AtomicUsize,
+    /// A [`Way`]. This and the next are the holder's own.
+    way: AtomicU32,
+    /// The signal that a traced thread was about to take when it stopped.
+    taking: AtomicI32,
+}
+
+/// How far a thread is from being held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// It can be sent the signal.
+    Hearing,
+    /// It cannot be.
+    Deaf,
+    /// It was sent the signal.
+    Signalled,
+    /// It has answered and sleeps.
+    Parked,
+    /// The tracer has it.
+    Seized,
+    /// It is in a ptrace stop.
+    Stopped,
+    /// It is in a ptrace stop and dies with the tracer.
+    Held,
+    /// It has ended.
+    Gone,
+}
+
+impl Seat {
+    // Relaxed, in all of these: only the holder reads and writes them.
+    fn tid(&self) -> i32 {
+        self.tid.load(Ordering::Relaxed)
+    }
+
+    fn is(&self, way: Way) -> bool {
+        self.way.load(Ordering::Relaxed) == way as u32
+    }
+
+    fn becomes(&self, way: Way) {
+        self.way.store(way as u32, Ordering::Relaxed);
+        if way == Way::Gone {
+            // The number may come back.
+            self.tid.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Zeroed memory is a valid one.
+struct Table {
+    /// The generation that holds threads; 0 while none does. The futex.
+    holding: AtomicU32,
+    generation: AtomicU32,
+    seats: [Seat; SEATS],
+    desk: Desk,
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
+/// What is ready to hold threads.
+#[derive(Debug)]
+pub struct World {
+    table: &'static Table,
+}
+
+/// Where the own memory of a thread is that is held by the signal: the kernel and its handler may write there. A thread
+/// that is held by the tracer writes nothing, nor does the kernel for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Its id.
+    pub tid: i32,
+    /// An address in the C library's control block for it.
+    pub thread_pointer: usize,
+    /// An address on the stack that it runs on.
+    pub stack: usize,
+}
+
+/// Threads are held while this lives.
+#[derive(Debug)]
+pub struct Stopped<'a> {
+    world: &'a World,
+    /// The signal that has the handler; without one, everybody is deaf.
+    signal: Option<i32>,
+    seated: usize,
+    tracer: Option<Tracer<'static>>,
+    /// These last: they end when the others run again.
+    _turn: Turn,
+    /// A handler in this thread could wait for one of the others.
+    _blocked: Blocked,
+}
+
+impl World {
+    /// Makes the table, if there is none yet. One thread may use this at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`StopError::Memory`].
+    pub fn prepare() -> Result<Self, StopError> {
+        // Acquire, partner: the Release store below, if another thread made the table.
+        let mut table = TABLE.load(Ordering::Acquire);
+        if table.is_null() {
+            table = leak_zeroed(size_of::<Table>())?.cast::<Table>().as_ptr();
+            // Release, partner: the Acquire loads here and in `on_signal`.
+            TABLE.store(table, Ordering::Release);
+        }
+        // SAFETY: made by `leak_zeroed` for a `Table`, for which zeros are valid, and never given back.
+        Ok(Self { table: unsafe { &*table } })
+    }
+
+    /// The addresses of the memory that this uses itself.
+    pub fn own_range(&self) -> Range<usize> {
+        let start = ptr::from_ref(self.table).addr();
+        start..start + size_of::<Table>()
+    }
+
+    /// Finds out whether every other thread can be held, as far as that can be told without disturbing any: those that
+    /// block the signal are traced for a moment and not stopped. Takes a fraction of a millisecond, and about 20 µs for
+    /// each thread. Does not use the heap.
+    ///
+    /// # Errors
+    ///
+    /// See [`StopError`].
+    pub fn rehearse(&self) -> Result<(), StopError> {
+        let mut rehearsal = self.nobody(Turn::take()?);
+        rehearsal.seat_new()?;
+        rehearsal.seize(0)
+    }
+
+    /// Nobody is held yet. The program may have changed what the signal does since the last time.
+    fn nobody(&self, turn: Turn) -> Stopped<'_> {
+        Stopped { world: self, signal: HOOK.ready(), seated: 0, tracer: None, _turn: turn, _blocked: Blocked::all() }
+    }
+
+    /// Holds every other thread. Does not use the heap: a held thread may be inside it, or the caller.
+    ///
+    /// # Errors
+    ///
+    /// See [`StopError`].
+    pub fn stop_others(&self) -> Result<Stopped<'_>, StopError> {
+        let turn = Turn::take()?;
+        // Relaxed: told to the threads by the signal, which orders.
+        let generation = self.table.generation.load(Ordering::Relaxed).wrapping_add(1).max(1);
+        self.table.generation.store(generation, Ordering::Relaxed);
+        // Release, partner: the Acquire load in `on_signal`; the signal is sent after it in any case.
+        self.table.holding.store(generation, Ordering::Release);
+        let mut stopped = self.nobody(turn);
+        stopped.hold_all(generation)?;
+        Ok(stopped)
+    }
+}
+
+/// What a listing has found.
+struct Census {
+    /// Threads that it names.
+    named: usize,
+    /// Threads that the process has.
+    threads: usize,
+    /// Somebody was named who has ended.
+    has_ended: bool,
+}
+
+impl Stopped<'_> {
+    /// The threads that are held by the signal.
+    pub fn held(&self) -> impl Iterator<Item = Held> {
+        // Relaxed: read after the Acquire load that saw the answer (`await_rest`).
+        self.seats(0).filter(|seat| seat.is(Way::Parked)).map(|seat| Held {
+            tid: seat.tid(),
+            thread_pointer: seat.thread_pointer.load(Ordering::Relaxed),
+            stack: seat.stack.load(Ordering::Relaxed),
+        })
+    }
+
+    /// How many threads are held by the tracer.
+    pub fn traced(&self) -> usize {
+        self.seats(0).filter(|seat| seat.is(Way::Held)).count()
+    }
+
+    fn seats(&self, from: usize) -> impl Iterator<Item = &'static Seat> + use<> {
+        self.world.table.seats[..self.seated].iter().skip(from)
+    }
+
+    fn hold_all(&mut self, generation: u32) -> Result<(), StopError> {
+        let mut settled = Instant::now();
+        loop {
+            let before = self.seated;
+            let census = self.seat_new()?;
+            if self.seated > before {
+                self.hold_from(before, generation)?;
+                settled = Instant::now();
+            } else if census.named == census.threads && !census.has_ended {
+                return Ok(());
+            } else if settled.elapsed() > PATIENCE {
+                return Err(StopError::Incomplete { named: census.named, threads: census.threads });
+            } else {
+                nap();
+            }
+        }
+    }
+
+    /// Gives seats to threads that have none.
+    fn seat_new(&mut self) -> Result<Census, StopError> {
+        let own = own_thread();
+        let signal = self.signal;
+        let seats = &self.world.table.seats;
+        let mut seated = self.seated;
+        let mut has_ended = false;
+        let named = list::list(&mut |tid| {
+            if tid == own || seats[..seated].iter().any(|seat| seat.tid() == tid) {
+                return ControlFlow::Continue(());
+            }
+            match task_stat(tid) {
+                None => has_ended = true,
+                // The first thread stays as long as the process.
+                Some(stat) if stat.has_ended() => has_ended |= tid != own_process(),
+                Some(stat) if stat.is_kernel_worker(tid) => {}
+                Some(_) => {
+                    let Some(seat) = seats.get(seated) else { return ControlFlow::Break(()) };
+                    seat.tid.store(tid, Ordering::Relaxed);
+                    seat.answer.store(0, Ordering::Relaxed);
+                    let is_deaf = signal.is_none_or(|signal| blocks(tid, signal)) || is_in_sigwait(tid);
+                    seat.becomes(if is_deaf { Way::Deaf } else { Way::Hearing });
+                    seated += 1;
+                }
+            }
+            ControlFlow::Continue(())
+        })
+        .map_err(StopError::Listing)?;
+        self.seated = seated;
+        let threads = task_stat(own).ok_or(StopError::Listing(Errno::NOENT))?.threads;
+        // A listing that was broken off names fewer than there are.
+        if seated == SEATS && named < threads {
+            Err(StopError::TooMany)
+        } else {
+            Ok(Census { named, threads, has_ended })
+        }
+    }
+
+    /// Holds those who are seated from `from` on.
+    fn hold_from(&mut self, from: usize, generation: u32) -> Result<(), StopError> {
+        for _ in 0..TURNS {
+            // The deaf first: a refusal comes before anybody is interrupted.
+            self.seize(from)?;
+            self.stop_seized(from)?;
+            self.signal(from, generation)?;
+            for seat in self.seats(from).filter(|seat| seat.is(Way::Signalled)) {
+                seat.becomes(self.await_rest(seat, generation)?);
+            }
+            if self.seats(from).all(|seat| seat.is(Way::Parked) || seat.is(Way::Held) || seat.is(Way::Gone)) {
+                return Ok(());
+            }
+        }
+        let restless = self.seats(from).find(|seat| seat.is(Way::Deaf) || seat.is(Way::Hearing));
+        restless.map_or(Ok(()), |seat| Err(self.silent(seat, PATIENCE)))
+    }
+
+    /// Sends the signal to those who hear.
+    fn signal(&mut self, from: usize, generation: u32) -> Result<(), StopError> {
+        let Some(signal) = self.signal else { return Ok(()) };
+        for (index, seat) in self.seats(from).enumerate().filter(|(_, seat)| seat.is(Way::Hearing)) {
+            // Seats are fewer than 2^32.
+            let call = Call { generation, seat: (from + index) as u32 };
+            match call.send(signal, seat.tid()) {
+                Ok(()) => seat.becomes(Way::Signalled),
+                Err(Errno::SRCH) => seat.becomes(Way::Gone),
+                Err(errno) => return Err(StopError::Signal { thread: ThreadName::of(seat.tid()), errno }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a thread has answered and sleeps, is gone, or is found deaf.
+    fn await_rest(&self, seat: &Seat, generation: u32) -> Result<Way, StopError> {
+        let Some(signal) = self.signal else { return Ok(Way::Deaf) };
+        let started = Instant::now();
+        loop {
+            // Acquire, partner: the Release store in `on_signal`. Forbids to read where the thread's memory is before
+            // it has told.
+            let has_answered = seat.answer.load(Ordering::Acquire) == generation;
+            match task_stat(seat.tid()) {
+                None => return Ok(Way::Gone),
+                Some(stat) if stat.has_ended() => return Ok(Way::Gone),
+                Some(stat) if has_answered && stat.state == b'S' => return Ok(Way::Parked),
+                Some(_) => {}
+            }
+            let waited = started.elapsed();
+            // Who blocks the signal and has it no longer pending is in the handler, where it blocks everything, and was
+            // only not given a CPU since. If it is not, it has taken the signal by `sigwait` after it was looked at.
+            let may_answer = || waited < PATIENCE / 2 && !is_pending(seat.tid(), signal);
+            if waited > GRACE && !has_answered && blocks(seat.tid(), signal) && !may_answer() {
+                return Ok(Way::Deaf);
+            }
+            if waited > PATIENCE {
+                return Err(self.silent(seat, waited));
+            }
+            nap();
+        }
+    }
+
+    fn silent(&self, seat: &Seat, waited: Duration) -> StopError {
+        let waited_ms = waited.as_millis() as u64;
+        StopError::Silent { thread: ThreadName::of(seat.tid()), signal: self.signal.unwrap_or(0), waited_ms }
+    }
+}
+
+pub(super) fn nap() {
+    let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 20_000 };
+    // Interrupted or not, the caller looks again.
+    let _ = rustix::thread::nanosleep(&pause);
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.let_traced_go();
+        let holding = &self.world.table.holding;
+        // Release, partner: the Acquire load in `on_signal`. Forbids that a thread runs on before it can see what was
+        // done meanwhile.
+        holding.store(0, Ordering::Release);
+        // SAFETY: wakes whoever waits on this word; touches no memory.
+        unsafe {
+            libc::syscall(libc::SYS_futex, holding.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX)
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Holding the deaf: what the tracer is asked.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::error::{Refusal, StopError};
+use super::{GRACE, PATIENCE, Seat, Stopped, Way, nap};
+use crate::threads::own::own_process;
+use crate::threads::task::{ThreadName, blocks, is_gone, own_filters, task_stat, tracer_of};
+use crate::threads::tracer::{self, Answer, BATCH, Request, Tracer};
+
+/// How long a sleeping thread may be deaf that cannot be traced.
+const DEAF_SLEEP: Duration = Duration::from_millis(50);
+
+impl Stopped<'_> {
+    /// Has the tracer seize the deaf, who do not notice it.
+    pub(super) fn seize(&mut self, from: usize) -> Result<(), StopError> {
+        if !self.are_any(from, Way::Deaf) {
+            return Ok(());
+        }
+        if self.tracer.is_none() {
+            match tracer::is_possible(own_filters()).and_then(|()| Tracer::start(&self.world.table.desk)) {
+                Ok(tracer) => self.tracer = Some(tracer),
+                Err(refusal) => {
+                    for seat in self.seats(from).filter(|seat| seat.is(Way::Deaf)) {
+                        seat.becomes(self.without_tracer(seat, refusal)?);
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        self.ask_to_seize(from)?;
+        if self.are_any(from, Way::Deaf) {
+            // Yama wants to be told who may trace.
+            self.tracer.iter_mut().for_each(Tracer::allow);
+            self.ask_to_seize(from)?;
+        }
+        Ok(())
+    }
+
+    fn ask_to_seize(&mut self, from: usize) -> Result<(), StopError> {
+        self.ask(from, Way::Deaf, &|_| Request::Seize, &mut |stopped, seat, answer| match answer.result {
+            Ok(_) => Ok(Way::Seized),
+            Err(_) if is_gone(seat.tid()) => Ok(Way::Gone),
+            Err(errno) => {
+                let refusal = diagnose(seat.tid(), errno);
+                let is_named = stopped.tracer.as_ref().is_some_and(Tracer::is_allowed);
+                // It is tried once more.
+                let is_first = refusal == (Refusal::Yama { scope: 1 }) && !is_named;
+                if is_first { Ok(Way::Deaf) } else { stopped.without_tracer(seat, refusal) }
+            }
+        })
+    }
+
+    /// Stops the seized, and makes sure of it.
+    pub(super) fn stop_seized(&mut self, from: usize) -> Result<(), StopError> {
+        // Who cannot be interrupted is ending, which the tracer must hear: until then it is listed.
+        self.ask(from, Way::Seized, &|_| Request::Interrupt, &mut |_, _, _| Ok(Way::Seized))?;
+        let started = Instant::now();
+        while self.are_any(from, Way::Seized) {
+            let waited = started.elapsed();
+            self.ask(from, Way::Seized, &|_| Request::Wait, &mut |_, seat, answer| match answer.result {
+                Ok(0) if waited > PATIENCE => gone_or(seat, waited),
+                // The first thread of a process is not told to have ended while there are others.
+                Ok(0) if seat.tid() == own_process() && waited > GRACE && is_gone(seat.tid()) => Ok(Way::Gone),
+                Ok(0) => Ok(Way::Seized),
+                Ok(_) if libc::WIFSTOPPED(answer.status) => {
+                    // Above the signal is an event, if the stop is none for taking a signal.
+                    let signal = if answer.status >> 16 == 0 { libc::WSTOPSIG(answer.status) } else { 0 };
+                    seat.taking.store(signal, Ordering::Relaxed);
+                    Ok(Way::Stopped)
+                }
+                Ok(_) => Ok(Way::Gone),
+                Err(_) => gone_or(seat, waited),
+            })?;
+            if self.are_any(from, Way::Seized) {
+                nap();
+            }
+        }
+        self.ask(from, Way::Stopped, &|_| Request::KillOnExit, &mut |_, seat, answer| match answer.result {
+            Ok(_) => Ok(Way::Held),
+            Err(_) => gone_or(seat, started.elapsed()),
+        })
+    }
+
+    /// Lets everyone go whom the tracer has, and it too.
+    pub(super) fn let_traced_go(&mut self) {
+        let detach = |seat: &Seat| Request::Detach(seat.taking.load(Ordering::Relaxed));
+        for way in [Way::Stopped, Way::Held] {
+            // If the tracer is gone, the process is about to be killed, or nobody was held yet.
+            let _ = self.ask(0, way, &detach, &mut |_, _, _| Ok(Way::Gone));
+        }
+        // Those who are only seized go on undisturbed.
+        self.tracer = None;
+    }
+
+    /// What remains for a thread that cannot be traced: that it is deaf only for a moment. One in `sigwait` may take
+    /// the signal after all.
+    fn without_tracer(&self, seat: &Seat, refusal: Refusal) -> Result<Way, StopError> {
+        let tid = seat.tid();
+        let Some(signal) = self.signal else {
+            return Err(StopError::NoFreeSignal { thread: ThreadName::of(tid), refusal });
+        };
+        let started = Instant::now();
+        loop {
+            let Some(stat) = task_stat(tid).filter(|stat| !stat.has_ended()) else { return Ok(Way::Gone) };
+            if !blocks(tid, signal) {
+                return Ok(Way::Hearing);
+            }
+            let limit = if stat.state == b'S' { DEAF_SLEEP } else { PATIENCE };
+            if started.elapsed() > limit {
+                return Err(StopError::Blocked { thread: ThreadName::of(tid), signal, refusal });
+            }
+            nap();
+        }
+    }
+
+    fn are_any(&self, from: usize, way: Way) -> bool {
+        self.seats(from).any(|seat| seat.is(way))
+    }
+
+    /// Asks the tracer for something about each thread that is in `way`; `tell` tells what becomes of it by the answer.
+    fn ask(
+        &mut self,
+        from: usize,
+        way: Way,
+        request: &dyn Fn(&Seat) -> Request,
+        tell: &mut dyn FnMut(&Self, &Seat, Answer) -> Result<Way, StopError>,
+    ) -> Result<(), StopError> {
+        let mut seats = self.seats(from).filter(|seat| seat.is(way));
+        loop {
+            let mut asked = [None; BATCH];
+            let mut requests = [(0, Request::Wait); BATCH];
+            let mut count = 0;
+            for (place, seat) in asked.iter_mut().zip(&mut seats) {
+                *place = Some(seat);
+                requests[count] = (seat.tid(), request(seat));
+                count += 1;
+            }
+            let Some(tracer) = self.tracer.as_mut().filter(|_| count > 0) else { return Ok(()) };
+            let answers = tracer.ask(&requests[..count]).map_err(StopError::TracerLost)?;
+            for (seat, answer) in asked.iter().flatten().zip(answers) {
+                seat.becomes(tell(self, seat, answer)?);
+            }
+        }
+    }
+}
+
+/// A thread that does not do what it should has ended, or is an error.
+fn gone_or(seat: &Seat, waited: Duration) -> Result<Way, StopError> {
+    if is_gone(seat.tid()) {
+        return Ok(Way::Gone);
+    }
+    Err(StopError::Unstopped { thread: ThreadName::of(seat.tid()), waited_ms: waited.as_millis() as u64 })
+}
+
+/// Why a thread could not be seized.
+fn diagnose(tid: i32, errno: rustix::io::Errno) -> Refusal {
+    tracer_of(tid).map_or_else(|| tracer::diagnose(errno), |by| Refusal::Traced { by })
+}

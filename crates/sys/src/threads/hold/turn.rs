@@ -1,0 +1,62 @@
+//! One thread at a time holds the others: two would hold each other, and the second would release whom the first holds.
+//!
+//! The word is zero, or names the thread whose turn it is. A forked child tells by the process in that name that it is
+//! nobody of its own.
+
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{StopError, nap};
+use crate::caller::Caller;
+
+/// Changed by whoever takes a turn or ends its own.
+static TURN: AtomicU64 = AtomicU64::new(0);
+
+/// The calling thread's turn, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Turn;
+
+impl Turn {
+    /// Waits for its turn. Uses no heap. Another thread may hold this one while it waits.
+    pub(super) fn take() -> Result<Self, StopError> {
+        let caller = Caller::current();
+        loop {
+            // Relaxed: only compared; the exchange orders.
+            let present = TURN.load(Ordering::Relaxed);
+            match NonZeroU64::new(present).map(Caller::from_word) {
+                Some(holder) if holder == caller => return Err(StopError::Busy),
+                Some(holder) if holder.is_same_process(caller) => {
+                    nap();
+                    continue;
+                }
+                _ => {}
+            }
+            // Acquire, partner: the Release in `drop`. Forbids that seats are read as they were before the last turn
+            // ended.
+            let taken = TURN.compare_exchange(present, caller.to_word().get(), Ordering::Acquire, Ordering::Relaxed);
+            if taken.is_ok() {
+                return Ok(Self);
+            }
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // Release, partner: the Acquire in `take`.
+        TURN.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_cannot_wait_for_itself() {
+        let turn = Turn::take().expect("nobody else's for ever");
+        assert!(matches!(Turn::take(), Err(StopError::Busy)));
+        drop(turn);
+        drop(Turn::take().expect("it is over"));
+    }
+}

@@ -1,0 +1,221 @@
+//! Who is there: the threads of the process, and when a list of them is known to leave out nobody.
+//!
+//! `/proc/self/task` lists threads from the oldest to the newest, one step from a thread to the next (`next_tid` in
+//! `fs/proc/base.c`). A step from a thread that has just ended leads nowhere: the walk is over, and the next system
+//! call goes on by number (`first_tid`), past as many threads as have ended. So a list may lack threads that live,
+//! wherever threads come and go. Two proofs that it does not:
+//!
+//! * It names as many as the process has, and nobody that is gone by the time that these are counted. Where threads are
+//!   made without pause there is hardly ever such a list.
+//! * One walk has come to a [`Sentinel`]: it has passed everyone who is older.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::ControlFlow;
+use std::sync::mpsc;
+use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
+
+use rustix::fs::{CWD, Mode, OFlags, RawDir};
+use rustix::io::Errno;
+
+use super::hold::{PATIENCE, nap};
+use super::own::{own_process, own_thread};
+use super::task::task_stat;
+
+/// What the entry behind a thread belongs to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// The same system call, and so the same walk of the kernel.
+    SameWalk,
+    /// Another system call.
+    AnotherWalk,
+}
+
+/// Calls `each` with the threads of this process until it breaks; tells how many it has named.
+fn walk(buffer: &mut [MaybeUninit<u8>], each: &mut dyn FnMut(i32, Next) -> ControlFlow<()>) -> Result<usize, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let tasks = rustix::fs::openat(CWD, c"/proc/self/task", flags, Mode::empty())?;
+    let mut list = RawDir::new(tasks, buffer);
+    let mut count = 0;
+    while let Some(entry) = list.next() {
+        let Some(tid) = entry?.file_name().to_str().ok().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        count += 1;
+        let next = if list.is_buffer_empty() { Next::AnotherWalk } else { Next::SameWalk };
+        if each(tid, next).is_break() {
+            break;
+        }
+    }
+    Ok(count)
+}
+
+/// Calls `each` with the threads of this process until it breaks; tells how many it has named. Does not use the heap. A
+/// listing can miss threads while others end.
+pub(super) fn list(each: &mut dyn FnMut(i32) -> ControlFlow<()>) -> Result<usize, Errno> {
+    walk(&mut [MaybeUninit::uninit(); 4096], &mut |tid, _| each(tid))
+}
+
+/// How many threads the process has, workers of the kernel included and the one that asks too. Allocates nothing.
+///
+/// Who has been joined may still be in the list: `pthread_join` comes back as soon as the kernel has cleared a word,
+/// and the kernel forgets the thread after that. So where all others are ending, their end is waited for, as long as
+/// for a thread to come to rest.
+///
+/// # Errors
+///
+/// The kernel's answer, such as ENOENT where `/proc` is not mounted.
+pub fn count() -> Result<usize, Errno> {
+    // The type of the count differs between architectures.
+    fn wide(links: impl Into<u64>) -> u64 {
+        links.into()
+    }
+    let own = own_thread();
+    let started = Instant::now();
+    loop {
+        // The directory has a link from each thread's, beside its own two (`proc_task_getattr` in `fs/proc/base.c`).
+        let links = wide(rustix::fs::stat(c"/proc/self/task")?.st_nlink);
+        let count = usize::try_from(links.saturating_sub(2)).unwrap_or(usize::MAX);
+        if count <= 1 || started.elapsed() > PATIENCE || is_anyone_staying(own)? {
+            return Ok(count);
+        }
+        nap();
+    }
+}
+
+/// Whether a thread beside `own` is listed that is not ending, or is the first of its process, which is listed as long
+/// as the process.
+fn is_anyone_staying(own: i32) -> Result<bool, Errno> {
+    let mut is_staying = false;
+    list(&mut |tid| {
+        is_staying = tid != own && task_stat(tid).is_some_and(|stat| !stat.is_ending() || tid == own_process());
+        if is_staying { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(is_staying)
+}
+
+/// Bytes of a `linux_dirent64` with a name of up to 12 bytes, which a thread's id is: 19 in front of the name, a zero
+/// behind it, aligned to 8.
+const ENTRY: usize = 32;
+
+/// Thread ids in the order of the kernel's list, oldest first.
+pub(super) struct Roll {
+    tids: Vec<i32>,
+    /// So many of them came from one walk.
+    walked: usize,
+}
+
+impl Roll {
+    /// Lists the threads, the first `most` of them in one walk.
+    pub(super) fn call(most: usize) -> Result<Self, Errno> {
+        // Untouched memory is not allocated.
+        let mut buffer = Vec::with_capacity(most.saturating_mul(ENTRY));
+        let mut roll = Self { tids: Vec::new(), walked: 0 };
+        let mut is_first_walk = true;
+        walk(buffer.spare_capacity_mut(), &mut |tid, next| {
+            roll.tids.push(tid);
+            if is_first_walk {
+                roll.walked += 1;
+                is_first_walk = next == Next::SameWalk;
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(roll)
+    }
+
+    pub(super) fn tids(&self) -> &[i32] {
+        &self.tids
+    }
+
+    /// Whether the walk has passed everyone who is older than `sentinel`.
+    pub(super) fn has_come_to(&self, sentinel: &Sentinel) -> bool {
+        self.tids[..self.walked].contains(&sentinel.tid)
+    }
+}
+
+/// A thread that does nothing but be there: whoever was there before it is older, and whoever comes after it is
+/// younger.
+pub(super) struct Sentinel {
+    tid: i32,
+    /// Ends the thread when it is gone. Never empty before that.
+    post: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sentinel {
+    /// Starts the thread; an error where the process must not have another.
+    pub(super) fn post() -> io::Result<Self> {
+        let (post, relief) = mpsc::channel::<()>();
+        let (name, named) = mpsc::channel();
+        let thread = Builder::new().name("palimpsest-sync".to_owned()).spawn(move || {
+            let _ = name.send(rustix::thread::gettid().as_raw_nonzero().get());
+            let _ = relief.recv();
+        })?;
+        let tid = named.recv().map_err(io::Error::other)?;
+        Ok(Self { tid, post: Some(post), thread: Some(thread) })
+    }
+}
+
+impl Sentinel {
+    /// Its id. It need not be signalled: nothing that it executes is older than it is, and it blocks what its maker
+    /// blocks.
+    pub(super) fn tid(&self) -> i32 {
+        self.tid
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        self.post = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_comes_to_the_newest() {
+        let before = Roll::call(100).unwrap();
+        let sentinel = Sentinel::post().unwrap();
+        assert!(!before.has_come_to(&sentinel));
+        // Threads of other tests may end just then.
+        assert!((0..1000).any(|_| Roll::call(100).unwrap().has_come_to(&sentinel)));
+    }
+
+    #[test]
+    fn what_another_system_call_adds_proves_nothing() {
+        let sentinel = Sentinel::post().unwrap();
+        // Room for the two dots, of 24 bytes each.
+        let roll = Roll::call(2).unwrap();
+        assert!(roll.tids().len() > 1 && !roll.has_come_to(&sentinel), "{:?}", roll.tids());
+    }
+
+    #[test]
+    fn a_thread_more_is_counted() {
+        let listed = || std::fs::read_dir("/proc/self/task").expect("/proc is mounted").count();
+        // The harness starts and ends threads as it likes.
+        let agree = || (0..1000).any(|_| listed() == count().expect("/proc is mounted"));
+        assert!(agree());
+        let (end, ended) = mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || ended.recv());
+        assert!(agree() && count().expect("/proc is mounted") >= 2);
+        drop(end);
+        drop(thread.join());
+    }
+
+    #[test]
+    fn this_thread_is_listed_and_stays() {
+        let own = own_thread();
+        let mut seen = false;
+        list(&mut |tid| {
+            seen |= tid == own;
+            ControlFlow::Continue(())
+        })
+        .expect("/proc is mounted");
+        assert!(seen);
+        assert!(is_anyone_staying(i32::MAX).expect("/proc is mounted"));
+    }
+}

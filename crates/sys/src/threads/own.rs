@@ -1,0 +1,78 @@
+//! The calling thread: who it is, and which signals it takes.
+
+use std::marker::PhantomData;
+
+/// The calling thread's id.
+pub(crate) fn own_thread() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+/// This process's id.
+pub(crate) fn own_process() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// An address in the control block that the C library has for this thread, which is where the thread pointer points to
+/// or just below (glibc: `struct pthread`).
+pub fn thread_pointer() -> usize {
+    // SAFETY: only tells the calling thread's identity.
+    unsafe { libc::pthread_self() as usize }
+}
+
+/// Signals of this thread are blocked while this lives, also those that the C library keeps for itself.
+#[derive(Debug)]
+pub struct Blocked {
+    before: u64,
+    /// A mask belongs to a thread.
+    not_send: PhantomData<*mut ()>,
+}
+
+impl Blocked {
+    /// Blocks all signals but SIGKILL and SIGSTOP, which cannot be: no handler runs, as where memory is moved, and what
+    /// the handler wrote would be lost.
+    pub fn all() -> Self {
+        Self::all_but(&[])
+    }
+
+    /// Blocks all signals but these.
+    pub(crate) fn all_but(open: &[i32]) -> Self {
+        let mask = open.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)));
+        Self { before: exchange(mask), not_send: PhantomData }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        exchange(self.before);
+    }
+}
+
+/// Sets the mask past the C library, and gives the old one.
+fn exchange(mask: u64) -> u64 {
+    let mut before = 0_u64;
+    // SAFETY: both sets are 8 bytes long, as the last argument says, and outlive the call.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut before, size_of::<u64>())
+    };
+    before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proc::status::Status;
+
+    #[test]
+    fn the_mask_comes_back() {
+        let mask = || Status::of_this_thread().expect("/proc is mounted").blocked.expect("shown").0;
+        let before = mask();
+        {
+            let _blocked = Blocked::all();
+            // SIGKILL and SIGSTOP cannot be blocked.
+            assert_eq!(mask().count_ones(), 62);
+            let _open = Blocked::all_but(&[libc::SIGSYS, libc::SIGTRAP]);
+            assert_eq!(mask().count_ones(), 60);
+        }
+        assert_eq!(mask(), before);
+    }
+}

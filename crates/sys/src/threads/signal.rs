@@ -1,0 +1,210 @@
+//! The signal by which threads are called, for the broadcast and for the world that is held still.
+//!
+//! The program owns its signals: it may reset them all (a daemon), ignore them all, or want just the one that was free.
+//! A call to a thread that then finds no handler of ours would end the process, be lost, or run a handler of the
+//! program's. So the action is looked at before each broadcast ([`Hook::ready`]), and another signal is taken if it is
+//! no longer ours. Between that look and the signal another thread could still change it.
+
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use rustix::io::Errno;
+
+use super::own::own_process;
+use crate::last_errno;
+
+/// A handler with SA_SIGINFO.
+pub(super) type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+
+/// Which signals wait while the handler runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// Its own.
+    Own,
+    /// All: another handler would write to memory that is being moved.
+    All,
+}
+
+/// A handler, and the signal that it has.
+pub(super) struct Hook {
+    handler: Handler,
+    waiting: Waiting,
+    /// Zero before the first use. Children inherit it with the handler. Relaxed throughout: it is looked at anew each
+    /// time, and its users keep each other out.
+    signal: AtomicI32,
+}
+
+impl Hook {
+    /// A hook of an async-signal-safe handler.
+    pub(super) const fn new(handler: Handler, waiting: Waiting) -> Self {
+        Self { handler, waiting, signal: AtomicI32::new(0) }
+    }
+
+    /// The signal that has the handler just now, with a free one taken if the last one is no longer ours; none if none
+    /// is free. One system call, if nothing has changed.
+    pub(super) fn ready(&self) -> Option<i32> {
+        let known = self.signal.load(Ordering::Relaxed);
+        if known != 0 && action_of(known).is_some_and(|action| self.is_ours(&action)) {
+            return Some(known);
+        }
+        // From the top: libraries that take one usually begin at the lowest.
+        let taken = (libc::SIGRTMIN()..=libc::SIGRTMAX()).rev().find(|&signal| self.take(signal));
+        self.signal.store(taken.unwrap_or(0), Ordering::Relaxed);
+        taken
+    }
+
+    /// Gives `signal` the handler if it has the default action.
+    fn take(&self, signal: i32) -> bool {
+        let is_free = |action: &libc::sigaction| action.sa_sigaction == libc::SIG_DFL || self.is_ours(action);
+        if !action_of(signal).is_some_and(|action| is_free(&action)) {
+            return false;
+        }
+        // SAFETY: all-zero is a valid `sigaction`.
+        let mut action: libc::sigaction = unsafe { mem::zeroed() };
+        action.sa_sigaction = self.handler as usize;
+        // On the alternate stack where a thread has one (its own may be tiny), and without EINTR for restartable calls.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+        if self.waiting == Waiting::All {
+            // SAFETY: a valid place for a set.
+            unsafe { libc::sigfillset(&mut action.sa_mask) };
+        }
+        match exchange(signal, &action) {
+            Some(before) if is_free(&before) => true,
+            // Another thread took it since it was looked at.
+            Some(before) => {
+                exchange(signal, &before);
+                false
+            }
+            None => false,
+        }
+    }
+
+    fn is_ours(&self, action: &libc::sigaction) -> bool {
+        action.sa_sigaction == self.handler as usize && action.sa_flags & libc::SA_SIGINFO != 0
+    }
+}
+
+fn action_of(signal: i32) -> Option<libc::sigaction> {
+    // SAFETY: all-zero is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    // SAFETY: a null new action only asks; `action` is a valid place for the answer.
+    let asked = unsafe { libc::sigaction(signal, ptr::null(), &mut action) };
+    (asked == 0).then_some(action)
+}
+
+/// Sets an action, and gives the one before.
+fn exchange(signal: i32, action: &libc::sigaction) -> Option<libc::sigaction> {
+    // SAFETY: all-zero is a valid `sigaction`.
+    let mut before: libc::sigaction = unsafe { mem::zeroed() };
+    // SAFETY: the handler is async-signal-safe and of the type that SA_SIGINFO asks for (`Hook::new`), or the program's
+    // own, which was there before.
+    let set = unsafe { libc::sigaction(signal, action, &mut before) };
+    (set == 0).then_some(before)
+}
+
+/// What the signal says: which broadcast calls, and where the thread is to answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Call {
+    pub(super) generation: u32,
+    pub(super) seat: u32,
+}
+
+const _: () = assert!(size_of::<libc::siginfo_t>() == 128 && cfg!(target_endian = "little"));
+
+impl Call {
+    /// Calls a thread of this process.
+    ///
+    /// # Errors
+    ///
+    /// `ESRCH` if it has ended, `EAGAIN` at RLIMIT_SIGPENDING.
+    pub(super) fn send(self, signal: i32, tid: i32) -> Result<(), Errno> {
+        let pid = own_process();
+        let mut info = [0_u64; 16];
+        // `siginfo_t` for SI_QUEUE (`include/uapi/asm-generic/siginfo.h`): signo, errno, code, padding; pid, uid;
+        // value.
+        info[0] = u64::from(signal.cast_unsigned());
+        info[1] = u64::from(libc::SI_QUEUE.cast_unsigned());
+        info[2] = u64::from(pid.cast_unsigned()) | u64::from(rustix::process::getuid().as_raw()) << 32;
+        info[3] = u64::from(self.generation) << 32 | u64::from(self.seat);
+        // SAFETY: `info` is as long as a `siginfo_t` and filled; a process may queue signals to its own threads with a
+        // negative code.
+        let answer = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info.as_ptr()) };
+        if answer == 0 { Ok(()) } else { Err(last_errno()) }
+    }
+
+    /// What a handler was called for; nothing if the signal was sent by something else. Async-signal-safe.
+    ///
+    /// # Safety
+    ///
+    /// 1. `info` points to a `siginfo_t` that the kernel filled.
+    pub(super) unsafe fn received(info: *const libc::siginfo_t) -> Option<Self> {
+        // SAFETY: 1.
+        let info = unsafe { &*info };
+        if info.si_code != libc::SI_QUEUE {
+            return None;
+        }
+        // SAFETY: SI_QUEUE has a value.
+        let value = unsafe { info.si_value() }.sival_ptr.addr() as u64;
+        Some(Self { generation: (value >> 32) as u32, seat: value as u32 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    extern "C" fn ours(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
+    extern "C" fn theirs(_: i32) {}
+
+    /// Ends the child with zero if what it tells is true.
+    fn in_child(tell: impl FnOnce() -> bool) {
+        // SAFETY: the child makes system calls and atomic accesses only.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!tell())) };
+        }
+        let mut status = 0;
+        // SAFETY: the child is ours; the status goes to a local.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
+
+    fn set(signal: i32, handler: usize) {
+        // SAFETY: all-zero is a valid `sigaction`.
+        let mut action: libc::sigaction = unsafe { mem::zeroed() };
+        action.sa_sigaction = handler;
+        exchange(signal, &action);
+    }
+
+    #[test]
+    fn a_signal_that_is_no_longer_ours_is_given_up() {
+        in_child(|| {
+            let hook = Hook::new(ours, Waiting::All);
+            let Some(first) = hook.ready() else { return false };
+            let is_kept = hook.ready() == Some(first);
+            set(first, theirs as extern "C" fn(i32) as usize);
+            let second = hook.ready();
+            let is_theirs = action_of(first).is_some_and(|action| action.sa_sigaction == theirs as *const () as usize);
+            // Reset: the highest is free again.
+            set(first, libc::SIG_DFL);
+            second.into_iter().for_each(|second| set(second, libc::SIG_DFL));
+            let is_back = hook.ready() == Some(first);
+            // Ignored.
+            set(first, libc::SIG_IGN);
+            let other = hook.ready();
+            is_kept && is_theirs && is_back && second.is_some_and(|second| second < first) && other == second
+        });
+    }
+
+    #[test]
+    fn without_a_free_signal_there_is_none() {
+        in_child(|| {
+            let hook = Hook::new(ours, Waiting::Own);
+            let was_there = hook.ready().is_some();
+            (libc::SIGRTMIN()..=libc::SIGRTMAX()).for_each(|signal| set(signal, libc::SIG_IGN));
+            was_there && hook.ready().is_none()
+        });
+    }
+}

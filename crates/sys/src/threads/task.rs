@@ -1,0 +1,230 @@
+//! What `/proc/self/task/TID` says of a thread, read without the heap.
+
+use std::fmt;
+use std::io::Write;
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::own::own_thread;
+use crate::proc::status::SignalSet;
+
+/// A thread, and what it is called.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ThreadName {
+    tid: i32,
+    /// 15 bytes at most (`TASK_COMM_LEN` in `include/linux/sched.h`).
+    name: [u8; 16],
+}
+
+impl ThreadName {
+    /// Asks for its name; empty if the thread is gone.
+    pub(super) fn of(tid: i32) -> Self {
+        let mut name = [0_u8; 16];
+        let _ = read_of_thread(tid, "comm", &mut name);
+        Self { tid, name }
+    }
+
+    /// Its id.
+    pub fn tid(&self) -> i32 {
+        self.tid
+    }
+}
+
+impl fmt::Display for ThreadName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.name.split(|byte| matches!(byte, 0 | b'\n')).next().unwrap_or_default();
+        write!(f, "thread {} ({})", self.tid, str::from_utf8(text).unwrap_or("?"))
+    }
+}
+
+impl fmt::Debug for ThreadName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What a `stat` file says.
+pub(crate) struct TaskStat {
+    pub(super) state: u8,
+    flags: u64,
+    /// Threads of the process.
+    pub(crate) threads: usize,
+    /// When it was started, in ticks since the machine was.
+    pub(crate) started: u64,
+}
+
+/// `PF_IO_WORKER` and `PF_USER_WORKER` of `include/linux/sched.h`. Before Linux 5.12 the first was that of a thread
+/// that runs a virtual CPU (`PF_VCPU`).
+const WORKER: u64 = 0x10 | 0x4000;
+/// The signals that the kernel has its workers block: all but SIGKILL and SIGSTOP (`copy_process` in `kernel/fork.c`).
+const BLOCKED_BY_WORKERS: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
+/// `PF_EXITING`, set before a thread that ends tells so to whoever joins it (`do_exit` in `kernel/exit.c`).
+const EXITING: u64 = 0x4;
+
+impl TaskStat {
+    /// Whether `tid`, whose stat this is, is the kernel's own, such as a worker of io_uring: it executes nothing in
+    /// user mode, and takes no signal.
+    pub(crate) fn is_kernel_worker(&self, tid: i32) -> bool {
+        self.flags & WORKER != 0 && status_field(tid, b"SigBlk", 16) == Some(BLOCKED_BY_WORKERS)
+    }
+
+    /// Whether the thread executes no more instructions of the program, and is ending or has ended.
+    pub(super) fn is_ending(&self) -> bool {
+        self.flags & EXITING != 0
+    }
+
+    /// Whether the thread has ended, and only waits to be forgotten.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+}
+
+/// Reads `/proc/self/task/TID/stat`; `None` if the thread is gone.
+pub(crate) fn task_stat(tid: i32) -> Option<TaskStat> {
+    parse_stat(read_of_thread(tid, "stat", &mut [0_u8; 512])?)
+}
+
+/// Whether a thread has ended.
+pub(super) fn is_gone(tid: i32) -> bool {
+    task_stat(tid).is_none_or(|stat| stat.has_ended())
+}
+
+/// The fields behind the name, which may hold anything (`proc_pid_stat(5)`).
+pub(crate) fn parse_stat(text: &[u8]) -> Option<TaskStat> {
+    let name_end = text.iter().rposition(|byte| *byte == b')')?;
+    let mut fields = text.get(name_end + 2..)?.split(|byte| *byte == b' ');
+    let state = *fields.next()?.first()?;
+    let flags = str::from_utf8(fields.nth(5)?).ok()?.parse().ok()?;
+    let threads = str::from_utf8(fields.nth(10)?).ok()?.parse().ok()?;
+    let started = str::from_utf8(fields.nth(1)?).ok()?.parse().ok()?;
+    Some(TaskStat { state, flags, threads, started })
+}
+
+/// Whether a thread blocks a signal; not, if that cannot be told.
+pub(super) fn blocks(tid: i32, signal: i32) -> bool {
+    status_field(tid, b"SigBlk", 16).is_some_and(|blocked| SignalSet(blocked).contains(signal))
+}
+
+/// Whether a signal that was sent to a thread has not been taken yet; not, if that cannot be told.
+pub(crate) fn is_pending(tid: i32, signal: i32) -> bool {
+    status_field(tid, b"SigPnd", 16).is_some_and(|pending| SignalSet(pending).contains(signal))
+}
+
+/// Who traces a thread.
+pub(super) fn tracer_of(tid: i32) -> Option<i32> {
+    let tracer = status_field(tid, b"TracerPid", 10)?;
+    i32::try_from(tracer).ok().filter(|tracer| *tracer != 0)
+}
+
+/// Whether a thread waits for signals without handlers (`sigwait`): the signal that it would be sent could be what it
+/// waits for. While it waits, its mask does not show that it blocks it.
+pub(super) fn is_in_sigwait(tid: i32) -> bool {
+    let mut text = [0_u8; 192];
+    let text = read_of_thread(tid, "syscall", &mut text).unwrap_or_default();
+    let number = text.split(|byte| *byte == b' ').next().and_then(|number| str::from_utf8(number).ok());
+    number.and_then(|number| number.parse().ok()) == Some(libc::SYS_rt_sigtimedwait)
+}
+
+/// How many seccomp filters the calling thread has; `None` if that cannot be told.
+pub(crate) fn own_filters() -> Option<u64> {
+    let own = own_thread();
+    match status_field(own, b"Seccomp", 10)? {
+        0 => Some(0),
+        // Before Linux 5.9 they are not counted.
+        _ => Some(status_field(own, b"Seccomp_filters", 10).unwrap_or(1).max(1)),
+    }
+}
+
+/// A number in `/proc/self/task/TID/status` (`proc_pid_status(5)`), however long the lines before it are.
+fn status_field(tid: i32, name: &[u8], radix: u32) -> Option<u64> {
+    // The longest line that is looked for.
+    const LINE: usize = 64;
+    let file = open_of_thread(tid, "status")?;
+    let mut text = [0_u8; 2048];
+    let mut len = 0;
+    loop {
+        let read = read(&file, text.get_mut(len..)?)?;
+        len += read;
+        if let Some(value) = parse_field(text.get(..len)?, name, radix) {
+            return Some(value);
+        }
+        if read == 0 {
+            return None;
+        }
+        let kept = len.min(LINE);
+        text.copy_within(len - kept..len, 0);
+        len = kept;
+    }
+}
+
+/// The value of the first whole line that begins with `name` and a colon.
+fn parse_field(text: &[u8], name: &[u8], radix: u32) -> Option<u64> {
+    let whole = text.get(..text.iter().rposition(|byte| *byte == b'\n')?)?;
+    let value = |line: &[u8]| line.strip_prefix(name).and_then(|rest| rest.strip_prefix(b":")).map(<[u8]>::len);
+    let line = whole.split(|byte| *byte == b'\n').find(|line| value(line).is_some())?;
+    let value = line.get(line.len() - value(line)?..)?.trim_ascii();
+    u64::from_str_radix(str::from_utf8(value).ok()?, radix).ok()
+}
+
+fn open_of_thread(tid: i32, file: &str) -> Option<OwnedFd> {
+    let mut path = [0_u8; 64];
+    // The final zero is there already.
+    write!(&mut path[..63], "/proc/self/task/{tid}/{file}").ok()?;
+    let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+    rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+fn read(file: &OwnedFd, text: &mut [u8]) -> Option<usize> {
+    loop {
+        match rustix::io::read(file, &mut *text) {
+            Err(Errno::INTR) => {}
+            other => return other.ok(),
+        }
+    }
+}
+
+/// What fits of `/proc/self/task/TID/FILE`; `None` if the thread is gone.
+fn read_of_thread<'a>(tid: i32, file: &str, text: &'a mut [u8]) -> Option<&'a [u8]> {
+    let len = read(&open_of_thread(tid, file)?, text)?;
+    text.get(..len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stat_line_is_read_whatever_the_name() {
+        let line = b"12 (a) S) R 1 12 12 0 -1 4194368 100 0 0 0 1 2 0 0 20 0 17 0 99 1000 2";
+        let stat = parse_stat(line).expect("understood");
+        assert_eq!((stat.state, stat.flags, stat.threads, stat.started), (b'R', 4_194_368, 17, 99));
+        assert!(parse_stat(b"12 (cut").is_none() && parse_stat(b"").is_none());
+        let own = task_stat(rustix::thread::gettid().as_raw_nonzero().get()).expect("alive");
+        assert!(own.threads >= 2 && !own.has_ended());
+        // Whatever its flags say, since it does not block all signals.
+        assert!(!TaskStat { flags: WORKER, ..own }.is_kernel_worker(rustix::thread::gettid().as_raw_nonzero().get()));
+    }
+
+    #[test]
+    fn fields_are_read_from_whole_lines() {
+        let text = b"Name:\tSigBlk:\nSigPnd:\t00\nSigBlk:\t8000000000000001\nSeccomp:\t2\nSeccomp_filters:\t3\nSig";
+        assert_eq!(parse_field(text, b"SigBlk", 16), Some(0x8000_0000_0000_0001));
+        assert_eq!(parse_field(text, b"Seccomp", 10), Some(2));
+        assert_eq!(parse_field(text, b"Seccomp_filters", 10), Some(3));
+        assert_eq!(parse_field(b"SigBlk:\t8000", b"SigBlk", 16), None, "the line may be longer");
+        assert_eq!(parse_field(b"", b"SigBlk", 16), None);
+    }
+
+    #[test]
+    fn this_thread_is_told() {
+        let own = rustix::thread::gettid().as_raw_nonzero().get();
+        assert!(!is_gone(own) && is_gone(i32::MAX) && !is_in_sigwait(own));
+        assert!(!is_pending(own, libc::SIGHUP));
+        assert_eq!(tracer_of(i32::MAX), None);
+        let status = crate::proc::status::Status::of_this_thread().expect("/proc is mounted");
+        assert_eq!(status_field(own, b"SigBlk", 16).map(SignalSet), status.blocked);
+        assert_eq!(own_filters(), status.seccomp_filters.or(Some(0)));
+    }
+}

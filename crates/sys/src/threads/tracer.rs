@@ -1,0 +1,406 @@
+//! A process that holds threads of its parent by `ptrace`.
+//!
+//! A thread cannot trace another one of its own process, so a child does it. The child borrows the parent's memory
+//! (`CLONE_VM`): to make it copies no page table, however large the parent is. It has a stack of its own, beside the
+//! [`Desk`] through which it is given work. It also borrows the parent's thread-local storage, so it runs nothing but
+//! atomics and bare system calls. It has no exit signal: a SIGCHLD handler and `waitpid(-1, …)` do not see it.
+//!
+//! # Who may touch the desk
+//!
+//! | `turn` | the calls belong to |
+//! |---|---|
+//! | [`PARENTS`] | the parent, which fills in requests and reads answers |
+//! | [`CHILDS`] | the child, which makes the calls |
+//! | [`END`] | nobody; the child exits |
+//!
+//! The parent sets `CHILDS` and `END`, the child `PARENTS`.
+//!
+//! # Who dies first
+//!
+//! - The thread that has made the tracer dies: the kernel kills the tracer (`PR_SET_PDEATHSIG`). The tracer looks once,
+//!   after it has asked for that, whether its parent is still there.
+//! - The tracer dies, because somebody kills it: the kernel lets the threads go on. Whoever has threads held while
+//!   memory moves must not have that, so each thread gets `PTRACE_O_EXITKILL` once it is held: from then on the kernel
+//!   kills the process with its tracer, before a held thread can execute an instruction.
+//! - Somebody stops the tracer (SIGSTOP): the parent waits until it is continued.
+//!
+//! Sources: `ptrace(2)`, `kernel/ptrace.c` (`exit_ptrace`, `__ptrace_unlink`), `clone(2)`, `security/yama/yama_lsm.c`.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::child::are_near;
+use super::own::Blocked;
+use crate::arch::system_call;
+use crate::last_errno;
+use crate::seccomp::{self, Probe, Verdict};
+
+/// Calls that the tracer can be given at once.
+pub(crate) const BATCH: usize = 64;
+
+/// More than twenty times what the tracer uses in an unoptimised build.
+const STACK: usize = 32 << 10;
+
+/// Values of `turn`; see the module.
+const PARENTS: u32 = 0;
+const CHILDS: u32 = 1;
+const END: u32 = 2;
+
+/// How often the parent looks whether a tracer that does not answer still lives, in nanoseconds.
+const LOOK: i64 = 5_000_000;
+
+/// The request that stands for `wait4` without blocking; no `ptrace` request has this number.
+const WAIT: u32 = u32::MAX;
+
+/// Where parent and tracer meet, with the tracer's stack. Zeroed memory is a valid one. It must not move while there is
+/// a tracer.
+pub(crate) struct Desk {
+    /// The futex.
+    turn: AtomicU32,
+    /// The parent's process id.
+    parent: AtomicI32,
+    /// How many calls are to be made.
+    count: AtomicUsize,
+    calls: [Call; BATCH],
+    stack: Stack,
+}
+
+/// One call: what the parent asks, and the answers.
+struct Call {
+    request: AtomicU32,
+    tid: AtomicI32,
+    data: AtomicUsize,
+    answer: AtomicIsize,
+    status: AtomicI32,
+}
+
+#[repr(C, align(64))]
+struct Stack(UnsafeCell<[MaybeUninit<u8>; STACK]>);
+
+// SAFETY: the bytes are used by the tracer alone, as its stack.
+unsafe impl Sync for Stack {}
+
+/// What the tracer is asked to do to a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Request {
+    /// Begin to trace it, which it does not notice.
+    Seize,
+    /// Have it stop.
+    Interrupt,
+    /// Ask whether it has stopped.
+    Wait,
+    /// Have it killed if the tracer ends. Only for a stopped thread.
+    KillOnExit,
+    /// Let a stopped thread go on, with this signal if it has stopped to take one, or 0.
+    Detach(i32),
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Answer {
+    /// The call's.
+    pub(crate) result: Result<isize, Errno>,
+    /// The status that [`Request::Wait`] has given.
+    pub(crate) status: i32,
+}
+
+/// Why a thread cannot be traced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// There is no tracer.
+    #[error("no child process could be made to trace it ({0}); raise RLIMIT_NPROC, or pids.max of the cgroup")]
+    NoChild(Errno),
+    /// Children of this process do not see its threads.
+    #[error(
+        "new children are in another pid namespace (unshare(CLONE_NEWPID)) and do not see it; freeze before unshare"
+    )]
+    PidNamespace,
+    /// A seccomp filter is in the way.
+    #[error("ptrace was tried first, since there is a seccomp filter: {0:?}; allow it in the filter")]
+    Filtered(Verdict),
+    /// A debugger is there.
+    #[error("process {by} traces it already; detach that debugger or strace first")]
+    Traced {
+        /// Its process id.
+        by: i32,
+    },
+    /// The process may not be looked into.
+    #[error(
+        "the process is not dumpable, because it has changed its user or asked for that; call \
+         prctl(PR_SET_DUMPABLE, 1) first"
+    )]
+    Undumpable,
+    /// Yama forbids it.
+    #[error("kernel.yama.ptrace_scope is {scope}, which forbids to trace it; set 1 or less, or have CAP_SYS_PTRACE")]
+    Yama {
+        /// The setting's value.
+        scope: u8,
+    },
+    /// The kernel does not say why.
+    #[error("ptrace is refused ({0}) by a security module or because real, effective and saved user ids differ")]
+    Denied(Errno),
+    /// The tracer was killed.
+    #[error("the tracing process has ended before its time, with status {status:#x}; try again")]
+    Ended {
+        /// Its wait status; zero if somebody else has waited for it.
+        status: i32,
+    },
+}
+
+/// A tracer. Threads that it has seized go on when this is dropped; stopped ones should be detached before, which tells
+/// how.
+#[derive(Debug)]
+pub(crate) struct Tracer<'a> {
+    desk: &'a Desk,
+    pid: i32,
+    /// Nobody has waited for it yet.
+    is_there: bool,
+    is_allowed: bool,
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk").field("turn", &self.turn).finish_non_exhaustive()
+    }
+}
+
+/// The thread id, above, and the number of filters with which `ptrace` was found to be allowed.
+static ALLOWED: AtomicU64 = AtomicU64::new(0);
+
+/// Finds out whether this thread, which has so many seccomp filters, and so its children may call `ptrace`: a filter
+/// may kill who tries. Does not use the heap. A first trial costs a fork; nothing does where no filter is.
+///
+/// # Errors
+///
+/// [`Refusal::Filtered`].
+pub(crate) fn is_possible(filters: Option<u64>) -> Result<(), Refusal> {
+    if filters == Some(0) {
+        return Ok(());
+    }
+    let tid = u64::from(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+    let key = filters.map_or(0, |filters| tid << 32 | filters & u64::from(u32::MAX));
+    // Relaxed: a filter is never taken away, so the answer holds for whoever sees its own key.
+    if key != 0 && ALLOWED.load(Ordering::Relaxed) == key {
+        return Ok(());
+    }
+    match seccomp::attempt_in_child(Probe::Ptrace) {
+        Verdict::Allowed => {
+            ALLOWED.store(key, Ordering::Relaxed);
+            Ok(())
+        }
+        verdict => Err(Refusal::Filtered(verdict)),
+    }
+}
+
+/// Why a thread may not be traced that no debugger traces.
+pub(crate) fn diagnose(errno: Errno) -> Refusal {
+    // SAFETY: takes a number and gives one.
+    let dumpable = unsafe { system_call(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as usize, 0, 0, 0]) };
+    match (errno, dumpable, yama_scope()) {
+        (Errno::PERM, 0 | 2, _) => Refusal::Undumpable,
+        (Errno::PERM, _, Some(scope @ 1..)) => Refusal::Yama { scope },
+        _ => Refusal::Denied(errno),
+    }
+}
+
+/// `kernel.yama.ptrace_scope`.
+fn yama_scope() -> Option<u8> {
+    let path = c"/proc/sys/kernel/yama/ptrace_scope";
+    let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut digit = [0_u8; 1];
+    rustix::io::read(&file, &mut digit).ok()?;
+    digit[0].checked_sub(b'0')
+}
+
+impl<'a> Tracer<'a> {
+    /// Makes a tracer. Does not use the heap. The desk must have no other one, and `ptrace` be possible.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::PidNamespace`], [`Refusal::NoChild`].
+    pub(crate) fn start(desk: &'a Desk) -> Result<Self, Refusal> {
+        if !are_near() {
+            return Err(Refusal::PidNamespace);
+        }
+        // Relaxed: the child is made after these stores.
+        desk.turn.store(PARENTS, Ordering::Relaxed);
+        desk.parent.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
+        let top = desk.stack.0.get().wrapping_add(1).cast::<c_void>();
+        // Its memory is borrowed, its descriptors and directories are too, so that closing and changing ours is not
+        // told twice. No debugger follows it.
+        let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_UNTRACED;
+        // A handler of the program must not run in it.
+        let blocked = Blocked::all();
+        let arg = ptr::from_ref(desk).cast_mut().cast::<c_void>();
+        // SAFETY: the child runs `serve` on a stack that nobody else uses; `serve` touches only the desk, which
+        // outlives the child, as `end` waits for it.
+        let pid = unsafe { libc::clone(serve, top, flags, arg) };
+        let errno = last_errno();
+        drop(blocked);
+        if pid < 0 {
+            return Err(Refusal::NoChild(errno));
+        }
+        Ok(Self { desk, pid, is_there: true, is_allowed: false })
+    }
+
+    /// Tells Yama that this process may trace its parent (`PR_SET_PTRACER`). Where there is no Yama, nothing happens.
+    pub(crate) fn allow(&mut self) {
+        self.is_allowed = true;
+        // SAFETY: takes numbers and changes no memory.
+        unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_PTRACER as usize, self.pid as usize, 0, 0]) };
+    }
+
+    /// Whether Yama was told.
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.is_allowed
+    }
+
+    /// Asks for one thing for each of some threads and waits for the answers.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Ended`]; what was answered until then is unknown.
+    pub(crate) fn ask(
+        &mut self,
+        requests: &[(i32, Request)],
+    ) -> Result<impl Iterator<Item = Answer> + use<'a>, Refusal> {
+        let Desk { turn, count, calls, .. } = self.desk;
+        // Relaxed, here and below: `turn` orders.
+        count.store(requests.len(), Ordering::Relaxed);
+        for (call, (tid, request)) in calls.iter().zip(requests) {
+            let (number, data) = match *request {
+                Request::Seize => (libc::PTRACE_SEIZE, 0),
+                Request::Interrupt => (libc::PTRACE_INTERRUPT, 0),
+                Request::Wait => (WAIT, 0),
+                Request::KillOnExit => (libc::PTRACE_SETOPTIONS, libc::PTRACE_O_EXITKILL as usize),
+                Request::Detach(signal) => (libc::PTRACE_DETACH, signal.unsigned_abs() as usize),
+            };
+            call.request.store(number, Ordering::Relaxed);
+            call.tid.store(*tid, Ordering::Relaxed);
+            call.data.store(data, Ordering::Relaxed);
+        }
+        // Release, partner: the Acquire load in `serve`. Forbids that the tracer sees the turn and not the requests.
+        turn.store(CHILDS, Ordering::Release);
+        wake(turn);
+        // Acquire, partner: the Release store in `serve`. Forbids to read answers before they are there.
+        while turn.load(Ordering::Acquire) == CHILDS {
+            let limit = libc::timespec { tv_sec: 0, tv_nsec: LOOK };
+            sleep(turn, CHILDS, &raw const limit);
+            if turn.load(Ordering::Relaxed) == CHILDS
+                && let Some(status) = self.wait(libc::WNOHANG)
+            {
+                return Err(Refusal::Ended { status });
+            }
+        }
+        Ok(calls.iter().take(requests.len()).map(|call| Answer {
+            result: result(call.answer.load(Ordering::Relaxed)),
+            status: call.status.load(Ordering::Relaxed),
+        }))
+    }
+
+    /// Waits for its end; the status, if it has ended.
+    fn wait(&mut self, flags: i32) -> Option<i32> {
+        let mut status = 0_i32;
+        while self.is_there {
+            let flags = flags | libc::__WALL;
+            // SAFETY: `status` outlives the call, and the kernel writes no more than an int to it.
+            match result(unsafe {
+                system_call(libc::SYS_wait4, [self.pid as usize, (&raw mut status).addr(), flags as usize, 0])
+            }) {
+                Ok(0) => return None,
+                Err(Errno::INTR) => {}
+                // A child that is unknown was waited for by somebody else.
+                Ok(_) | Err(_) => self.is_there = false,
+            }
+        }
+        Some(status)
+    }
+}
+
+impl Drop for Tracer<'_> {
+    fn drop(&mut self) {
+        // Relaxed: there is nothing to be read with it.
+        self.desk.turn.store(END, Ordering::Relaxed);
+        wake(&self.desk.turn);
+        self.wait(0);
+    }
+}
+
+/// The tracer: makes the calls that it is given. Runs on the parent's thread-local storage, so no C library and no
+/// panic here.
+extern "C" fn serve(desk: *mut c_void) -> c_int {
+    // SAFETY: the parent passes its desk and waits for this process before that could end.
+    let desk = unsafe { &*desk.cast::<Desk>() };
+    // SAFETY: takes numbers.
+    unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0, 0]) };
+    // SAFETY: takes nothing.
+    let parent = unsafe { system_call(libc::SYS_getppid, [0; 4]) };
+    // Who looks for processes by name should not take it for the program.
+    // SAFETY: a C string that lives for ever.
+    unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, c"palimpsest-hold".as_ptr().addr(), 0, 0]) };
+    // Relaxed: stored before this process was made.
+    while parent == desk.parent.load(Ordering::Relaxed) as isize {
+        // Acquire, partner: the Release store in `Tracer::ask`.
+        match desk.turn.load(Ordering::Acquire) {
+            CHILDS => {
+                for call in desk.calls.iter().take(desk.count.load(Ordering::Relaxed)) {
+                    call.answer.store(perform(call), Ordering::Relaxed);
+                }
+                // Release, partner: the Acquire load in `Tracer::ask`. Only from CHILDS: END is the last word.
+                let _ = desk.turn.compare_exchange(CHILDS, PARENTS, Ordering::Release, Ordering::Relaxed);
+                wake(&desk.turn);
+            }
+            PARENTS => sleep(&desk.turn, PARENTS, ptr::null()),
+            _ => break,
+        }
+    }
+    loop {
+        // SAFETY: ends this process; nothing of it is used afterwards.
+        unsafe { system_call(libc::SYS_exit_group, [0; 4]) };
+    }
+}
+
+/// Makes one call, in the tracer.
+fn perform(call: &Call) -> isize {
+    let tid = call.tid.load(Ordering::Relaxed) as usize;
+    match call.request.load(Ordering::Relaxed) {
+        WAIT => {
+            let flags = (libc::WNOHANG | libc::__WALL) as usize;
+            // SAFETY: the kernel writes an int, to one that lives as long as the desk.
+            unsafe { system_call(libc::SYS_wait4, [tid, call.status.as_ptr().addr(), flags, 0]) }
+        }
+        request => {
+            let data = call.data.load(Ordering::Relaxed);
+            // SAFETY: none of the requests writes to the tracer's memory or changes the other thread's.
+            unsafe { system_call(libc::SYS_ptrace, [request as usize, tid, 0, data]) }
+        }
+    }
+}
+
+fn wake(word: &AtomicU32) {
+    let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
+    // SAFETY: wakes whoever waits on this word; touches no memory.
+    unsafe { system_call(libc::SYS_futex, [word.as_ptr().addr(), operation, 1, 0]) };
+}
+
+/// Sleeps while `word` is `value`; may return early.
+fn sleep(word: &AtomicU32, value: u32, limit: *const libc::timespec) {
+    let operation = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
+    // SAFETY: the kernel reads the word, and the limit if there is one; both outlive the call.
+    unsafe { system_call(libc::SYS_futex, [word.as_ptr().addr(), operation, value as usize, limit.addr()]) };
+}
+
+/// Turns what the kernel has answered into a result.
+fn result(answer: isize) -> Result<isize, Errno> {
+    match i32::try_from(answer) {
+        Ok(errno @ -4095..=-1) => Err(Errno::from_raw_os_error(-errno)),
+        _ => Ok(answer),
+    }
+}

@@ -1,0 +1,172 @@
+//! Switching beside threads that block every signal, SIGTRAP included, whenever they like.
+//!
+//! A trap in a thread that blocks SIGTRAP ends the process: so each test runs in a child, whose status is the verdict.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use palimpsest_text::key::{Keys, State};
+use palimpsest_text::{branch, call, static_call, static_key};
+
+/// Toggles of a common run. Traps killed the process after some hundreds.
+const TOGGLES: u64 = 5_000;
+
+/// As many, or what PALIMPSEST_TOGGLES says: an emulated machine takes its time.
+fn toggles() -> u64 {
+    std::env::var("PALIMPSEST_TOGGLES").ok().and_then(|count| count.parse().ok()).unwrap_or(TOGGLES)
+}
+/// Toggles of a long one.
+const MANY: u64 = 1_000_000;
+
+static_key! {
+    static MASKED_A: "masks.a" = off;
+    static MASKED_B: "masks.b" = on;
+}
+
+fn plus_one(number: u64) -> u64 {
+    number + 1
+}
+
+fn plus_two(number: u64) -> u64 {
+    number + 2
+}
+
+static_call!(static STEP: fn(u64) -> u64 = plus_one);
+
+/// Passes through every kind of site; the number of keys that were seen on.
+#[inline(never)]
+fn pass() -> u32 {
+    let mut on = 0;
+    for _ in 0..16 {
+        on += u32::from(branch!(unlikely MASKED_A)) + u32::from(branch!(likely MASKED_A));
+        on += u32::from(branch!(unlikely MASKED_B)) + u32::from(branch!(likely MASKED_B));
+        assert!(matches!(call!(STEP)(1), 2 | 3));
+    }
+    on
+}
+
+/// Switches everything `toggles` times; whether every switch was seen at once.
+fn toggle(toggles: u64) -> bool {
+    let both = [&MASKED_A, &MASKED_B];
+    (0..toggles).all(|round| {
+        let state = if round % 2 == 0 { State::On } else { State::Off };
+        Keys::apply(both.map(|key| (key, state))).expect("the keys are switched");
+        STEP.set(if state.is_on() { plus_two } else { plus_one }).expect("the call is changed");
+        let seen = (pass(), call!(STEP)(0));
+        seen == if state.is_on() { (64, 2) } else { (0, 1) }
+    })
+}
+
+/// Runs `test` in a child, and tells how that ended (`waitpid`); zero if `test` says true.
+fn status_of(test: impl FnOnce() -> bool) -> i32 {
+    // SAFETY: the child starts threads and allocates: glibc keeps both usable in it. It leaves by `_exit`.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork failed");
+    if pid == 0 {
+        let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(test)).unwrap_or(false);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!passed)) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is a valid place for the answer.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    status
+}
+
+fn every_signal() -> libc::sigset_t {
+    // SAFETY: all-zero is a valid set.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid set.
+    unsafe { libc::sigfillset(&mut set) };
+    set
+}
+
+/// Sets the calling thread's signal mask; the one before is the answer.
+fn set_mask(set: &libc::sigset_t) -> libc::sigset_t {
+    // SAFETY: all-zero is a valid set.
+    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: valid sets.
+    assert_eq!(unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, set, &mut before) }, 0);
+    before
+}
+
+fn beside_threads_that_block_signals(toggles: u64) -> i32 {
+    status_of(|| {
+        let (stop, passes) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let all = every_signal();
+                    while !stop.load(Ordering::Relaxed) {
+                        let before = set_mask(&all);
+                        pass();
+                        set_mask(&before);
+                        passes.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let _stop = super::StopOnDrop(&stop);
+            let is_right = toggle(toggles);
+            while passes.load(Ordering::Relaxed) < 100 {
+                thread::yield_now();
+            }
+            is_right
+        })
+    })
+}
+
+extern "C" fn passes_with_everything_blocked(_signal: i32) {
+    pass();
+}
+
+fn beside_handlers_that_block_signals(toggles: u64) -> i32 {
+    status_of(|| {
+        // SAFETY: all-zero is a valid `sigaction`.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = passes_with_everything_blocked as extern "C" fn(i32) as usize;
+        action.sa_mask = every_signal();
+        action.sa_flags = libc::SA_RESTART;
+        // SAFETY: a valid action, whose handler only passes through sites.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()) }, 0);
+        let (stop, handled) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        // SAFETY: there is a handler.
+                        assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
+                        handled.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let _stop = super::StopOnDrop(&stop);
+            let is_right = toggle(toggles);
+            while handled.load(Ordering::Relaxed) < 100 {
+                thread::yield_now();
+            }
+            is_right
+        })
+    })
+}
+
+#[test]
+fn threads_may_block_every_signal_at_any_moment() {
+    assert_eq!(beside_threads_that_block_signals(toggles()), 0, "the child's status");
+}
+
+#[test]
+fn handlers_may_block_every_signal() {
+    assert_eq!(beside_handlers_that_block_signals(toggles()), 0, "the child's status");
+}
+
+#[test]
+#[ignore = "takes minutes: a million toggles"]
+fn threads_may_block_every_signal_for_a_million_toggles() {
+    assert_eq!(beside_threads_that_block_signals(MANY), 0, "the child's status");
+}
+
+#[test]
+#[ignore = "takes minutes: a million toggles"]
+fn handlers_may_block_every_signal_for_a_million_toggles() {
+    assert_eq!(beside_handlers_that_block_signals(MANY), 0, "the child's status");
+}

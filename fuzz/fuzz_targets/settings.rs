@@ -1,0 +1,43 @@
+//! The settings of the preload object: no value panics, an invalid one is told in one line with its variable, and what
+//! is valid is read the same again.
+#![no_main]
+
+// The object itself must not be linked: it defines `fork` and `mmap`.
+#[allow(dead_code, unreachable_pub, reason = "a module of another crate, of which one function is called here")]
+#[path = "../../crates/preload/src/settings/mod.rs"]
+mod settings;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use libfuzzer_sys::fuzz_target;
+use settings::Settings;
+
+const VARIABLES: [&str; 9] = [
+    "PALIMPSEST_FREEZE",
+    "PALIMPSEST_CHUNK",
+    "PALIMPSEST_HUGE",
+    "PALIMPSEST_THREADS",
+    "PALIMPSEST_TRUST",
+    "PALIMPSEST_REPORT",
+    "PALIMPSEST_QUIET",
+    "PALIMPSEST_INHERIT",
+    "PALIMPSEST_DRY_RUN",
+];
+
+fuzz_target!(|bytes: &[u8]| {
+    // Lines are the values, in the order of the list.
+    let values: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
+    let look_up = |name: &str| {
+        let place = VARIABLES.iter().position(|variable| *variable == name).expect("every variable is in the list");
+        values.get(place).map(|value| OsString::from_vec(value.to_vec()))
+    };
+    match Settings::read(&look_up) {
+        Ok(settings) => assert_eq!(Settings::read(&look_up), Ok(settings)),
+        Err(error) => {
+            let text = error.to_string();
+            assert!(VARIABLES.iter().any(|variable| text.starts_with(&format!("{variable}="))), "{text}");
+            assert!(text.contains(": not understood; allowed: "), "{text}");
+        }
+    }
+});

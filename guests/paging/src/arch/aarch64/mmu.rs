@@ -1,0 +1,116 @@
+//! Which tables this CPU walks, and what its TLB keeps.
+
+use core::arch::asm;
+use core::cell::UnsafeCell;
+
+use palimpsest_paging::{AddressSpace, Frame, MemoryType, NoTables, Options, SpaceId, VirtAddr, format};
+
+use super::layout;
+use crate::memory::{Memory, nodes};
+
+/// The format of the kernel's tables, which TTBR1 leads to.
+pub(crate) type KernelFormat = format::AArch64Upper;
+/// The format of a process's tables, which TTBR0 leads to.
+pub(crate) type UserFormat = format::AArch64;
+/// The kernel's address space.
+pub(crate) type KernelSpace = AddressSpace<KernelFormat, Memory>;
+/// A process's address space.
+pub(crate) type UserSpace = AddressSpace<UserFormat, Memory>;
+
+/// MAIR entry 1, as `boot.s` sets it.
+pub(crate) const DEVICE: MemoryType = MemoryType(1);
+/// MAIR entry 0.
+pub(crate) const ORDINARY: MemoryType = MemoryType(0);
+
+#[repr(C, align(4096))]
+struct Empty(UnsafeCell<[u64; 512]>);
+
+// SAFETY: nobody writes it.
+unsafe impl Sync for Empty {}
+
+/// The tables of no process.
+static EMPTY: Empty = Empty(UnsafeCell::new([0; 512]));
+
+/// A space for a process, with nothing of its own yet.
+pub(crate) fn new_user_space(_kernel: &KernelSpace, id: SpaceId) -> Result<UserSpace, NoTables> {
+    UserSpace::new(Memory, id, &nodes(), Options::default())
+}
+
+/// What a process's space needs after a fork: nothing, since the kernel is not in it.
+pub(crate) fn after_fork(_space: &UserSpace) -> Result<(), NoTables> {
+    Ok(())
+}
+
+/// Walks the kernel's own tables from now on, and no process's.
+pub(crate) fn load_kernel(root: Frame) {
+    // SAFETY: the tables map the kernel as it is linked, and stay.
+    unsafe { asm!("dsb ish", "msr ttbr1_el1, {}", "isb", in(reg) root.address(), options(nostack, preserves_flags)) };
+    leave_user(root);
+    flush_all();
+    flush_done();
+}
+
+/// Walks a process's tables too. All have ASID 0, so that what is left of another goes first.
+pub(crate) fn load_user(root: Frame) {
+    // SAFETY: the kernel does not run by these tables; barriers, and forgetting.
+    unsafe {
+        asm!(
+            "dsb ish",
+            "msr ttbr0_el1, {}",
+            "isb",
+            "tlbi aside1, xzr",
+            "dsb nsh",
+            "isb",
+            in(reg) root.address(),
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Leaves the process's tables.
+pub(crate) fn leave_user(_kernel_root: Frame) {
+    load_user(Frame::containing(EMPTY.0.get() as u64 - layout::IMAGE_OFFSET));
+}
+
+/// The root that this CPU walks for the kernel's addresses.
+pub(crate) fn loaded_kernel_root() -> Frame {
+    let root: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, ttbr1_el1", out(reg) root, options(nostack, nomem, preserves_flags)) };
+    Frame::containing(root)
+}
+
+/// Forgets the page at `address`, global or not, and all partial translations of it, on this CPU: Arm ARM D8.14.5.
+pub(crate) fn flush_page(address: VirtAddr) {
+    // Bits 43:0 of the operand are bits 55:12 of the address.
+    let operand = address.0 >> 12 & ((1 << 44) - 1);
+    // SAFETY: only forgets. The barrier: walks from now on see entries that were written.
+    unsafe { asm!("dsb ish", "tlbi vaae1, {}", in(reg) operand, options(nostack, preserves_flags)) };
+}
+
+/// Forgets everything, on this CPU.
+pub(crate) fn flush_all() {
+    // SAFETY: only forgets.
+    unsafe { asm!("dsb ish", "tlbi vmalle1", options(nostack, preserves_flags)) };
+}
+
+/// Entries became valid: the stores are done, and what follows is fetched and translated behind them (Arm ARM D8.16).
+pub(crate) fn entries_made() {
+    // SAFETY: barriers.
+    unsafe { asm!("dsb ishst", "isb", options(nostack, preserves_flags)) };
+}
+
+/// The first physical address that this CPU does not have.
+pub(crate) fn physical_end() -> u64 {
+    let features: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, id_aa64mmfr0_el1", out(reg) features, options(nostack, nomem, preserves_flags)) };
+    // PARange: Arm ARM, ID_AA64MMFR0_EL1.
+    1 << [32, 36, 40, 42, 44, 48, 52][(features as usize & 0xf).min(6)]
+}
+
+/// Waits until flushes of this CPU are done.
+pub(crate) fn flush_done() {
+    // SAFETY: barriers.
+    unsafe { asm!("dsb nsh", "isb", options(nostack, preserves_flags)) };
+}

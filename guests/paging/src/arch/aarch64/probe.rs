@@ -1,0 +1,38 @@
+//! Accesses of the kernel that may fault, to show what its tables refuse.
+
+use palimpsest_paging::{AccessKind, VirtAddr};
+
+unsafe extern "C" {
+    fn probe_store(address: u64, value: u64) -> u64;
+    static probe_store_at: [u8; 0];
+    fn probe_load(address: u64) -> u64;
+    static probe_load_at: [u8; 0];
+    fn probe_execute(address: u64) -> u64;
+    static probe_failed: [u8; 0];
+}
+
+/// The code of a return instruction, for [`passes`] with [`AccessKind::Execute`].
+pub(crate) const RETURN: &[u8] = &0xd65f_03c0_u32.to_le_bytes();
+
+/// Whether the kernel may access `address`. What is stored is what was there, if it can be read.
+///
+/// # Safety
+///
+/// 1. Nobody minds the store of zero to `address`, and what is run there is [`RETURN`].
+pub(crate) unsafe fn passes(address: VirtAddr, access: AccessKind) -> bool {
+    let passed = match access {
+        // SAFETY: a fault is resumed behind the load.
+        AccessKind::Read => unsafe { probe_load(address.0) },
+        // SAFETY: a fault is resumed behind the store; nobody minds it (1).
+        AccessKind::Write => unsafe { probe_store(address.0, 0) },
+        // SAFETY: a fault is resumed behind the call; what runs returns (1).
+        AccessKind::Execute => unsafe { probe_execute(address.0) },
+    };
+    passed == 1
+}
+
+/// Where to go on after a fault at instruction `at` of the kernel, for access to `address`, if it is a probe's.
+pub(super) fn recover(at: u64, address: u64) -> Option<u64> {
+    let probes = [(&raw const probe_store_at) as u64, (&raw const probe_load_at) as u64];
+    (probes.contains(&at) || at == address).then_some((&raw const probe_failed) as u64)
+}

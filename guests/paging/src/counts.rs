@@ -1,0 +1,64 @@
+//! What the machine has done so far.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counters.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters { $($(#[$doc])* pub(crate) $name: AtomicU64),* }
+
+        /// Their values at some time, or what they have grown by.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) struct Counts { $($(#[$doc])* pub(crate) $name: u64),* }
+
+        pub(crate) static COUNTS: Counters = Counters { $($name: AtomicU64::new(0)),* };
+
+        /// The counters now.
+        pub(crate) fn now() -> Counts {
+            // Relaxed: statistics.
+            Counts { $($name: COUNTS.$name.load(Ordering::Relaxed)),* }
+        }
+
+        impl Counts {
+            /// What was counted since.
+            pub(crate) fn since(self) -> Self {
+                let now = now();
+                Self { $($name: now.$name - self.$name),* }
+            }
+        }
+    };
+}
+
+counts! {
+    /// Tables taken from arenas.
+    tables_allocated,
+    /// Tables given back.
+    tables_freed,
+    /// Pages copied because they were written.
+    pages_copied,
+    /// Pages given back.
+    pages_freed,
+    /// Flushes.
+    flushes,
+    /// Flushes of the CPU that has faulted alone.
+    local_flushes,
+    /// Calls of other CPUs for flushes.
+    flush_calls,
+    /// Calls of other CPUs to synchronise their fetch.
+    sync_calls,
+    /// Page faults of user mode.
+    faults,
+    /// Shared tables that faults copied.
+    unshared,
+    /// Pages that faults copied.
+    broken,
+    /// Pages that faults took over.
+    reused,
+}
+
+/// Adds to a counter.
+pub(crate) fn add(counter: &AtomicU64, value: u64) {
+    // Relaxed: a statistic.
+    counter.fetch_add(value, Ordering::Relaxed);
+}

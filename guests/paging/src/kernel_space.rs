@@ -1,0 +1,152 @@
+//! The address space of the kernel itself: its image with the rights that each part needs, and the physical map.
+//!
+//! Text and read-only data are mapped by 4 KiB pages, so that nodes can have copies of their own. Data is mapped by
+//! large pages, and the physical map by 1 GiB pages: on x86-64 a process's space is a fork of this one, and a fork
+//! shares tables of 4 KiB pages alone; a shared table would let no store pass, and a store to a stack must not fault.
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use palimpsest_paging::format::{Entry, Format};
+use palimpsest_paging::{
+    Attributes, Frame, Machine, MemoryType, Options, PAGE, PageSize, PageSizes, Rights, SpaceId, VirtAddr,
+};
+
+use crate::arch::layout;
+use crate::arch::mmu::{self, KernelFormat, KernelSpace};
+use crate::memory::{Memory, NODES, nodes};
+use crate::sync::SpinLock;
+
+/// The kernel's name to the machine.
+pub(crate) const ID: SpaceId = SpaceId(0);
+
+unsafe extern "C" {
+    static image_start: [u8; 0];
+    static rodata_start: [u8; 0];
+    static user_start: [u8; 0];
+    static user_end: [u8; 0];
+    static data_start: [u8; 0];
+    static image_end: [u8; 0];
+}
+
+/// Parts of the image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ImageRights {
+    /// Text.
+    Execute,
+    /// Read-only data.
+    Read,
+    /// Both of these.
+    Constant,
+    /// Data.
+    Write,
+}
+
+/// Where a part of the image is linked.
+pub(crate) fn image_range(part: ImageRights) -> Range<VirtAddr> {
+    let [start, rodata, end, data, last] = [
+        (&raw const image_start) as u64,
+        (&raw const rodata_start) as u64,
+        (&raw const user_end) as u64,
+        (&raw const data_start) as u64,
+        (&raw const image_end) as u64,
+    ]
+    .map(VirtAddr);
+    match part {
+        ImageRights::Execute => start..rodata,
+        ImageRights::Read => rodata..end,
+        ImageRights::Constant => start..end,
+        ImageRights::Write => data..last,
+    }
+}
+
+/// The code of user programs, as it is linked.
+pub(crate) fn user_image() -> Range<VirtAddr> {
+    VirtAddr((&raw const user_start) as u64)..VirtAddr((&raw const user_end) as u64)
+}
+
+/// Where a part of the image was loaded.
+pub(crate) fn image_frames(part: ImageRights) -> Range<u64> {
+    let range = image_range(part);
+    range.start.0 - layout::IMAGE_OFFSET..range.end.0 - layout::IMAGE_OFFSET
+}
+
+static SPACE: SpinLock<Option<&'static KernelSpace>> = SpinLock::new(None);
+static MADE: AtomicBool = AtomicBool::new(false);
+
+/// The space.
+///
+/// # Panics
+///
+/// Before [`make`].
+pub(crate) fn get() -> &'static KernelSpace {
+    SPACE.lock().unwrap_or_else(|| panic!("the kernel's space is made first"))
+}
+
+/// Builds the space.
+pub(crate) fn make() {
+    // Relaxed: the first CPU alone runs.
+    assert!(!MADE.swap(true, Ordering::Relaxed), "there is one kernel");
+    let space = KernelSpace::new(Memory, ID, &nodes(), Options::default());
+    let space = space.unwrap_or_else(|error| panic!("{error}"));
+    let map = |range: Range<VirtAddr>, physical: u64, rights: Rights, memory: MemoryType, size: PageSize| {
+        let attributes = Attributes { memory, ..Attributes::kernel(rights) };
+        // SAFETY: 1. nobody counts the image's frames, the physical map's and devices'. 2. They are the kernel's, as it
+        // is linked.
+        let mapped = unsafe { space.map(range, Frame::containing(physical), attributes, PageSizes::UpTo(size)) };
+        mapped.unwrap_or_else(|error| panic!("{error}"));
+    };
+    let write = Rights::READ | Rights::WRITE;
+    for (part, rights, size) in [
+        (ImageRights::Execute, Rights::READ | Rights::EXECUTE, PageSize::Small),
+        (ImageRights::Read, Rights::READ, PageSize::Small),
+        (ImageRights::Write, write, PageSize::Large),
+    ] {
+        map(image_range(part), image_frames(part).start, rights, mmu::ORDINARY, size);
+    }
+    for (gigabytes, memory) in [(layout::RAM_GIGABYTES, mmu::ORDINARY), (layout::DEVICE_GIGABYTES, mmu::DEVICE)] {
+        let bytes = gigabytes.start << 30..gigabytes.end << 30;
+        let range = VirtAddr(layout::PHYSICAL_MAP + bytes.start)..VirtAddr(layout::PHYSICAL_MAP + bytes.end);
+        map(range, bytes.start, write, memory, PageSize::Giant);
+    }
+    *SPACE.lock() = Some(alloc::boxed::Box::leak(alloc::boxed::Box::new(space)));
+}
+
+/// The physical address at which a walk of `root` for a kernel address ends, as the hardware walks: how the tables of
+/// one node translate it.
+pub(crate) fn walk(root: Frame, address: VirtAddr) -> Option<u64> {
+    walk_by(root, address, |_| ())
+}
+
+/// [`walk`], which shows `visit` each table on the way.
+pub(crate) fn walk_by(root: Frame, address: VirtAddr, mut visit: impl FnMut(Frame)) -> Option<u64> {
+    let (mut table, mut level) = (root, KernelFormat::TOP);
+    loop {
+        visit(table);
+        // SAFETY: the tables of the kernel's space stay while it is in use, which is for ever; other roots are those of
+        // spaces that run.
+        let entries = unsafe { Memory.table(table) };
+        // Acquire, partner: the Release with which the entry was published.
+        let bits = entries.0[level.index(address)].load(Ordering::Acquire);
+        match KernelFormat::decode(level, bits) {
+            Entry::Empty => return None,
+            Entry::Leaf(leaf) => return Some(leaf.frame.address() + (address.0 & (level.entry_bytes() - 1))),
+            Entry::Table { frame, .. } => (table, level) = (frame, level.below()?),
+        }
+    }
+}
+
+/// The physical addresses at which nodes find a kernel address, each once.
+pub(crate) fn copies(address: VirtAddr) -> impl Iterator<Item = u64> {
+    let mut copies = [None; NODES];
+    get().query_copies(address, |node, mapping| {
+        copies[usize::from(node.0)] = Some(mapping.leaf.frame.address() + (address.0 - mapping.address.0));
+    });
+    copies.into_iter().flatten()
+}
+
+/// Pages of a part of the image.
+pub(crate) fn pages(part: ImageRights) -> usize {
+    let range = image_range(part);
+    ((range.end.0 - range.start.0) / PAGE) as usize
+}

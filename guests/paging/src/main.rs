@@ -1,0 +1,93 @@
+//! A kernel that exists to be checked: it runs the page tables of `palimpsest-paging`, and the code patching of
+//! `palimpsest-text`, on the page walkers of real architectures. See README.md for how to run it.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `arch` | what differs between architectures |
+//! | `memory` | frames of two nodes, and the machine as address spaces see it |
+//! | `flush`, `cpu` | calls between CPUs |
+//! | `kernel_space` | the kernel's own tables |
+//! | `kernel_text_writer` | the poke core's machine: writes the kernel's text in every node's copy |
+//! | `process` | user mode |
+//! | `checks` | what is proved |
+
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod arch;
+mod check;
+mod checks;
+mod console;
+mod counts;
+mod cpu;
+mod flush;
+mod kernel_space;
+mod kernel_text_writer;
+mod memory;
+mod process;
+mod sync;
+
+use cpu::CPUS;
+
+/// Bytes of a kernel stack.
+const STACK: usize = 64 << 10;
+
+#[repr(C, align(4096))]
+struct Stack(core::cell::UnsafeCell<[u8; STACK]>);
+
+// SAFETY: each is one CPU's stack.
+unsafe impl Sync for Stack {}
+
+/// The stacks of the other CPUs.
+static STACKS: [Stack; CPUS] = [const { Stack(core::cell::UnsafeCell::new([0; STACK])) }; CPUS];
+
+core::arch::global_asm!(
+    ".section .bss",
+    ".balign 4096",
+    ".skip 65536",
+    ".global first_stack_end",
+    "first_stack_end:",
+    ".section .text",
+);
+
+/// Every CPU begins here, on a stack of its own and with the boot tables loaded.
+#[unsafe(no_mangle)]
+extern "C" fn cpu_main(number: usize) -> ! {
+    arch::cpu::init(number);
+    if number == 0 {
+        say!("# {}, {CPUS} CPUs, {} nodes", arch::layout::NAME, memory::NODES);
+        kernel_space::make();
+    }
+    arch::mmu::load_kernel(kernel_space::get().root(cpu::node_of(number)));
+    cpu::set_up(number);
+    if number != 0 {
+        loop {
+            if !cpu::do_work() && !process::run_ready() {
+                arch::cpu::halt();
+            }
+        }
+    }
+    for (other, stack) in STACKS.iter().enumerate().skip(1) {
+        arch::cpu::start(other, stack.0.get() as u64 + STACK as u64);
+        while !cpu::is_up(other) {
+            cpu::relax();
+        }
+    }
+    checks::run();
+    arch::console::exit(check::finish())
+}
+
+/// Whether some CPU has panicked.
+static PANICKED: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
+
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    // Relaxed: nothing is published. The first alone speaks; it ends the machine.
+    while PANICKED.swap(true, core::sync::atomic::Ordering::Relaxed) {
+        arch::cpu::halt();
+    }
+    console::last_line(format_args!("FAILED cpu {}: {info}", arch::cpu::number()));
+    arch::console::exit(check::Status::Failed)
+}

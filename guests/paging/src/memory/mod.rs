@@ -1,0 +1,47 @@
+//! Physical memory: two nodes, told apart by address.
+
+mod arena;
+mod heap;
+mod machine;
+mod replicas;
+
+pub(crate) use arena::{Records, STRESS_AT, in_use};
+pub(crate) use machine::{Memory, balance, charged};
+pub(crate) use replicas::count as text_replicas;
+
+use palimpsest_paging::{Frame, Node, PAGE};
+
+use crate::arch::layout;
+
+/// NUMA nodes of the machine; see README.md.
+pub(crate) const NODES: usize = 2;
+/// Memory of each.
+pub(crate) const NODE_BYTES: u64 = 256 << 20;
+
+/// Where the kernel reaches physical memory.
+pub(crate) fn alias(physical: u64) -> *mut u8 {
+    (layout::PHYSICAL_MAP + physical) as *mut u8
+}
+
+/// The node of a physical address.
+pub(crate) fn node_of(physical: u64) -> Node {
+    Node(((physical - layout::RAM_BASE) / NODE_BYTES) as u8)
+}
+
+/// All nodes.
+pub(crate) fn nodes() -> [Node; NODES] {
+    core::array::from_fn(|node| Node(node as u8))
+}
+
+/// Copies whole frames.
+///
+/// # Safety
+///
+/// 1. `to` is the caller's own, and `bytes` from each frame on are memory of one node.
+unsafe fn copy_frames(from: Frame, to: Frame, bytes: u64) {
+    let (from, to) = (alias(from.address()), alias(to.address()));
+    debug_assert!(bytes.is_multiple_of(PAGE));
+    // SAFETY: mapped by the physical map; apart, since `to` is the caller's own (1). A source that user mode writes
+    // meanwhile gives some mixture, as any copy would.
+    unsafe { core::ptr::copy_nonoverlapping(from, to, bytes as usize) };
+}

@@ -1,0 +1,140 @@
+//! Which thread runs where: each CPU takes turns with the threads it was given.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use palimpsest_paging::VirtAddr;
+
+use super::syscall::{self, Next};
+use super::{Area, Process, Thread, Trap, memory, user};
+use crate::arch;
+use crate::arch::interrupts::Call;
+use crate::arch::user::Context;
+use crate::cpu::{self, CPUS};
+use crate::sync::SpinLock;
+
+/// Faults at one address, with none at another between them, before a thread is given up. A fork by another CPU, and a
+/// translation that is out of date, make some.
+const PATIENCE: u32 = 1000;
+
+static READY: [SpinLock<VecDeque<Thread>>; CPUS] = [const { SpinLock::new(VecDeque::new()) }; CPUS];
+/// Threads that have not ended.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static EXITS: SpinLock<Vec<Exit>> = SpinLock::new(Vec::new());
+
+/// How a thread has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Exit {
+    /// Its process.
+    pub(crate) process: u64,
+    /// What it said, or [`user::FAULTED`] and more.
+    pub(crate) code: u64,
+    /// Where it faulted, if it did.
+    pub(crate) address: VirtAddr,
+}
+
+/// Starts a process whose first thread runs `program` on `cpu`. Returns its number.
+pub(crate) fn spawn(program: user::Program, argument: u64, areas: &[Area], cpu: usize) -> u64 {
+    let space = memory::new_space(areas, cpu::node_of(cpu)).unwrap_or_else(|error| panic!("{error}"));
+    let id = space.id().0;
+    start_thread(Arc::new(Process { id, space }), user::entry(program), argument, user::STACKS[0], cpu);
+    id
+}
+
+/// Starts a thread of a process, on a stack that ends at `stack_end`.
+pub(super) fn start_thread(process: Arc<Process>, entry: VirtAddr, argument: u64, stack_end: VirtAddr, cpu: usize) {
+    ready(Thread { process, context: Context::new(entry, argument, stack_end) }, cpu);
+}
+
+/// A new thread is to run on `cpu`.
+pub(super) fn ready(thread: Thread, cpu: usize) {
+    // Relaxed: the queue's lock orders it.
+    LIVE.fetch_add(1, Ordering::Relaxed);
+    READY[cpu].lock().push_back(thread);
+    if cpu != arch::cpu::number() {
+        arch::interrupts::send(cpu, Call::Wake);
+    }
+}
+
+/// Runs this CPU's threads until none is ready. False if there was none.
+pub(crate) fn run_ready() -> bool {
+    let here = arch::cpu::number();
+    let mut any = false;
+    loop {
+        let thread = READY[here].lock().pop_front();
+        let Some(thread) = thread else { return any };
+        any = true;
+        if let Some(thread) = run(thread) {
+            READY[here].lock().push_back(thread);
+        }
+        cpu::relax();
+    }
+}
+
+/// Runs threads until all have ended, on all CPUs.
+pub(crate) fn run_all() {
+    // Acquire, partner: the Release in `run`. Forbids that the caller counts frames before the last space has given
+    // back its own.
+    while LIVE.load(Ordering::Acquire) > 0 {
+        if !run_ready() {
+            // Whoever ends a thread wakes the first CPU, which alone waits.
+            arch::cpu::halt();
+            cpu::relax();
+        }
+    }
+}
+
+/// Runs a thread until it yields (the result) or ends.
+fn run(mut thread: Thread) -> Option<Thread> {
+    cpu::run_space(&thread.process.space);
+    let mut last = (VirtAddr(0), 0);
+    let exit = loop {
+        match thread.context.run() {
+            Trap::Call { number, arguments } => match syscall::handle(&mut thread, number, arguments) {
+                Next::Continue => {}
+                Next::Yield => {
+                    cpu::leave_space();
+                    return Some(thread);
+                }
+                Next::Exit(code) => break (code, VirtAddr(0)),
+            },
+            Trap::Fault { address, access } => {
+                last = if last.0 == address { (address, last.1 + 1) } else { (address, 1) };
+                if last.1 > PATIENCE {
+                    break (user::FAULTED_FOREVER, address);
+                }
+                if let Err(code) = syscall::fault(&thread, address, access) {
+                    break (code, address);
+                }
+            }
+            Trap::Interrupt(call) => cpu::take_call(call),
+            Trap::Other { code, instruction } => panic!("user mode traps with {code:#x} at {instruction}"),
+        }
+    };
+    cpu::leave_space();
+    let (code, address) = exit;
+    EXITS.lock().push(Exit { process: thread.process.id, code, address });
+    // The last thread's process gives back its memory here.
+    drop(thread);
+    // Release, partner: the Acquire in `run_all`.
+    LIVE.fetch_sub(1, Ordering::Release);
+    arch::interrupts::send(0, Call::Wake);
+    None
+}
+
+/// How the threads of a process have ended, so far.
+pub(crate) fn exits_of(process: u64) -> Vec<Exit> {
+    EXITS.lock().iter().filter(|exit| exit.process == process).copied().collect()
+}
+
+/// How many threads have ended with something else than 0 since [`take_exits`].
+pub(super) fn failures() -> u64 {
+    EXITS.lock().iter().filter(|exit| exit.code != 0).count() as u64
+}
+
+/// How all threads have ended since this was asked last.
+pub(crate) fn take_exits() -> Vec<Exit> {
+    core::mem::take(&mut *EXITS.lock())
+}

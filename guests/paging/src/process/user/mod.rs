@@ -1,0 +1,168 @@
+//! Programs that run in user mode. They lie in a section of their own, which is copied into each process, and use
+//! nothing outside it: registers, stacks, and memory at the fixed addresses below, by the loads and stores of
+//! `arch::user`.
+
+mod flushes;
+mod forks;
+mod races;
+pub(crate) mod wanderer;
+
+pub(crate) use flushes::{stale_reader, stale_writer, unmapped_reader, unmapper, withdrawer, writer};
+pub(crate) use forks::{breaker, counter, family, protector, snapshots};
+pub(crate) use races::{RACE_PAGES, RACE_ROUNDS, racer, racers};
+
+use palimpsest_paging::{PAGE, VirtAddr};
+
+use crate::arch::user::{call, load};
+use crate::cpu::CPUS;
+use crate::kernel_space;
+
+/// A program, given an argument.
+pub(crate) type Program = extern "C" fn(u64) -> !;
+
+/// Where the programs' code is mapped.
+pub(crate) const TEXT: VirtAddr = VirtAddr(0x40_0000);
+/// Private memory.
+pub(crate) const DATA: u64 = 0x1000_0000;
+/// Private memory in which [`wanderer`](wanderer::wanderer) notes what [`DATA`] must hold.
+pub(crate) const MODEL: u64 = 0x1800_0000;
+/// Memory that parent and child share.
+pub(crate) const SHARED: u64 = 0x2000_0000;
+/// Pages of a stack.
+pub(crate) const STACK_PAGES: u64 = 4;
+/// The first stack, and the distance to the next.
+pub(crate) const STACK: u64 = 0x3000_0000;
+const STACK_STEP: u64 = 0x20_0000;
+
+/// Ends of stacks, one for each CPU.
+pub(crate) const STACKS: [VirtAddr; CPUS] = {
+    let mut ends = [VirtAddr(0); CPUS];
+    let mut index = 0;
+    while index < CPUS {
+        ends[index] = VirtAddr(STACK + index as u64 * STACK_STEP + STACK_PAGES * PAGE);
+        index += 1;
+    }
+    ends
+};
+
+/// System calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Number {
+    /// Ends the thread with a code.
+    Exit,
+    /// Lets other threads run. How many threads have failed since the check began.
+    Yield,
+    /// Forks; the child starts on the CPU that is given. 0 in the child, the child's number in the parent.
+    Fork,
+    /// The code that a process has ended with, or [`RUNNING`].
+    Wait,
+    /// Address, pages, rights.
+    Protect,
+    /// Address, pages.
+    Unmap,
+    /// Starts a thread: entry, argument, CPU.
+    Thread,
+    /// Maps new pages, all zero, with the right to write: address, pages.
+    Map,
+    /// No such call.
+    Unknown,
+}
+
+impl From<u64> for Number {
+    fn from(number: u64) -> Self {
+        let all =
+            [Self::Exit, Self::Yield, Self::Fork, Self::Wait, Self::Protect, Self::Unmap, Self::Thread, Self::Map];
+        all.get(number as usize).copied().unwrap_or(Self::Unknown)
+    }
+}
+
+/// What [`Number::Wait`] says of a process that has not ended.
+pub(crate) const RUNNING: u64 = u64::MAX;
+/// How a thread ends at an address where nothing is mapped.
+pub(crate) const FAULTED_NOT_MAPPED: u64 = 0x1000;
+/// How a thread ends by an access that the rights do not allow.
+pub(crate) const FAULTED_DENIED: u64 = 0x1001;
+
+/// How a thread ends that faults at the same place for ever, though each fault is said to be resolved.
+pub(crate) const FAULTED_FOREVER: u64 = 0x1002;
+/// How a thread ends that would wait in vain.
+pub(crate) const GAVE_UP: u64 = 0x2000;
+/// Turns of a loop without system calls, which takes a fraction of that where all is well, before a thread gives up.
+const PATIENCE: u64 = 1 << 31;
+
+/// Where a process finds `program`.
+pub(crate) fn entry(program: Program) -> VirtAddr {
+    VirtAddr(program as usize as u64 - kernel_space::user_image().start.0 + TEXT.0)
+}
+
+#[inline(always)]
+fn exit(code: u64) -> ! {
+    loop {
+        call(Number::Exit as u64, [code, 0, 0]);
+    }
+}
+
+/// Lets others run. How many threads have failed meanwhile, so that whoever waits for one of them need not wait for
+/// ever.
+#[inline(always)]
+fn give_way() -> u64 {
+    call(Number::Yield as u64, [0; 3])
+}
+
+#[inline(always)]
+fn fork(cpu: u64) -> u64 {
+    call(Number::Fork as u64, [cpu, 0, 0])
+}
+
+#[inline(always)]
+fn wait(process: u64) -> u64 {
+    loop {
+        let code = call(Number::Wait as u64, [process, 0, 0]);
+        if code != RUNNING {
+            return code;
+        }
+        give_way();
+    }
+}
+
+/// Waits for a child, if there is one, and fails as it did.
+#[inline(always)]
+fn await_exit(child: u64) {
+    if child != 0 {
+        let code = wait(child);
+        if code != 0 {
+            exit(code);
+        }
+    }
+}
+
+/// Lets others run until the word at `address` is `value`; gives up when some thread has failed.
+#[inline(always)]
+fn await_value(address: u64, value: u64) {
+    while load(address) != value {
+        if give_way() > 0 {
+            exit(GAVE_UP);
+        }
+    }
+}
+
+/// Waits while the word at `address` is `value`, without leaving user mode, and loads from `also` all the time.
+#[inline(always)]
+fn spin_while(address: u64, value: u64, also: u64) {
+    let mut turns = 0;
+    while load(address) == value {
+        load(also);
+        turns += 1;
+        if turns == PATIENCE {
+            exit(GAVE_UP);
+        }
+    }
+}
+
+/// Fails with `code` unless the word at `address` is `value`.
+#[inline(always)]
+fn expect(address: u64, value: u64, code: u64) {
+    if load(address) != value {
+        exit(code);
+    }
+}

@@ -1,0 +1,73 @@
+//! The files of the tree, as git lists them, and which of their lines are code.
+
+use std::fs;
+
+use super::process;
+use crate::{step::StepError, workspace::Workspace};
+
+/// A text file of the tree.
+pub(super) struct Source {
+    /// From the root.
+    pub(super) path: String,
+    pub(super) text: String,
+}
+
+/// Every Rust and Markdown file; records are what they were.
+pub(super) fn all(workspace: &Workspace) -> Result<Vec<Source>, StepError> {
+    let mut git = process::program("git", workspace);
+    git.args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs", "*.md"]);
+    let mut sources = Vec::new();
+    for path in process::capture(&mut git)?.lines().filter(|path| !path.starts_with("docs/records/")) {
+        // A file that git knows may be gone from the folder.
+        if let Ok(text) = fs::read_to_string(workspace.root.join(path)) {
+            sources.push(Source::new(path, &text));
+        }
+    }
+    Ok(sources)
+}
+
+impl Source {
+    pub(super) fn new(path: &str, text: &str) -> Self {
+        Self { path: path.to_owned(), text: text.to_owned() }
+    }
+
+    pub(super) fn is_rust(&self) -> bool {
+        self.path.ends_with(".rs")
+    }
+
+    /// The folder of its crate, for those of `crates/`.
+    pub(super) fn krate(&self) -> Option<&str> {
+        self.path.strip_prefix("crates/")?.split('/').next()
+    }
+
+    /// Whether it is part of what users run.
+    pub(super) fn is_product(&self) -> bool {
+        let name = self.path.rsplit('/').next().unwrap_or_default();
+        let inside = self.path.split('/').nth(2) == Some("src") && !self.path.contains("/tests/");
+        inside && !name.ends_with("tests.rs") && !name.starts_with("test_")
+    }
+
+    /// Its lines of code, from 1: without comments, and without the tests at its end.
+    pub(super) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = self.text.lines().enumerate().map(|(index, line)| (index + 1, line));
+        let before_tests = lines.take_while(|(_, line)| line.trim_end() != "#[cfg(test)]" || !self.is_product());
+        before_tests.filter_map(|(number, line)| {
+            let code = line.split("//").next().unwrap_or_default();
+            (!code.trim().is_empty()).then_some((number, code))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_what_is_compiled_for_users() {
+        let source = Source::new("crates/a/src/b.rs", "//! words\nfn a() {} // words\n\n#[cfg(test)]\nmod tests {}\n");
+        assert_eq!(source.code().collect::<Vec<_>>(), [(2, "fn a() {} ")]);
+        assert!(source.is_product() && source.krate() == Some("a"));
+        assert!(!Source::new("crates/a/src/b_tests.rs", "").is_product());
+        assert!(!Source::new("crates/a/tests/b.rs", "").is_product());
+    }
+}

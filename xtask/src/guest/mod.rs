@@ -1,0 +1,243 @@
+//! `cargo xtask guest paging`: builds the kernel of `guests/paging/`, boots it in QEMU, shows its lines, and judges how
+//! it ended.
+
+mod arch;
+mod console;
+
+use std::{
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
+    path::PathBuf,
+    process::{ChildStdout, Command, ExitStatus, Stdio},
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    need::Need,
+    process,
+    runner::remedies,
+    step::{Done, StepError},
+    workspace::Workspace,
+};
+
+pub(crate) use arch::Arch;
+use console::Report;
+
+/// The package, which is no member of the workspace.
+pub(crate) const FOLDER: &str = "guests/paging";
+/// Its program.
+const PROGRAM: &str = "palimpsest-kernel";
+/// Where QEMU puts the number of stress rounds, from the start of memory; `guests/paging/src/checks/stress.rs` looks
+/// there.
+const STRESS_AT: u64 = 47 << 20;
+
+/// How the guest is run.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Arguments {
+    /// The architecture; both if none is given.
+    #[arg(long, value_enum)]
+    arch: Option<Arch>,
+    /// Rounds of random forks, stores and unmappings on all CPUs, after the checks; 100 take half a minute.
+    #[arg(long, default_value_t = 0, value_name = "ROUNDS")]
+    stress: u64,
+    /// After how many seconds a guest that has not come to its end is ended; 300, and 3 more for each round of
+    /// --stress, if this is not given.
+    #[arg(long, value_name = "SECONDS")]
+    limit: Option<u64>,
+    /// More arguments for QEMU, for example `-- -d int`.
+    #[arg(last = true)]
+    qemu: Vec<String>,
+}
+
+impl Arguments {
+    fn limit(&self) -> Duration {
+        Duration::from_secs(self.limit.unwrap_or_else(|| self.stress.saturating_mul(3).saturating_add(300)))
+    }
+}
+
+/// Why the guest did not pass.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GuestError {
+    #[error("the {arch} guest cannot run here: {missing}; `cargo xtask install` brings it", arch = arch.name())]
+    Missing { arch: Arch, missing: String },
+    #[error("{} of {total} checks failed in the {} guest: {}", failed.len(), arch.name(), failed.join("; "))]
+    Checks { arch: Arch, failed: Vec<String>, total: usize },
+    #[error("the {} guest did not come to its end: {meaning} ({status}); its last line: {last:?}", arch.name())]
+    NoEnd { arch: Arch, status: ExitStatus, meaning: &'static str, last: String },
+    #[error(
+        "the {} guest ended with {status}, and its lines do not fit that: {passed} lines `ok`, {} `FAILED`, last {last:?}",
+        arch.name(),
+        failed.len()
+    )]
+    Contradiction { arch: Arch, status: ExitStatus, passed: usize, failed: Vec<String>, last: String },
+    #[error(
+        "the {} guest was ended after {seconds} s; a slow machine may need `--limit {}`; its last line: {last:?}",
+        arch.name(),
+        seconds * 2
+    )]
+    TimeLimit { arch: Arch, seconds: u64, last: String },
+    #[error("cannot run the {} guest", arch.name())]
+    Run {
+        arch: Arch,
+        #[source]
+        source: StepError,
+    },
+}
+
+/// Runs the guest on the architectures that `arguments` names, and says how many checks passed.
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<(), GuestError> {
+    let archs = arguments.arch.map_or_else(|| Arch::ALL.to_vec(), |arch| vec![arch]);
+    // What is missing is said before anything is built.
+    for &arch in &archs {
+        let missing = remedies(workspace, arch.needs());
+        if !missing.is_empty() {
+            return Err(GuestError::Missing { arch, missing });
+        }
+    }
+    for arch in archs {
+        let report = run_on(workspace, arch, arguments)?;
+        println!("{}: {} checks passed, {} counts", arch.name(), report.passed, report.counts.len());
+    }
+    Ok(())
+}
+
+/// The step `guest-x86_64`.
+pub(crate) fn x86_64(workspace: &Workspace) -> Result<Done, StepError> {
+    step(workspace, Arch::X86_64)
+}
+
+/// The step `guest-aarch64`.
+pub(crate) fn aarch64(workspace: &Workspace) -> Result<Done, StepError> {
+    step(workspace, Arch::Aarch64)
+}
+
+fn step(workspace: &Workspace, arch: Arch) -> Result<Done, StepError> {
+    let report = run_on(workspace, arch, &Arguments::default()).map_err(|error| StepError::Guest(Box::new(error)))?;
+    Ok(Done::PassedWith(format!("{} checks", report.passed)))
+}
+
+fn run_on(workspace: &Workspace, arch: Arch, arguments: &Arguments) -> Result<Report, GuestError> {
+    let run = |source| GuestError::Run { arch, source };
+    let image = build(workspace, arch).map_err(run)?;
+    let mut qemu = process::program(arch.emulator(), workspace);
+    qemu.args(arch.machine()).args(loader(arch, arguments.stress)).args(&arguments.qemu).arg("-kernel").arg(image);
+    let (ended, lines) = boot(&mut qemu, arguments.limit()).map_err(run)?;
+    match ended {
+        Ok(status) => console::judge(arch, status, &lines),
+        Err(StepError::TimeLimit { seconds, .. }) => {
+            Err(GuestError::TimeLimit { arch, seconds, last: console::last(&lines) })
+        }
+        Err(source) => Err(run(source)),
+    }
+}
+
+/// What makes QEMU put `rounds` where the guest looks for it. Memory is zero without.
+fn loader(arch: Arch, rounds: u64) -> Vec<String> {
+    if rounds == 0 {
+        return Vec::new();
+    }
+    let address = arch.memory_start() + STRESS_AT;
+    vec!["-device".to_owned(), format!("loader,addr={address:#x},data={rounds},data-len=8")]
+}
+
+/// Builds the guest and returns its image.
+fn build(workspace: &Workspace, arch: Arch) -> Result<PathBuf, StepError> {
+    let folder = workspace.separate_target(FOLDER);
+    let mut cargo = cargo(workspace, &["build", "--release", "--target", arch.triple()]);
+    process::stream(&mut cargo)?;
+    Ok(folder.join(arch.triple()).join("release").join(PROGRAM))
+}
+
+/// `cargo` in the package's folder, where it finds the package's flags, with a target folder below the workspace's.
+pub(crate) fn cargo(workspace: &Workspace, arguments: &[&str]) -> Command {
+    let mut cargo = process::cargo(workspace);
+    cargo.current_dir(workspace.root.join(FOLDER)).args(arguments);
+    // These would take the place of the flags in `.cargo/config.toml`, without which the image lies where it is not
+    // linked.
+    cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    process::apart(&mut cargo, workspace, FOLDER);
+    cargo
+}
+
+/// How QEMU ended, and what the guest said.
+type Ended = (Result<ExitStatus, StepError>, Vec<String>);
+
+/// Runs `qemu` and shows the guest's lines.
+fn boot(qemu: &mut Command, limit: Duration) -> Result<Ended, StepError> {
+    process::announce(qemu);
+    let spawned = qemu.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn();
+    let mut child = spawned.map_err(|source| process::not_started(qemu, source))?;
+    let reader = child.stdout.take().map(|stdout| thread::spawn(move || show(stdout)));
+    let ended = process::end_within(qemu, child, limit);
+    Ok((ended, reader.and_then(|reader| reader.join().ok()).unwrap_or_default()))
+}
+
+fn show(console: ChildStdout) -> Vec<String> {
+    let lines = BufReader::new(console).split(b'\n').map_while(Result::ok);
+    let shown = lines.map(|line| {
+        let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+        println!("guest| {line}");
+        line
+    });
+    shown.collect()
+}
+
+/// What the lints of the guest need besides those of the workspace.
+pub(crate) const TARGETS: [Need; 2] = [Arch::X86_64.target(), Arch::Aarch64.target()];
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(words: &[&str]) -> Result<Arguments, clap::Error> {
+        Cli::try_parse_from([&["guest"], words].concat()).map(|cli| cli.arguments)
+    }
+
+    #[test]
+    fn both_architectures_are_the_default() {
+        let arguments = parse(&[]).expect("valid arguments");
+        assert_eq!((arguments.arch, arguments.stress, arguments.limit().as_secs()), (None, 0, 300));
+        assert!(arguments.qemu.is_empty());
+    }
+
+    #[test]
+    fn stress_takes_longer_unless_a_limit_is_given() {
+        let limit =
+            |words: &[&str]| parse(words).map(|arguments| arguments.limit().as_secs()).expect("valid arguments");
+        assert_eq!(limit(&["--stress", "100"]), 600);
+        assert_eq!(limit(&["--stress", "100", "--limit", "5"]), 5);
+        assert_eq!(limit(&["--stress", "18446744073709551615"]), u64::MAX);
+    }
+
+    #[test]
+    fn an_architecture_is_named_as_cargo_names_it() {
+        assert_eq!(parse(&["--arch", "x86_64"]).expect("valid arguments").arch, Some(Arch::X86_64));
+        assert_eq!(parse(&["--arch=aarch64"]).expect("valid arguments").arch, Some(Arch::Aarch64));
+        let refused = parse(&["--arch", "riscv64"]).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(refused.contains("x86_64") && refused.contains("aarch64"), "{refused}");
+    }
+
+    #[test]
+    fn what_follows_two_dashes_is_for_qemu() {
+        let arguments = parse(&["--stress", "5", "--limit", "60", "--", "-d", "int"]).expect("valid arguments");
+        assert_eq!((arguments.stress, arguments.limit), (5, Some(60)));
+        assert_eq!(arguments.qemu, ["-d", "int"]);
+        assert!(parse(&["-d", "int"]).is_err());
+    }
+
+    #[test]
+    fn stress_rounds_are_put_behind_the_image() {
+        assert!(loader(Arch::X86_64, 0).is_empty());
+        assert_eq!(loader(Arch::X86_64, 7), ["-device", "loader,addr=0x2f00000,data=7,data-len=8"]);
+        assert_eq!(loader(Arch::Aarch64, 7), ["-device", "loader,addr=0x42f00000,data=7,data-len=8"]);
+    }
+}
