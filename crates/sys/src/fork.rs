@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::SealFlags;
 
-use crate::memory::mapping::{Area, MapError, Mapping, OnFork, Protection, Source};
+use crate::memory::area::{Area, OnFork};
+use crate::memory::error::MapError;
+use crate::memory::mapping::{Mapping, Protection, Source};
 use crate::memory::shared_memory::{CreateError, Pages, SharedMemory};
 
 /// Tells a process apart from the children that are forked off it, for the price of a load.

@@ -7,7 +7,8 @@ use rustix::io::Errno;
 use rustix::mm::{MprotectFlags, MremapFlags};
 
 use crate::arch::{MERGED_WRITES, flush_instruction_cache};
-use crate::memory::mapping::{MapError, Mapping, Protection, Source};
+use crate::memory::error::MapError;
+use crate::memory::mapping::{Mapping, Protection, Source};
 use crate::proc_mem::{ProcMem, ProcMemError};
 
 /// Writes to executable memory that has no other view.

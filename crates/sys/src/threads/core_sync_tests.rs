@@ -1,4 +1,5 @@
 use std::cell::Cell;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;

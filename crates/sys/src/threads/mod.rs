@@ -7,6 +7,7 @@ pub mod hold;
 pub(crate) mod list;
 pub mod own;
 mod signal;
+pub(crate) mod sync_error;
 pub(crate) mod task;
 pub(crate) mod tracer;
 
