@@ -4,6 +4,7 @@ pub mod call;
 pub mod calls;
 pub mod extent;
 pub mod file;
+mod handed_over;
 pub(crate) mod huge;
 pub(crate) mod mapping;
 pub mod own;
@@ -16,3 +17,5 @@ pub mod span;
 pub mod traits;
 pub mod vec;
 pub mod view;
+
+pub use handed_over::hand_over;
