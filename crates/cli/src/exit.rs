@@ -13,7 +13,7 @@ Exit codes of bench:
 Exit codes of run:
   the program's own; or, if it was not started:
   2    the command line is not understood
-  125  the program cannot be frozen, or the preload object is missing
+  125  the program cannot be frozen, or would not load the object
   126  the program cannot be executed
   127  the program was not found";
 
@@ -21,7 +21,7 @@ Exit codes of run:
 pub(crate) const FAILED: u8 = 1;
 
 /// The command line is not understood, or selects nothing. Also what clap exits with.
-#[cfg(feature = "bench")]
+#[cfg(any(test, feature = "bench"))]
 pub(crate) const USAGE: u8 = 2;
 
 /// A program was not started because it could not be served. With the next two, the numbers of `env(1)`: programs

@@ -7,6 +7,7 @@ pub(crate) mod error;
 pub mod extent;
 pub mod file;
 pub(crate) mod full;
+mod handed_over;
 pub(crate) mod huge;
 pub(crate) mod mapping;
 pub mod own;
@@ -19,3 +20,5 @@ pub mod span;
 pub mod traits;
 pub mod vec;
 pub mod view;
+
+pub use handed_over::hand_over;
