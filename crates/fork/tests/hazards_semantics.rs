@@ -398,7 +398,7 @@ fn inaccessible_memory_is_thawed_and_passed_over() {
 #[test]
 fn memory_of_a_snapshot_is_discarded_to_zeros_and_put_back() {
     play("memory_of_a_snapshot_is_discarded_to_zeros_and_put_back", || {
-        use palimpsest_fork::snapshot::{Options as SnapshotOptions, Scope, Snapshot};
+        use palimpsest_fork::snapshot::{Scope, Snapshot, SnapshotOptions};
         let memory = Memory::apart(8 * MIB);
         memory.fill(0..memory.len, 1);
         assert!(!guard::touches(memory.range()));

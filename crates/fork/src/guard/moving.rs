@@ -121,7 +121,7 @@ unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize) -> Result<usize
     let at = match new {
         // SAFETY: 1. is this function's own.
         Some(at) => unsafe { clear_target(old, at, new_len, traits) }?,
-        None => calls::map_zeros(new_len, traits.permissions, traits.commit())?,
+        None => calls::map(new_len, traits.permissions, traits.commit())?.start,
     };
     let whole = Span::new(at, at + new_len);
     map.forget(whole);

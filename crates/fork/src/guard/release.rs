@@ -189,7 +189,7 @@ impl Room {
     fn of(place: Span, entry: Entry) -> Result<Self, Errno> {
         let commit = entry.traits().map_or(Commit::Uncounted, Traits::commit);
         let both = Permissions::READ.union(Permissions::WRITE);
-        Ok(Self { place, start: calls::map_zeros(place.len(), both, commit)? })
+        Ok(Self { place, start: calls::map(place.len(), both, commit)?.start })
     }
 
     const fn at(&self, address: usize) -> usize {

@@ -1,21 +1,28 @@
 /*
- * One arena of the process: an allocator whose memory a fork does not have to copy page tables of.
+ * Palimpsest for C. Link libpalimpsest_capi.so, or libpalimpsest_capi.a with -lpthread -ldl -lm: both are built by
+ * `cargo build --release -p palimpsest-capi`.
  *
- * Built by `cargo build -p palimpsest-fork --features capi` into whatever links the crate. Thread-safe; a child of fork() may go on
- * using the arena, and has blocks of its own from then on. fork() of the C library freezes by itself; a raw clone system call does
- * not, see palimpsest_arena_freeze.
- *
- * A block belongs to the caller until it is passed to palimpsest_arena_free or realloc. Blocks of this arena and of the C
- * library's malloc must not be mixed up: the arena ends the process when it is given a pointer that it did not hand out.
+ * Errors are told as the C library tells them: null or -1, and errno.
  */
-#ifndef PALIMPSEST_ARENA_H
-#define PALIMPSEST_ARENA_H
+#ifndef PALIMPSEST_H
+#define PALIMPSEST_H
 
 #include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/*
+ * One arena of the process: an allocator whose page tables a fork need not copy.
+ *
+ * Thread-safe. A child of fork() may go on using the arena, and has blocks of its own from then on. fork() of the C
+ * library freezes by itself; a raw clone system call does not, see palimpsest_arena_freeze.
+ *
+ * A block belongs to the caller until it is passed to palimpsest_arena_free or realloc. Blocks of this arena and of the
+ * C library's malloc must not be mixed up: the arena ends the process when it is given a pointer that it did not hand
+ * out.
+ */
 
 /* As malloc, calloc, realloc, free. NULL and ENOMEM without memory; a size of 0 gets a block of its own. */
 void *palimpsest_arena_malloc(size_t size);
@@ -30,8 +37,8 @@ void *palimpsest_arena_aligned_alloc(size_t align, size_t size);
 size_t palimpsest_arena_usable_size(void *block);
 
 /*
- * Freezes what was allocated so far; other threads may go on. 0, or -1 and errno: then some memory stays shared, and is missing in
- * forked children. To be called before a raw clone system call.
+ * Freezes what was allocated so far; other threads may go on. 0, or -1 and errno: then some memory stays shared, and is
+ * missing in forked children. To be called before a raw clone system call.
  */
 int palimpsest_arena_freeze(void);
 

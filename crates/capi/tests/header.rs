@@ -1,24 +1,24 @@
 //! The header: compiles as C and C++, and says the same as the functions.
-#![cfg(feature = "capi")]
 
 use std::ffi::c_void;
 use std::mem::offset_of;
 use std::process::Command;
 use std::ptr;
 
-use palimpsest_fork::arena::capi;
+use palimpsest_capi::arena;
 
 const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
 
 #[test]
 fn the_header_has_the_layout_of_the_structure() {
     // Not Cargo's folder, which a guest that runs this program does not have.
-    let dir = std::env::temp_dir().join(format!("palimpsest-arena-{}", std::process::id()));
+    let dir = std::env::temp_dir().join(format!("palimpsest-capi-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("the temporary directory is writable");
-    let (source, program) = (dir.join("arena_header.c"), dir.join("arena_header"));
-    let code = "#include <palimpsest_arena.h>\n#include <stdio.h>\n\
+    let (source, program) = (dir.join("header.c"), dir.join("header"));
+    let code = "#include <palimpsest.h>\n#include <stdio.h>\n\
         #define AT(field) printf(\"%zu \", offsetof(struct palimpsest_arena_stats, field))\n\
-        int main(void) { AT(size); AT(blocks); AT(bytes); AT(shared); AT(frozen); AT(anonymous); AT(free); AT(segments); AT(refused);\n\
+        int main(void) { AT(size); AT(blocks); AT(bytes); AT(shared); AT(frozen); AT(anonymous); AT(free);\n\
+        AT(segments); AT(refused);\n\
         printf(\"%zu\", sizeof(struct palimpsest_arena_stats)); return 0; }\n";
     std::fs::write(&source, code).expect("the temporary directory is writable");
     let flags = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-I", HEADER];
@@ -30,16 +30,16 @@ fn the_header_has_the_layout_of_the_structure() {
     assert!(compiled.success());
     let found = Command::new(&program).output().expect("runs").stdout;
     let expected = [
-        offset_of!(capi::Stats, size),
-        offset_of!(capi::Stats, blocks),
-        offset_of!(capi::Stats, bytes),
-        offset_of!(capi::Stats, shared),
-        offset_of!(capi::Stats, frozen),
-        offset_of!(capi::Stats, anonymous),
-        offset_of!(capi::Stats, free),
-        offset_of!(capi::Stats, segments),
-        offset_of!(capi::Stats, refused),
-        size_of::<capi::Stats>(),
+        offset_of!(arena::Stats, size),
+        offset_of!(arena::Stats, blocks),
+        offset_of!(arena::Stats, bytes),
+        offset_of!(arena::Stats, shared),
+        offset_of!(arena::Stats, frozen),
+        offset_of!(arena::Stats, anonymous),
+        offset_of!(arena::Stats, free),
+        offset_of!(arena::Stats, segments),
+        offset_of!(arena::Stats, refused),
+        size_of::<arena::Stats>(),
     ];
     let expected = expected.map(|number| number.to_string()).join(" ");
     assert_eq!(String::from_utf8_lossy(&found), expected);
@@ -51,20 +51,20 @@ fn the_header_has_the_layout_of_the_structure() {
 #[test]
 fn the_functions_follow_the_c_library() {
     let errno = || std::io::Error::last_os_error().raw_os_error();
-    assert!(capi::palimpsest_arena_calloc(usize::MAX, 2).is_null());
+    assert!(arena::palimpsest_arena_calloc(usize::MAX, 2).is_null());
     assert_eq!(errno(), Some(libc::ENOMEM));
-    assert!(capi::palimpsest_arena_aligned_alloc(24, 1).is_null());
+    assert!(arena::palimpsest_arena_aligned_alloc(24, 1).is_null());
     assert_eq!(errno(), Some(libc::EINVAL));
-    let block = capi::palimpsest_arena_aligned_alloc(2 << 20, 10);
+    let block = arena::palimpsest_arena_aligned_alloc(2 << 20, 10);
     assert!(!block.is_null() && block.addr().is_multiple_of(2 << 20));
     // SAFETY: a block that is not freed.
-    assert!(unsafe { capi::palimpsest_arena_usable_size(block) } >= 10);
+    assert!(unsafe { arena::palimpsest_arena_usable_size(block) } >= 10);
     // SAFETY: as above.
-    let block = unsafe { capi::palimpsest_arena_realloc(block, 1 << 20) };
+    let block = unsafe { arena::palimpsest_arena_realloc(block, 1 << 20) };
     assert!(!block.is_null());
-    assert_eq!(capi::palimpsest_arena_freeze(), 0);
-    let mut stats = capi::Stats {
-        size: size_of::<capi::Stats>(),
+    assert_eq!(arena::palimpsest_arena_freeze(), 0);
+    let mut stats = arena::Stats {
+        size: size_of::<arena::Stats>(),
         blocks: 0,
         bytes: 0,
         shared: 1,
@@ -75,11 +75,11 @@ fn the_functions_follow_the_c_library() {
         refused: -1,
     };
     // SAFETY: as long as it says.
-    assert_eq!(unsafe { capi::palimpsest_arena_stats(&mut stats) }, 0);
+    assert_eq!(unsafe { arena::palimpsest_arena_stats(&mut stats) }, 0);
     assert!(stats.blocks >= 1 && stats.bytes >= 1 << 20 && stats.frozen > 0);
     assert_eq!(stats.refused, 0);
     // SAFETY: a block that is not used again.
-    unsafe { capi::palimpsest_arena_free(block) };
+    unsafe { arena::palimpsest_arena_free(block) };
     // SAFETY: null is allowed.
-    unsafe { capi::palimpsest_arena_free(ptr::null_mut::<c_void>()) };
+    unsafe { arena::palimpsest_arena_free(ptr::null_mut::<c_void>()) };
 }

@@ -1,4 +1,4 @@
-//! One arena of the process, for C: `include/palimpsest_arena.h`.
+//! One arena of the process.
 //!
 //! The functions follow those of the C library: `errno` is `ENOMEM` with a null pointer, or as the header says.
 
@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
-use super::Arena;
+use palimpsest_fork::arena::Arena;
 
 static ARENA: Arena = Arena::new();
 

@@ -1,37 +1,37 @@
-//! System V shared memory segments that another process has made (`shmget(2)`).
+//! System V shared memory that another process has made (`shmget(2)`).
 
 use std::io;
 use std::ptr::NonNull;
 
-/// What this process may do with a segment.
+/// What this process may do with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SegmentAccess {
+pub enum SharedAccess {
     /// Loads alone.
     Read,
     /// Loads and stores.
     Write,
 }
 
-/// A segment, attached until the process ends or executes another program.
+/// Such memory, attached until the process ends or executes another program.
 #[derive(Clone, Copy, Debug)]
-pub struct Segment {
+pub struct SharedBytes {
     /// Its first byte.
     pub start: NonNull<u8>,
     /// Its length in bytes.
     pub len: usize,
 }
 
-impl Segment {
-    /// Attaches the segment `id`, at an address that the kernel chooses.
+impl SharedBytes {
+    /// Attaches what has the id `id`, at an address that the kernel chooses.
     ///
     /// # Errors
     ///
-    /// The kernel's answer: there is no such segment, or this user may not use it so.
-    pub fn attach(id: i32, access: SegmentAccess) -> io::Result<Self> {
+    /// The kernel's answer: there is none, or this user may not use it so.
+    pub fn attach(id: i32, access: SharedAccess) -> io::Result<Self> {
         let len = length(id)?;
         let flags = match access {
-            SegmentAccess::Read => libc::SHM_RDONLY,
-            SegmentAccess::Write => 0,
+            SharedAccess::Read => libc::SHM_RDONLY,
+            SharedAccess::Write => 0,
         };
         // SAFETY: no address is given, so the kernel picks a free range and replaces no mapping.
         let start = unsafe { libc::shmat(id, std::ptr::null(), flags) };
@@ -65,7 +65,8 @@ mod tests {
         if id == -1 {
             return println!("skipped: no System V shared memory: {}", io::Error::last_os_error());
         }
-        let (writer, reader) = (Segment::attach(id, SegmentAccess::Write), Segment::attach(id, SegmentAccess::Read));
+        let (writer, reader) =
+            (SharedBytes::attach(id, SharedAccess::Write), SharedBytes::attach(id, SharedAccess::Read));
         // SAFETY: marks the segment to go with its last attachment.
         unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
         let (writer, reader) = (writer.expect("it exists"), reader.expect("it exists"));
@@ -78,6 +79,6 @@ mod tests {
         unsafe { last.write_volatile(7) };
         // SAFETY: as before.
         assert_eq!(unsafe { seen.read_volatile() }, 7);
-        assert!(Segment::attach(-1, SegmentAccess::Read).is_err());
+        assert!(SharedBytes::attach(-1, SharedAccess::Read).is_err());
     }
 }
