@@ -424,6 +424,6 @@ fn memory_with_a_hole_is_not_moved() {
 
 /// Freezes into one chunk for each 16 MiB.
 fn freeze_in_one(memory: &Memory) {
-    freeze(&Options::new().chunk(palimpsest_fork::Chunk::Bytes(16 * MIB)));
+    freeze(&Options::new().extent(palimpsest_fork::ExtentLen::Bytes(16 * MIB)));
     assert!(memory.is_frozen());
 }

@@ -29,7 +29,6 @@ const UNBROKEN: &str = "messages, tables, diagrams and listings";
 
 /// Every exception. The step says which has become too wide.
 pub(super) const ALL: &[Exception] = &[
-    except(Rule::RawCall, "crates/fork/src/engine/", 3, "asks the kernel about the memory that it moves"),
     except(Rule::RawCall, "crates/fork/src/fork.rs", 1, "forks the process: what the crate is for"),
     except(Rule::RawCall, "crates/forkserver/src/host.rs", 1, "forks the process: what the crate is for"),
     except(Rule::RawCall, "crates/forkserver/src/serve.rs", 1, "forks the process: what the crate is for"),
@@ -45,7 +44,6 @@ pub(super) const ALL: &[Exception] = &[
     except(Rule::Condition, "crates/preload/tests/programs/main.rs", 1, "runs Linux programs"),
     except(Rule::Condition, "crates/text/tests/poke/basics.rs", 1, "tests of what only one architecture has"),
     except(Rule::Condition, "crates/text/tests/poke/main.rs", 2, "tests of what only one architecture has"),
-    except(Rule::Circle, "crates/fork/", 12, "modules that grew together; to be taken apart, never more"),
     except(Rule::Circle, "crates/preload/", 5, "modules that grew together; to be taken apart, never more"),
     except(Rule::Circle, "crates/sys/", 10, "modules that grew together; to be taken apart, never more"),
     except(Rule::Circle, "crates/text/", 23, "modules that grew together; to be taken apart, never more"),

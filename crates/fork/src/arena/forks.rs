@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, Ordering};
 
 use rustix::io::Errno;
 
+use super::Backing;
 use super::core::Core;
 use crate::hazards::wiped::Wiped;
 use crate::lock::Lock;
@@ -53,7 +54,7 @@ fn registry() -> &'static Lock<()> {
 }
 
 /// Has forks announced; an error leaves the process without.
-pub(super) fn watch() -> Result<(), Errno> {
+fn watch() -> Result<(), Errno> {
     let _registry = registry().lock();
     if WATCHED.load(Ordering::Relaxed) == 0 {
         // SAFETY: the handlers are safe to call at any fork, and the object that has them stays: the C library forgets
@@ -67,8 +68,26 @@ pub(super) fn watch() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Adds an arena to those that forks care for.
-pub(super) fn enter(core: NonNull<Core>) {
+/// Makes an arena that forks care for.
+pub(super) fn create(backing: Backing) -> Result<NonNull<Core>, Errno> {
+    let core = Core::create(backing, watch())?;
+    enter(core);
+    Ok(core)
+}
+
+/// Ends it.
+///
+/// # Safety
+///
+/// 1. It came from [`create`], and nobody uses it or its memory any more.
+pub(super) unsafe fn destroy(core: NonNull<Core>) {
+    leave(core);
+    // SAFETY: 1. (1), and it has left the list.
+    unsafe { Core::destroy(core) };
+}
+
+/// Adds an arena to the list.
+fn enter(core: NonNull<Core>) {
     let _registry = registry().lock();
     // SAFETY: the caller has just made it.
     let next = unsafe { &core.as_ref().next };
@@ -77,7 +96,7 @@ pub(super) fn enter(core: NonNull<Core>) {
 }
 
 /// Takes an arena from the list.
-pub(super) fn leave(core: NonNull<Core>) {
+fn leave(core: NonNull<Core>) {
     let _registry = registry().lock();
     let mut link: &AtomicPtr<Core> = &FIRST;
     // SAFETY: arenas in the list exist until this function has taken them out, which the lock excludes.

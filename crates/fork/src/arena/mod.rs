@@ -146,7 +146,7 @@ pub struct FreezeError {
 pub struct Arena {
     /// # Invariants
     ///
-    /// Null, or a value made by [`Core::create`] that stays until this is dropped.
+    /// Null, or a value made by [`forks::create`] that stays until this is dropped.
     core: AtomicPtr<Core>,
     backing: Backing,
 }
@@ -285,13 +285,13 @@ impl Arena {
 
     #[cold]
     fn set_up(&self) -> Option<&Core> {
-        let core = Core::create(self.backing).ok()?;
+        let core = forks::create(self.backing).ok()?;
         // Release: pairs with the load in `existing`. Acquire on failure: for the winner's value.
         let raced =
             self.core.compare_exchange(ptr::null_mut(), core.as_ptr(), Ordering::Release, Ordering::Acquire).is_err();
         if raced {
             // SAFETY: made above and given to nobody.
-            unsafe { Core::destroy(core) };
+            unsafe { forks::destroy(core) };
         }
         self.existing()
     }
@@ -314,7 +314,7 @@ impl Drop for Arena {
         if let Some(core) = NonNull::new(*self.core.get_mut()) {
             // SAFETY: made by `create` by the invariant of the field; blocks borrow the arena or are the business of
             // whoever allocated them through raw pointers.
-            unsafe { Core::destroy(core) };
+            unsafe { forks::destroy(core) };
         }
     }
 }

@@ -13,7 +13,9 @@ use rustix::io::Errno;
 
 use super::descriptors;
 use super::error::{RestoreError, TakeError};
-use super::state::MAPPINGS;
+
+/// Mappings that there is room for. The kernel's limit is 65530 by default, and splitting adds few.
+pub(super) const MAPPINGS: usize = 1 << 17;
 
 /// The list, and the file that is asked.
 #[derive(Debug)]

@@ -15,9 +15,6 @@ use super::error::Left;
 use super::listing::Listing;
 use super::options::{Layout, Sweep};
 
-/// Mappings that there is room for. The kernel's limit is 65530 by default, and splitting adds few.
-pub(super) const MAPPINGS: usize = 1 << 17;
-
 /// What a part of the memory looked like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Contents {

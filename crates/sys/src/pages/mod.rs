@@ -2,6 +2,7 @@
 
 pub mod maps;
 pub mod pagemap;
+pub mod policy;
 pub(crate) mod query;
 pub mod smaps;
 pub mod vmas;
