@@ -1,22 +1,30 @@
-//! `cargo xtask bench python`: how long `os.fork` takes in CPython with 517 MB of objects.
+//! Suite `python`: how long `os.fork` takes in CPython with 517 MB of objects.
 //!
 //! In each round every mode has a turn with a new interpreter and the same objects: the first fork, which freezes;
 //! forks in a row, whose children end at once; forks after `gc.collect()`, which writes to every object that holds
 //! others, a tenth of these; and forks after the policy has had the chance to repair. The program measures the call
 //! itself.
 
-use std::{
-    io::{BufRead, BufReader, Write},
-    path::Path,
-    process::{ChildStdin, ChildStdout, Command, Stdio},
-    time::Duration,
-};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::time::Duration;
 
-use super::modes::{Ended, Mode, ProgramError, Sink, failed, need_memory, rounds};
-use crate::process::is_runnable;
+use super::{Ended, Mode, Needs, ProgramError, Threads, Tool, doing, groups, measure};
+use crate::harness::{Asked, BenchError, Context, Group, Suite};
+
+/// See the module.
+pub(in crate::suites) struct Python;
 
 /// Debian's, which is linked dynamically.
 const PROGRAM: &str = "/usr/bin/python3";
+
+/// States, and what a fork in them is.
+const STATES: [(&str, &str); 4] = [
+    ("first", "os.fork with 517 MB of objects: the first, which freezes"),
+    ("idle", "os.fork with 517 MB of objects, nothing written since"),
+    ("collected", "os.fork with 517 MB of objects, after gc.collect()"),
+    ("settled", "os.fork with 517 MB of objects, 100 forks after gc.collect()"),
+];
 
 /// The time after which no other round begins.
 const LIMIT: Duration = Duration::from_secs(80);
@@ -50,35 +58,46 @@ for line in sys.stdin:
     print(taken / 1000, flush=True)
 "#;
 
-/// Measures, and gives each sample to `sink`: `python.fork.{first,idle,collected,settled}.MODE`.
-pub(crate) fn measure(object: &Path, most: usize, sink: &mut Sink) -> Result<(), ProgramError> {
-    if !is_runnable(PROGRAM) {
-        return Err(ProgramError::Missing { program: PROGRAM, package: "python3" });
+impl Suite for Python {
+    fn id(&self) -> &'static str {
+        "python"
     }
-    need_memory(2000)?;
-    rounds(most, LIMIT, |round| {
-        for turn in 0..Mode::ALL.len() {
-            let mode = Mode::ALL[(round + turn) % Mode::ALL.len()];
-            let mut interpreter = Interpreter::start(mode, object)?;
-            let mut sample = |state: &str, taken| sink(format!("python.fork.{state}.{}", mode.name()), taken);
+
+    fn description(&self) -> &'static str {
+        "os.fork of an unmodified CPython: plain, with huge pages, frozen"
+    }
+
+    fn asked(&self) -> Asked {
+        Asked::ByName
+    }
+
+    fn groups(&self) -> Vec<Group> {
+        groups("python", &STATES)
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
+        let tool = Tool { program: PROGRAM, package: "python3" };
+        let needs = Needs { tool, memory: 2000 << 20, rounds: (5, 1), budget: LIMIT };
+        measure(context, self.groups(), &needs, |context, mode, sink| {
+            let mut interpreter = Interpreter::start(context, mode)?;
             interpreter.read()?;
-            sample("first", interpreter.ask("fork")?);
+            sink("first", interpreter.ask("fork")?);
             for _ in 0..FORKS {
-                sample("idle", interpreter.ask("fork")?);
+                sink("idle", interpreter.ask("fork")?);
             }
             interpreter.ask("collect")?;
             for _ in 0..FORKS {
-                sample("collected", interpreter.ask("fork")?);
+                sink("collected", interpreter.ask("fork")?);
             }
             for _ in 0..SETTLING_FORKS {
                 interpreter.ask("fork")?;
             }
             for _ in 0..FORKS {
-                sample("settled", interpreter.ask("fork")?);
+                sink("settled", interpreter.ask("fork")?);
             }
-        }
-        Ok(())
-    })
+            Ok(())
+        })
+    }
 }
 
 /// An interpreter that runs [`SCRIPT`].
@@ -90,15 +109,14 @@ struct Interpreter {
 }
 
 impl Interpreter {
-    fn start(mode: Mode, object: &Path) -> Result<Self, ProgramError> {
-        let mut command = Command::new(PROGRAM);
-        mode.prepare(&mut command, object, "refuse");
+    fn start(context: &Context<'_>, mode: Mode) -> Result<Self, ProgramError> {
+        let mut command = mode.command(context, PROGRAM, Threads::Refuse)?;
         if mode == Mode::Thp {
             // Python's own allocator maps pieces of a megabyte, which never become huge pages.
             command.env("PYTHONMALLOC", "malloc").env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
         }
         let command = command.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(failed("start python3"))?;
+        let mut child = command.spawn().map_err(doing("start python3"))?;
         let pipes = child.stdin.take().zip(child.stdout.take());
         let process = Ended(child);
         let (questions, answers) = pipes.ok_or(ProgramError::Ended { program: PROGRAM })?;
@@ -106,13 +124,13 @@ impl Interpreter {
     }
 
     fn ask(&mut self, question: &str) -> Result<f64, ProgramError> {
-        writeln!(self.questions, "{question}").map_err(failed("write to python3"))?;
+        writeln!(self.questions, "{question}").map_err(doing("write to python3"))?;
         self.read()
     }
 
     fn read(&mut self) -> Result<f64, ProgramError> {
         let mut answer = String::new();
-        if self.answers.read_line(&mut answer).map_err(failed("read from python3"))? == 0 {
+        if self.answers.read_line(&mut answer).map_err(doing("read from python3"))? == 0 {
             return Err(ProgramError::Ended { program: PROGRAM });
         }
         let question = "fork".to_owned();

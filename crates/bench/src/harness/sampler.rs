@@ -48,28 +48,26 @@ pub struct Rounds {
     pub budget: Duration,
 }
 
-/// Runs rounds over `contestants`. `sample` takes one sample of the contestant; its error ends the sampling.
-/// Returns the samples of each contestant, the same number for all.
+/// Runs rounds over `contestants`: in each, every one of them has a turn. The first error of `turn` ends them.
 ///
 /// # Errors
 ///
-/// The first error of `sample`.
+/// The first error of `turn`.
 pub fn interleave<C, E>(
     contestants: &mut [C],
     rounds: Rounds,
-    mut sample: impl FnMut(&mut C) -> Result<f64, E>,
-) -> Result<Vec<Vec<f64>>, E> {
+    mut turn: impl FnMut(&mut C) -> Result<(), E>,
+) -> Result<(), E> {
     let started = Instant::now();
-    let mut samples = vec![Vec::with_capacity(rounds.most); contestants.len()];
     for round in 0..rounds.most.max(rounds.least) {
         if round >= rounds.least && started.elapsed() >= rounds.budget {
             break;
         }
         for index in rotation(contestants.len(), round) {
-            samples[index].push(sample(&mut contestants[index])?);
+            turn(&mut contestants[index])?;
         }
     }
-    Ok(samples)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -89,31 +87,32 @@ mod tests {
 
     #[test]
     fn every_contestant_runs_once_a_round_in_rotating_order() {
-        let mut seen = Vec::new();
-        let mut contestants = ['a', 'b', 'c'];
-        let samples =
-            interleave(&mut contestants, Rounds { least: 1, most: 4, budget: UNLIMITED }, |&mut contestant| {
-                seen.push(contestant);
-                Ok::<f64, ()>(f64::from(u32::from(contestant)))
-            });
-        assert_eq!(seen.iter().collect::<String>(), "abcbcacababc");
-        let samples = samples.expect("no sample fails");
-        assert_eq!(samples, [[97.0; 4], [98.0; 4], [99.0; 4]]);
+        let mut seen = String::new();
+        let rounds = Rounds { least: 1, most: 4, budget: UNLIMITED };
+        let outcome = interleave(&mut ['a', 'b', 'c'], rounds, |&mut contestant| {
+            seen.push(contestant);
+            Ok::<(), ()>(())
+        });
+        assert_eq!((outcome, seen.as_str()), (Ok(()), "abcbcacababc"));
     }
 
     #[test]
     fn without_time_the_least_number_of_rounds_runs() {
+        let mut turns = 0;
         let rounds = Rounds { least: 2, most: 9, budget: Duration::ZERO };
-        let samples = interleave(&mut ['a'], rounds, |_| Ok::<f64, ()>(0.0));
-        assert_eq!(samples, Ok(vec![vec![0.0; 2]]));
+        let outcome = interleave(&mut ['a'], rounds, |_| {
+            turns += 1;
+            Ok::<(), ()>(())
+        });
+        assert_eq!((outcome, turns), (Ok(()), 2));
     }
 
     #[test]
-    fn a_failing_sample_ends_the_sampling() {
+    fn a_failing_turn_ends_the_rounds() {
         let mut taken = 0;
         let outcome = interleave(&mut [1, 2], Rounds { least: 3, most: 3, budget: UNLIMITED }, |&mut contestant| {
             taken += 1;
-            if contestant == 2 { Err("refused") } else { Ok(0.0) }
+            if contestant == 2 { Err("refused") } else { Ok(()) }
         });
         assert_eq!(outcome, Err("refused"));
         assert_eq!(taken, 2);

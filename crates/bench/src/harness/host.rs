@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use crate::record::Machine;
+use super::record::Machine;
+
+const MEMINFO: &str = "/proc/meminfo";
 
 /// Reads the description of this machine. What the kernel does not tell stays empty.
 #[must_use]
@@ -12,7 +14,7 @@ pub fn describe() -> Machine {
         cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         architecture: std::env::consts::ARCH.to_owned(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-        memory_bytes: memory_bytes(&read("/proc/meminfo").unwrap_or_default()),
+        memory_bytes: kibibytes(&read(MEMINFO).unwrap_or_default(), "MemTotal:").unwrap_or(0) * 1024,
         page_bytes: rustix::param::page_size() as u64,
         huge_page_bytes: read("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
             .and_then(|text| text.trim().parse().ok()),
@@ -43,15 +45,24 @@ fn cpu_model(cpuinfo: &str) -> String {
     })
 }
 
-/// `MemTotal` of `/proc/meminfo`, which counts KiB; 0 if it is not there.
-fn memory_bytes(meminfo: &str) -> u64 {
-    meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))
-        .and_then(|rest| rest.split_whitespace().next())
-        .and_then(|kib| kib.parse::<u64>().ok())
-        .unwrap_or(0)
-        * 1024
+/// Memory that programs can have without others losing theirs (`MemAvailable`), in bytes.
+pub(crate) fn available_memory() -> usize {
+    let kib = kibibytes(&read(MEMINFO).unwrap_or_default(), "MemAvailable:");
+    // A kernel that does not tell is not doubted.
+    kib.and_then(|kib| usize::try_from(kib).ok()).map_or(usize::MAX / 2, |kib| kib * 1024)
+}
+
+/// How many threads want to run, on average over the last minute (`/proc/loadavg`); `None` where the kernel does not
+/// tell.
+#[must_use]
+pub fn load_average() -> Option<f64> {
+    read("/proc/loadavg")?.split_whitespace().next()?.parse().ok()
+}
+
+/// A field of `/proc/meminfo`, which counts KiB.
+fn kibibytes(meminfo: &str, field: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(field))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 /// The word in brackets of `always [madvise] never`.
@@ -70,8 +81,8 @@ mod tests {
         assert_eq!(cpu_model("processor\t: 0\nmodel name\t: AMD EPYC\n"), "AMD EPYC");
         assert_eq!(cpu_model("CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"), "implementer 0x41 part 0xd0c");
         assert_eq!(cpu_model(""), "unknown");
-        assert_eq!(memory_bytes("MemTotal:       1024 kB\nMemFree: 1 kB\n"), 1 << 20);
-        assert_eq!(memory_bytes("nonsense"), 0);
+        assert_eq!(kibibytes("MemTotal:       1024 kB\nMemAvailable: 9 kB\n", "MemAvailable:"), Some(9));
+        assert_eq!(kibibytes("nonsense", "MemTotal:"), None);
         assert_eq!(selected("always [madvise] never\n").as_deref(), Some("madvise"));
         assert_eq!(selected("always"), None);
     }

@@ -1,14 +1,13 @@
 //! One campaign of `afl-fuzz`, and what its statistics say.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use super::{Contestant, MEBIBYTES, build::Built, fresh};
-use crate::{bench::BenchError, process, step::StepError};
+use super::build::Built;
+use super::{MEBIBYTES, Target, fresh};
+use crate::suites::programs::{ProgramError, doing, run_within};
 
 /// What a campaign has reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,14 +20,14 @@ pub(super) struct Statistics {
     pub(super) coverage: f64,
 }
 
-/// Where a contestant's campaign leaves its files.
-fn folder(built: &Built, contestant: Contestant) -> PathBuf {
-    built.scratch.join(contestant.name())
+/// Where a target's campaign leaves its files.
+fn folder(built: &Built, target: Target) -> PathBuf {
+    built.scratch.join(target.name())
 }
 
-/// The inputs that a contestant's last campaign has kept.
-pub(super) fn queue(built: &Built, contestant: Contestant) -> PathBuf {
-    folder(built, contestant).join("default/queue")
+/// The inputs that a target's last campaign has kept.
+pub(super) fn queue(built: &Built, target: Target) -> PathBuf {
+    folder(built, target).join("default/queue")
 }
 
 /// AFL++ made to measure: no screen, no questions about the machine, the same random numbers each time.
@@ -49,28 +48,22 @@ pub(super) fn quiet(name: &str) -> Command {
 }
 
 /// Fuzzes for `time`.
-pub(super) fn run(
-    contestant: Contestant,
-    built: &Built,
-    seeds: &Path,
-    time: Duration,
-) -> Result<Statistics, BenchError> {
-    let out = folder(built, contestant);
+pub(super) fn run(target: Target, built: &Built, seeds: &Path, time: Duration) -> Result<Statistics, ProgramError> {
+    let out = folder(built, target);
     fresh(&out)?;
     let log = out.with_extension("log");
-    let open =
-        || fs::File::create(&log).map_err(|source| StepError::File { action: "write", path: log.clone(), source });
-    let (target, environment) = contestant.target(built, MEBIBYTES);
+    let open = || fs::File::create(&log).map_err(doing(format!("write {}", log.display())));
+    let (program, environment) = target.program(built, MEBIBYTES);
     let mut fuzzer = quiet("afl-fuzz");
     fuzzer.envs(environment).stdout(open()?).stderr(Stdio::null());
     fuzzer.arg("-i").arg(seeds).arg("-o").arg(&out);
-    fuzzer.args(["-V", &time.as_secs().to_string(), "-s", "1", "-t", "2000", "-m", "none", "--"]).arg(target);
+    fuzzer.args(["-V", &time.as_secs().to_string(), "-s", "1", "-t", "2000", "-m", "none", "--"]).arg(program);
     // The set-up, and a crash of afl-fuzz that leaves it waiting, are what the margin is for.
-    process::stream_within(&mut fuzzer, time + Duration::from_secs(180))?;
+    run_within(&mut fuzzer, time + Duration::from_secs(180))?;
     let file = out.join("default/fuzzer_stats");
     let text = fs::read_to_string(&file).unwrap_or_default();
     let number =
-        |name| value(&text, name).ok_or_else(|| BenchError::NoNumber { file: file.clone(), name, log: tail(&log) });
+        |name| value(&text, name).ok_or_else(|| ProgramError::NoNumber { file: file.clone(), name, log: tail(&log) });
     Ok(Statistics {
         per_second: number("execs_per_sec")?,
         stability: number("stability")?,
@@ -98,7 +91,8 @@ mod tests {
 
     #[test]
     fn statistics_are_read() {
-        let text = "execs_done        : 348\nexecs_per_sec     : 43.36\nstability         : 100.00%\nbitmap_cvg        : 10.35%\n";
+        let text = "execs_done        : 348\nexecs_per_sec     : 43.36\n\
+                    stability         : 100.00%\nbitmap_cvg        : 10.35%\n";
         assert_eq!(value(text, "execs_per_sec"), Some(43.36));
         assert_eq!(value(text, "stability"), Some(100.0));
         assert_eq!(value(text, "bitmap_cvg"), Some(10.35));

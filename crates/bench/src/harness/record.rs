@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::sampler::Summary;
+use super::sampler::Summary;
 
 /// Version of the JSON layout. It changes when a field changes its meaning or disappears.
 pub const FORMAT_VERSION: u32 = 1;
@@ -94,7 +94,7 @@ impl Unit {
             Self::Bytes => "B",
             Self::Mappings => "mappings",
             Self::ReservedPerUsed => "res/used",
-            Self::Count => "times",
+            Self::Count => "count",
             Self::Percent => "%",
             Self::PerSecond => "/s",
         }
@@ -256,7 +256,7 @@ mod tests {
             skipped: vec![Skipped { id: "pack.load.jit_allocator".into(), reason: "why".into() }],
         };
         let json = serde_json::to_string_pretty(&report).expect("a report is serialisable");
-        assert_eq!(json, include_str!("../tests/golden/report.json").trim_end());
+        assert_eq!(json, include_str!("../../tests/golden/report.json").trim_end());
         let back: Report = serde_json::from_str(&json).expect("our own JSON");
         assert_eq!(back, report);
     }

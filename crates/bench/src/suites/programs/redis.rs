@@ -1,26 +1,38 @@
-//! `cargo xtask bench redis`: how long Redis stands still when it forks to save 700 MB.
+//! Suite `redis`: how long Redis stands still when it forks to save 700 MB.
 //!
 //! In each round every mode has a turn with a new server and the same data: the first fork, which freezes; forks with
 //! nothing written in between; forks after writes to existing keys, from few pages to most; and forks with nothing
 //! written again, until the policy has had the chance to repair. The saving child is ended at once, for what it saves
 //! is not of interest. Redis tells how long its fork took; a repair is part of the fork that buys it.
 
-use std::{
-    fs,
-    io::{BufRead, BufReader, Read, Write},
-    os::unix::net::UnixStream,
-    path::Path,
-    process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::modes::{Ended, Mode, ProgramError, Scratch, Sink, failed, need_memory, rounds};
-use crate::process::is_runnable;
+use super::{Ended, Mode, Needs, ProgramError, Scratch, Threads, Tool, doing, groups, measure};
+use crate::harness::{Asked, BenchError, Context, Group, Suite, failed};
+
+/// See the module.
+pub(in crate::suites) struct Redis;
 
 const PROGRAM: &str = "redis-server";
+
+/// States, and what a fork in them is.
+const STATES: [(&str, &str); 7] = [
+    ("first", "Redis forks with 700 MB: the first time, which freezes"),
+    ("idle", "Redis forks with 700 MB, nothing written since"),
+    ("same100k", "Redis forks with 700 MB, after 100 000 writes to one key"),
+    ("set1k", "Redis forks with 700 MB, after 1000 writes to any keys"),
+    ("hot100k", "Redis forks with 700 MB, after 100 000 writes to 1000 keys"),
+    ("set100k", "Redis forks with 700 MB, after 100 000 writes to any keys"),
+    ("settled", "Redis forks with 700 MB, 60 forks after the last write"),
+];
 
 /// Keys, with values of so many bytes: 700 MB as Redis keeps them.
 const KEYS: u64 = 1_250_000;
@@ -40,36 +52,47 @@ const SETTLING_FORKS: usize = 60;
 const WRITES: [(&str, usize, u64); 4] =
     [("same100k", 100_000, 1), ("set1k", 1000, KEYS), ("hot100k", 100_000, 1000), ("set100k", 100_000, KEYS)];
 
-/// Measures, and gives each sample to `sink`: `redis.fork.{first,idle,same100k,set1k,hot100k,set100k,settled}.MODE`.
-pub(crate) fn measure(object: &Path, most: usize, sink: &mut Sink) -> Result<(), ProgramError> {
-    if !is_runnable(PROGRAM) {
-        return Err(ProgramError::Missing { program: PROGRAM, package: PROGRAM });
+impl Suite for Redis {
+    fn id(&self) -> &'static str {
+        "redis"
     }
-    need_memory(2500)?;
-    let folder = Scratch::new("redis")?;
-    rounds(most, LIMIT, |round| {
-        for turn in 0..Mode::ALL.len() {
-            let mode = Mode::ALL[(round + turn) % Mode::ALL.len()];
-            let mut server = Server::start(mode, object, &folder.0)?;
-            let mut sample = |state: &str, taken| sink(format!("redis.fork.{state}.{}", mode.name()), taken);
+
+    fn description(&self) -> &'static str {
+        "forks of an unmodified Redis that saves: plain, with huge pages, frozen"
+    }
+
+    fn asked(&self) -> Asked {
+        Asked::ByName
+    }
+
+    fn groups(&self) -> Vec<Group> {
+        groups("redis", &STATES)
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
+        let tool = Tool { program: PROGRAM, package: PROGRAM };
+        let needs = Needs { tool, memory: 2500 << 20, rounds: (5, 1), budget: LIMIT };
+        let folder = Scratch::new("redis").map_err(failed("redis", "redis"))?;
+        measure(context, self.groups(), &needs, |context, mode, sink| {
+            let mut server = Server::start(context, mode, &folder.0)?;
             server.ask_ok(&["DEBUG", "POPULATE", &KEYS.to_string(), "key", &VALUE.to_string()])?;
-            sample("first", server.fork()?);
+            sink("first", server.fork()?);
             for _ in 0..IDLE_FORKS {
-                sample("idle", server.fork()?);
+                sink("idle", server.fork()?);
             }
             for (state, writes, keys) in WRITES {
                 server.set(writes, keys)?;
-                sample(state, server.fork()?);
+                sink(state, server.fork()?);
             }
             for _ in 0..SETTLING_FORKS {
                 server.fork()?;
             }
             for _ in 0..IDLE_FORKS {
-                sample("settled", server.fork()?);
+                sink("settled", server.fork()?);
             }
-        }
-        Ok(())
-    })
+            Ok(())
+        })
+    }
 }
 
 /// A server with a connection to it.
@@ -80,10 +103,9 @@ struct Server {
 }
 
 impl Server {
-    fn start(mode: Mode, object: &Path, folder: &Path) -> Result<Self, ProgramError> {
+    fn start(context: &Context<'_>, mode: Mode, folder: &Path) -> Result<Self, ProgramError> {
         let socket = folder.join(format!("{}.sock", mode.name()));
-        let mut command = Command::new(PROGRAM);
-        mode.prepare(&mut command, object, "stop");
+        let mut command = mode.command(context, PROGRAM, Threads::Stop)?;
         if mode == Mode::Thp {
             command.env("MALLOC_CONF", "thp:always");
         }
@@ -95,22 +117,22 @@ impl Server {
             .arg(folder)
             .arg("--unixsocket")
             .arg(&socket);
-        let child = command.stdout(Stdio::null()).spawn().map_err(failed("start redis-server"))?;
+        let child = command.stdout(Stdio::null()).spawn().map_err(doing("start redis-server"))?;
         let mut process = Ended(child);
         let start = Instant::now();
         let stream = loop {
             match UnixStream::connect(&socket) {
                 Ok(stream) => break stream,
                 Err(source) if start.elapsed() > Duration::from_secs(20) => {
-                    return Err(failed("reach redis-server")(source));
+                    return Err(doing("reach redis-server")(source));
                 }
-                Err(_) if process.0.try_wait().map_err(failed("wait for redis-server"))?.is_some() => {
+                Err(_) if process.0.try_wait().map_err(doing("wait for redis-server"))?.is_some() => {
                     return Err(ProgramError::Ended { program: PROGRAM });
                 }
                 Err(_) => thread::sleep(Duration::from_millis(10)),
             }
         };
-        stream.set_read_timeout(Some(Duration::from_secs(60))).map_err(failed("limit the time of a socket"))?;
+        stream.set_read_timeout(Some(Duration::from_secs(60))).map_err(doing("limit the time of a socket"))?;
         Ok(Self { process, stream: BufReader::new(stream), dice: 88_172_645_463_325_252 })
     }
 
@@ -122,7 +144,7 @@ impl Server {
         }
         let server = self.process.0.id();
         let children = fs::read_to_string(format!("/proc/{server}/task/{server}/children"));
-        let children = children.map_err(failed("read the list of redis-server's children"))?;
+        let children = children.map_err(doing("read the list of redis-server's children"))?;
         for child in children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)) {
             // As Redis ends it itself: not an error to it. The child may have ended by itself.
             let _ = kill_process(child, Signal::USR1);
@@ -150,7 +172,7 @@ impl Server {
                 let key = format!("key:{}", self.roll() % keys * (KEYS / keys));
                 request += &format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${VALUE}\r\n{value}\r\n", key.len());
             }
-            self.stream.get_mut().write_all(request.as_bytes()).map_err(failed("write to redis-server"))?;
+            self.stream.get_mut().write_all(request.as_bytes()).map_err(doing("write to redis-server"))?;
             for _ in 0..many {
                 let answer = self.answer()?;
                 if answer != "OK" {
@@ -191,7 +213,7 @@ impl Server {
         for word in words {
             request += &format!("${}\r\n{word}\r\n", word.len());
         }
-        self.stream.get_mut().write_all(request.as_bytes()).map_err(failed("write to redis-server"))?;
+        self.stream.get_mut().write_all(request.as_bytes()).map_err(doing("write to redis-server"))?;
         self.answer()
     }
 
@@ -199,14 +221,14 @@ impl Server {
     fn answer(&mut self) -> Result<String, ProgramError> {
         let reading = "read from redis-server";
         let mut line = String::new();
-        self.stream.read_line(&mut line).map_err(failed(reading))?;
+        self.stream.read_line(&mut line).map_err(doing(reading))?;
         let Some((kind, rest)) = line.trim_end().split_at_checked(1) else {
             return Err(ProgramError::Ended { program: PROGRAM });
         };
         match rest.parse::<usize>() {
             Ok(len) if kind == "$" => {
                 let mut bytes = vec![0; len + 2];
-                self.stream.read_exact(&mut bytes).map_err(failed(reading))?;
+                self.stream.read_exact(&mut bytes).map_err(doing(reading))?;
                 Ok(String::from_utf8_lossy(&bytes[..len]).into_owned())
             }
             _ => Ok(rest.to_owned()),
