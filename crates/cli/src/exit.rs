@@ -17,7 +17,11 @@ Exit codes of run:
   2    the command line is not understood
   125  the program cannot be frozen, or would not load the object
   126  the program cannot be executed
-  127  the program was not found";
+  127  the program was not found
+Exit codes of bpf:
+  0  it was done
+  1  the program is wrong, was refused or ended, or a file could not be read
+  2  the command line is not understood";
 
 /// Every feature works, some slower.
 pub(crate) const SLOWER: u8 = 1;
@@ -28,7 +32,7 @@ pub(crate) const FAILS: u8 = 3;
 /// The report could not be written.
 pub(crate) const UNWRITTEN: u8 = 4;
 
-/// A measurement failed, or a result could not be written.
+/// A measurement failed, a result could not be written, or an eBPF program is refused.
 pub(crate) const FAILED: u8 = 1;
 
 /// The command line is not understood, or selects nothing. Also what clap exits with.

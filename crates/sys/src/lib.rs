@@ -15,6 +15,7 @@
 //! | [`objects_with_note`], [`keep_loaded`], [`Caller`] | loaded objects, and who is calling |
 //! | [`async_io`] | what the kernel may hold on to for requests under way |
 //! | [`memory`], [`threads`] | changing memory in place: sealed contents, arrays outside the heap, other threads held still |
+//! | [`numa`] | nodes, where this thread runs, memory policies, where pages are |
 //! | [`Causes`] | an error with its sources in one line |
 //! | [`proc`], [`seccomp`], [`capabilities`] | what this machine, kernel, container and user allow |
 //!
@@ -43,6 +44,7 @@ mod fork;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod memory;
+pub mod numa;
 mod objects;
 pub mod pages;
 pub mod proc;
@@ -58,9 +60,11 @@ pub use caller::Caller;
 pub use causes::Causes;
 pub use errno::last_errno;
 pub use fork::{ForkDetector, ForkWitness, Heirs, RetiredWitness, SpareWitness, WitnessError};
+pub use memory::area::{Area, OnFork};
+pub use memory::error::MapError;
 pub use memory::file::ExecRung;
 pub use memory::huge::{CollapseError, HUGE_PAGE, collapse};
-pub use memory::mapping::{Area, MapError, Mapping, OnFork, Protection, Source};
+pub use memory::mapping::{Mapping, Protection, Source};
 pub use memory::reservation::{Reservation, View};
 pub use memory::shared_memory::{CreateError, Pages, SharedMemory};
 pub use memory::shutter::{Shutter, Window};
@@ -71,4 +75,5 @@ pub use proc_mem::{ProcMem, ProcMemError};
 pub use random::random_below;
 pub use symbols::global_symbol;
 pub use text_writer::{PageCopy, Run, TextPlan, TextWay, TextWriteError, TextWriter, Unstored};
-pub use threads::core_sync::{CoreSync, SetupError as CoreSyncSetupError, SyncError, SyncPath};
+pub use threads::core_sync::{CoreSync, SyncPath};
+pub use threads::sync_error::{SetupError as CoreSyncSetupError, SyncError};

@@ -1,9 +1,12 @@
 //! Memory of this process: the objects behind it, mappings of them, and what replaces a mapping in place.
 
+pub(crate) mod area;
 pub mod call;
 pub mod calls;
+pub(crate) mod error;
 pub mod extent;
 pub mod file;
+pub(crate) mod full;
 mod handed_over;
 pub(crate) mod huge;
 pub(crate) mod mapping;
