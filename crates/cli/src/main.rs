@@ -11,6 +11,8 @@ mod bench;
 mod bench;
 mod bpf;
 mod doctor;
+#[cfg(feature = "documents")]
+mod documents;
 mod exit;
 mod run;
 
@@ -38,6 +40,13 @@ enum Command {
     Run(run::Arguments),
     /// Assemble, show, verify and run eBPF programs.
     Bpf(bpf::Arguments),
+    /// Write man pages and completions into a folder.
+    #[cfg(feature = "documents")]
+    #[command(hide = true)]
+    Documents {
+        /// The folder, which is made.
+        folder: std::path::PathBuf,
+    },
     /// Count the memory that one contestant needs, in this process; `bench` starts it.
     #[cfg(feature = "bench")]
     #[command(name = bench::PROBE, hide = true)]
@@ -62,6 +71,8 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Bpf(arguments) => bpf::run(&arguments),
+        #[cfg(feature = "documents")]
+        Command::Documents { folder } => documents::write(&folder),
         #[cfg(feature = "bench")]
         Command::MemoryProbe { contestant } => bench::probe(&contestant),
         #[cfg(feature = "bench")]

@@ -1,5 +1,5 @@
-//! `palimpsest bench` of a build without the suites: `cargo test --package palimpsest-cli` runs this, `--all-features`
-//! does not.
+//! `palimpsest bench` of a build without the suites: `cargo test --package palimpsest-live-cli` runs this, and with
+//! `--all-features` there is nothing to run.
 #![cfg(not(feature = "bench"))]
 #![forbid(unsafe_code)]
 
