@@ -139,7 +139,7 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
         Task::Bench { args } => {
             let mut bench = process::cargo(&workspace);
             bench
-                .args(["run", "--release", "--package", "palimpsest-cli", "--features", "peers", "--", "bench"])
+                .args(["run", "--release", "--package", "palimpsest-live-cli", "--features", "peers", "--", "bench"])
                 .args(args);
             process::stream(&mut bench)?;
             Ok(ExitCode::SUCCESS)

@@ -3,9 +3,11 @@
 /// Shown below `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes of doctor:
-  0  everything works at its best
-  1  everything works, some of it by a fallback
-  2  something that is needed is missing
+  0  every feature works at its best
+  1  every feature works, some slower
+  2  the command line is not understood
+  3  some feature does not work
+  4  the report could not be written
 Exit codes of bench:
   0  everything was measured, or skipped with a reason given
   1  a measurement failed, or a result could not be written
@@ -20,6 +22,15 @@ Exit codes of bpf:
   0  it was done
   1  the program is wrong, was refused or ended, or a file could not be read
   2  the command line is not understood";
+
+/// Every feature works, some slower.
+pub(crate) const SLOWER: u8 = 1;
+
+/// Some feature does not work.
+pub(crate) const FAILS: u8 = 3;
+
+/// The report could not be written.
+pub(crate) const UNWRITTEN: u8 = 4;
 
 /// A measurement failed, a result could not be written, or an eBPF program is refused.
 pub(crate) const FAILED: u8 = 1;

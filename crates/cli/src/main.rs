@@ -7,6 +7,8 @@
 mod bench;
 mod bpf;
 mod doctor;
+#[cfg(feature = "documents")]
+mod documents;
 mod exit;
 mod run;
 
@@ -34,6 +36,13 @@ enum Command {
     Run(run::Arguments),
     /// Assemble, show, verify and run eBPF programs.
     Bpf(bpf::Arguments),
+    /// Write man pages and completions into a folder.
+    #[cfg(feature = "documents")]
+    #[command(hide = true)]
+    Documents {
+        /// The folder, which is made.
+        folder: std::path::PathBuf,
+    },
     /// Do a part of a measurement in this process, as the arguments say; `bench` and `tour` start it.
     #[command(name = palimpsest_bench::harness::HELPER, hide = true)]
     Helper {
@@ -48,6 +57,8 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Bpf(arguments) => bpf::run(&arguments),
+        #[cfg(feature = "documents")]
+        Command::Documents { folder } => documents::write(&folder),
         Command::Helper { arguments } => bench::help(&arguments),
     }
 }

@@ -34,6 +34,11 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
+/// Where a program is, if PATH leads to one that can be executed.
+pub(crate) fn locate(program: &OsStr) -> Option<PathBuf> {
+    program::locate(program, env::var_os("PATH").as_deref()).ok()
+}
+
 /// Why the program was not started.
 #[derive(Debug, thiserror::Error)]
 enum Failure {

@@ -50,5 +50,5 @@ pub use report::{FrozenRange, Report, Skip, SkippedRange, Verdict};
 
 /// The examples of the book.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/src/snapshot.md")]
+#[doc = include_str!("../docs/snapshot.md")]
 struct Book;
