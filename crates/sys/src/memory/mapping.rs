@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use rustix::process::Resource;
 
+use crate::memory::sealed::SealedFile;
 use crate::memory::shared_memory::SharedMemory;
 use crate::pages::vmas::each_mapping;
 use crate::proc::sysctl;
@@ -46,6 +47,8 @@ pub enum Source<'a> {
     Anonymous,
     /// The start of a memory object, shared with its other mappings.
     Shared(&'a SharedMemory),
+    /// The start of a memory object that nobody can change, shared with its other mappings.
+    Sealed(&'a SealedFile),
 }
 
 /// What a process that is forked from this one gets of a mapping.
@@ -409,6 +412,10 @@ pub(crate) unsafe fn map_over(
             // SAFETY: the range is the caller's own (1); other mappings of the object are raw memory to everybody.
             unsafe { rustix::mm::mmap(at, len, flags, MapFlags::SHARED | MapFlags::FIXED, memory.as_fd(), 0) }
         }
+        Source::Sealed(file) => file.verified().and_then(|file| {
+            // SAFETY: the range is the caller's own (1).
+            unsafe { rustix::mm::mmap(at, len, flags, MapFlags::SHARED | MapFlags::FIXED, file, 0) }
+        }),
     }
     .map(drop)
     .map_err(|errno| MapError::diagnose("mmap", len, errno))

@@ -9,6 +9,7 @@ pub(crate) mod mapping;
 pub mod own;
 pub mod remap;
 pub(crate) mod reservation;
+pub mod sealed;
 pub mod segment;
 pub(crate) mod shared_memory;
 pub(crate) mod shutter;
