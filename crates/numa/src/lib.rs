@@ -31,7 +31,8 @@ mod status;
 mod topology;
 
 pub use copy::{CopyError, Origin};
-pub use palimpsest_sys::memory::sealed::{AdoptError, SealError};
+pub use palimpsest_sys::memory::sealed::SealError;
+pub use palimpsest_sys::memory::sealed_file::AdoptError;
 pub use palimpsest_sys::numa::{Locating, NodeId, NodeSet, current_node, locating};
 pub use replicated::{Local, Options, Plain, Reader, ReplicateError, Replicated, Sharing, When};
 pub use shared::{Folder, FolderError, NotShared};

@@ -9,7 +9,7 @@ use palimpsest_fork::{FreezeError, Report, guard};
 use palimpsest_sys::proc::status::Status;
 
 use crate::settings::{Action, Refusals, ReportTo, Sandbox};
-use crate::start::Started;
+use crate::started::Started;
 use crate::{channel, core_filter, moment};
 
 /// Whether the moment has come and was used, in this process or an ancestor. `Relaxed`: one thread wins, and what the

@@ -7,14 +7,15 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `start` | what happens before `main`: real functions, settings |
+//! | `start`, `started` | what happens before `main`: real functions, settings; what is known then |
 //! | `settings` | the environment variables `PALIMPSEST_…` |
 //! | `fork`, `moment`, `freezing` | `fork`: whether it is time to freeze, and doing it once |
-//! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect`, and these through `syscall` |
-//! | `next`, `arch`, `errno` | what would be called without this object: the next definition, or the kernel |
+//! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect` |
+//! | `dispatch` | these calls through `syscall` |
+//! | `next`, `kernel`, `arch`, `errno` | what would be called without this object: the next definition, or the kernel |
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
 //! | `confine` | `prctl`: whether the program has confined itself |
-//! | `channel`, `environment`, `allocator` | care for the program: its descriptors, its children, its heap |
+//! | `channel`, `environment`, `handed_over`, `allocator` | care for the program: its descriptors, its children, its heap |
 //!
 //! Rules for the defined functions: they may run in a signal handler, inside `malloc`, in the dynamic linker, and
 //! before this object has started. They take no lock, allocate nothing and use no thread-local storage (which may
@@ -32,18 +33,22 @@ mod arch;
 mod channel;
 mod confine;
 mod core_filter;
+mod dispatch;
 mod environment;
 mod erase;
 mod errno;
 mod execute;
 mod fork;
 mod freezing;
+mod handed_over;
+mod kernel;
 mod memory;
 mod moment;
 mod next;
 mod protection;
 mod settings;
 mod start;
+mod started;
 
 /// Apart from the program's heap. Tests keep the usual one.
 #[cfg(not(test))]

@@ -285,12 +285,14 @@ impl Arena {
 
     #[cold]
     fn set_up(&self) -> Option<&Core> {
-        let core = Core::create(self.backing).ok()?;
+        let core = Core::create(self.backing, forks::watch()).ok()?;
+        forks::enter(core);
         // Release: pairs with the load in `existing`. Acquire on failure: for the winner's value.
         let raced =
             self.core.compare_exchange(ptr::null_mut(), core.as_ptr(), Ordering::Release, Ordering::Acquire).is_err();
         if raced {
-            // SAFETY: made above and given to nobody.
+            forks::leave(core);
+            // SAFETY: 1. made above, given to nobody but the list, which it has left.
             unsafe { Core::destroy(core) };
         }
         self.existing()
@@ -312,8 +314,9 @@ impl fmt::Debug for Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         if let Some(core) = NonNull::new(*self.core.get_mut()) {
-            // SAFETY: made by `create` by the invariant of the field; blocks borrow the arena or are the business of
-            // whoever allocated them through raw pointers.
+            forks::leave(core);
+            // SAFETY: 1. made by `create` by the invariant of the field, and the list has no longer got it; blocks
+            // borrow the arena or are the business of whoever allocated them through raw pointers.
             unsafe { Core::destroy(core) };
         }
     }

@@ -11,9 +11,8 @@ use palimpsest_sys::memory::extent::{ExtentError, map_zeros_over};
 use palimpsest_sys::pages::vmas::VmaFlags;
 use rustix::io::Errno;
 
-use super::advice::whole_pages;
 use super::errno::Kept;
-use super::parts::{Part, parts};
+use super::parts::{Part, parts, whole_pages};
 use super::release::{Reach, release};
 use super::{Outcome, touches};
 use crate::engine::frozen_map::FrozenMap;

@@ -41,3 +41,9 @@ impl Part {
         }
     }
 }
+
+/// The pages of `address..address + len`; `None` if the kernel would refuse them, or there are none.
+pub(super) fn whole_pages(address: usize, len: usize, page: usize) -> Option<Span> {
+    let end = address.checked_add(len.checked_next_multiple_of(page)?)?;
+    (address.is_multiple_of(page) && len > 0).then_some(Span::new(address, end))
+}

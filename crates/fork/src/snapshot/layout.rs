@@ -40,8 +40,8 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
     }
     // First, since moving it maps and unmaps.
     set_program_break(whole.program_break)?;
-    let current = match &mut whole.listing {
-        Some(listing) => listing.read(&whole.excluded)?,
+    let current = match &mut whole.kept {
+        Some(kept) => kept.read(&whole.excluded)?,
         None => {
             whole.current.read(Detail::Places)?;
             &*whole.current

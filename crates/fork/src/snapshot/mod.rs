@@ -23,7 +23,6 @@ mod error;
 pub(crate) mod fuzzing;
 mod heirs;
 mod layout;
-mod listing;
 mod options;
 mod signals;
 mod state;

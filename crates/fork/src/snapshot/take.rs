@@ -13,6 +13,7 @@ use palimpsest_sys::memory::remap;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::memory::vec::{Full, MappedVec};
+use palimpsest_sys::pages::kept::KeptMaps;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay, Wanted};
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma, VmaFlags, Vmas};
@@ -24,7 +25,6 @@ use super::contents;
 use super::descriptors;
 use super::error::{Left, TakeError};
 use super::heirs;
-use super::listing::Listing;
 use super::options::{Descriptors, Options, OtherThreads, Scope};
 use super::state::{Contents, Copied, MAPPINGS, NotTaken, Part, Reach, State, Whole, pointer};
 use super::thread::{Running, Thread};
@@ -72,8 +72,8 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
         Scope::Whole => Some(Vmas::with_capacity(MAPPINGS)?),
     };
     let no_fork = heirs::keep_away()?;
-    let listing = Listing::new()?;
-    let listed = listing.as_ref().and_then(Listing::id).unwrap_or_default();
+    let kept = KeptMaps::open(MappedVec::with_capacity(MAPPINGS)?)?;
+    let listed = kept.as_ref().and_then(KeptMaps::id).unwrap_or_default();
     let mut excluded = MappedVec::with_capacity(64 + options.except.len())?;
     let mut state = Own::new(State {
         reach: Reach::Ranges,
@@ -119,8 +119,8 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
                 excluded.push(Span { start: range.start & !(page - 1), end })?;
             }
             let lists = reference.as_ref().map(Vmas::own_ranges).into_iter().chain([vmas.own_ranges()]).flatten();
-            let listing = listing.as_ref().map(Listing::range);
-            for range in lists.chain([excluded.range()]).chain(listing) {
+            let kept = kept.as_ref().map(KeptMaps::range);
+            for range in lists.chain([excluded.range()]).chain(kept) {
                 excluded.push(range.into())?;
             }
             // The kernel's own, such as the vDSO: never moved, and not all of them are told by all ways of asking.
@@ -146,7 +146,7 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
         state.reach = Reach::Whole(Whole {
             layout: options.layout,
             reference,
-            listing,
+            kept,
             current: vmas,
             excluded,
             program_break: call::program_break(),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use palimpsest_sys::memory::sealed::SealedFile;
+use palimpsest_sys::memory::sealed_file::SealedFile;
 use palimpsest_sys::numa::NodeId;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};

@@ -21,7 +21,8 @@ mod name;
 
 use std::os::fd::AsFd;
 
-use palimpsest_sys::memory::sealed::{AdoptError, Made, SealError, SealedBytes, SealedFile};
+use palimpsest_sys::memory::sealed::{Made, SealError, SealedBytes};
+use palimpsest_sys::memory::sealed_file::{AdoptError, SealedFile};
 use palimpsest_sys::numa::NodeId;
 use rustix::process::Pid;
 

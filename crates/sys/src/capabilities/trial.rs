@@ -6,8 +6,10 @@ use rustix::io::Errno;
 
 use super::{Confinement, Lack, ThpDisable, Trial};
 use crate::Causes;
+use crate::memory::area::Area;
+use crate::memory::error::MapError;
 use crate::memory::huge::{CollapseError, HUGE_PAGE, collapse};
-use crate::memory::mapping::{Area, MapError, Mapping, Protection, Source};
+use crate::memory::mapping::{Mapping, Protection, Source};
 use crate::memory::shared_memory::{CreateError, Pages, SharedMemory};
 use crate::pages::smaps;
 use crate::proc::{sysctl, thp};

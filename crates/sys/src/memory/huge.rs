@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::mm::Advice;
 
-use crate::memory::mapping::Area;
+use crate::memory::area::Area;
 use crate::proc::thp;
 
 /// The huge page that packs are made for, in bytes: 2 MiB, which a page middle directory entry maps where the base page

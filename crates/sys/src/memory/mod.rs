@@ -1,15 +1,20 @@
 //! Memory of this process: the objects behind it, mappings of them, and what replaces a mapping in place.
 
+pub(crate) mod area;
 pub mod call;
 pub mod calls;
+pub(crate) mod error;
 pub mod extent;
 pub mod file;
+pub(crate) mod full;
+mod handed_over;
 pub(crate) mod huge;
 pub(crate) mod mapping;
 pub mod own;
 pub mod remap;
 pub(crate) mod reservation;
 pub mod sealed;
+pub mod sealed_file;
 pub mod segment;
 pub(crate) mod shared_memory;
 pub(crate) mod shutter;
@@ -17,3 +22,5 @@ pub mod span;
 pub mod traits;
 pub mod vec;
 pub mod view;
+
+pub use handed_over::hand_over;

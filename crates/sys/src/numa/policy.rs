@@ -9,7 +9,7 @@ use rustix::thread::CpuSet;
 
 use super::{NodeId, NodeSet};
 use crate::last_errno;
-use crate::memory::mapping::Area;
+use crate::memory::area::Area;
 use crate::seccomp::{self, Probe, Verdict};
 
 /// `MPOL_*`.

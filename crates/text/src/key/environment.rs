@@ -11,7 +11,7 @@ use super::change::{self, Request, Switched};
 use super::directive::{self, Directive};
 use super::error::EnvironmentError;
 use super::keys::{KeyRef, Keys};
-use super::section::OWN_NOTE;
+use super::note::OWN_NOTE;
 
 /// The variable's name.
 const VARIABLE: &str = "PALIMPSEST_KEYS";
@@ -27,8 +27,12 @@ pub struct EnvironmentReport {
 
 static REPORT: OnceLock<EnvironmentReport> = OnceLock::new();
 
-pub(super) fn report() -> Option<&'static EnvironmentReport> {
-    REPORT.get()
+impl Keys {
+    /// What the environment variable `PALIMPSEST_KEYS` has done when this copy of Palimpsest was loaded; `None` if it
+    /// was not set.
+    pub fn environment() -> Option<&'static EnvironmentReport> {
+        REPORT.get()
+    }
 }
 
 #[cfg(not(miri))]

@@ -4,8 +4,8 @@ use palimpsest_sys::Causes;
 use palimpsest_sys::{CoreSyncSetupError, MapError, ProcMemError, SyncError, WitnessError};
 
 use super::backing::{Backing, BackingError};
-use super::builder::WriteView;
-use super::program::Fault;
+use super::fault::Fault;
+use super::policy::WriteView;
 use super::{MAX_ALIGN, PACK};
 use crate::address::CodeAddress;
 
