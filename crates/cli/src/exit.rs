@@ -19,6 +19,10 @@ Exit codes of run:
 Exit codes of bpf:
   0  it was done
   1  the program is wrong, was refused or ended, or a file could not be read
+  2  the command line is not understood
+Exit codes of numa:
+  0  it was told
+  1  there is no such process, or it may not be looked into
   2  the command line is not understood";
 
 /// A measurement failed, a result could not be written, or an eBPF program is refused.

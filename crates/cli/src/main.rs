@@ -1,5 +1,5 @@
-//! `palimpsest`: what this machine allows (`doctor`), what that is worth (`bench`), programs with it (`run`), and eBPF
-//! programs (`bpf`).
+//! `palimpsest`: what this machine allows (`doctor`), what that is worth (`bench`), programs with it (`run`), eBPF
+//! programs (`bpf`), and NUMA nodes (`numa`).
 //!
 //! Exit codes are part of the interface; see [`exit`].
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ mod bench;
 mod bpf;
 mod doctor;
 mod exit;
+mod numa;
 mod run;
 
 use std::error::Error;
@@ -38,6 +39,8 @@ enum Command {
     Run(run::Arguments),
     /// Assemble, show, verify and run eBPF programs.
     Bpf(bpf::Arguments),
+    /// Tell the NUMA nodes of this machine, or where the memory of a process is.
+    Numa(numa::Arguments),
     /// Count the memory that one contestant needs, in this process; `bench` starts it.
     #[cfg(feature = "bench")]
     #[command(name = bench::PROBE, hide = true)]
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Bpf(arguments) => bpf::run(&arguments),
+        Command::Numa(arguments) => numa::run(&arguments),
         #[cfg(feature = "bench")]
         Command::MemoryProbe { contestant } => bench::probe(&contestant),
         #[cfg(feature = "bench")]

@@ -28,6 +28,7 @@ fn container() -> Capabilities {
         membarrier: Err(lack("membarrier fails", "allow membarrier in the seccomp profile")),
         core_sync: Ok(SyncPath::Signals),
         userfaultfd: Err(lack("userfaultfd fails", "allow userfaultfd in the seccomp profile")),
+        memory_policy: Ok("answered".to_owned()),
         confinement: Confinement {
             seccomp: Some(SeccompMode::Filter),
             mdwe: Some(true),
@@ -62,6 +63,7 @@ Linux 6.12.9, x86_64, 4 KiB pages, 2 MiB huge pages, 2 NUMA nodes
   unneeded  userfaultfd     userfaultfd fails
                             fix   allow userfaultfd in the seccomp profile
   best      numa            2 nodes
+  best      memory-policy   answered
   best      mdwe            set; packs never need memory that is writable and executable
   best      seccomp         filtered; each call above was first tried in a child
   best      selinux         not enforcing
@@ -78,7 +80,7 @@ Palimpsest will use
   backing    small-memfd
   core sync  signals
 
-Everything works, 4 of 20 by a fallback.
+Everything works, 4 of 21 by a fallback.
 ";
 
 #[test]
@@ -94,7 +96,7 @@ fn what_is_missing_is_shouted() {
     let text = render(&machine);
     assert!(text.contains("  MISSING   dual-mapping    no second view\n"), "{text}");
     assert!(text.contains("  backing    none works\n"), "{text}");
-    assert!(text.ends_with("Code cannot be loaded here: 4 of 20 needed and missing.\n"), "{text}");
+    assert!(text.ends_with("Code cannot be loaded here: 4 of 21 needed and missing.\n"), "{text}");
 }
 
 #[test]
@@ -112,7 +114,7 @@ fn json_has_its_shape() {
     assert_eq!(json["choice"]["backing"], "small-memfd");
     assert_eq!(json["choice"]["core_sync"], "signals");
     let findings = json["findings"].as_array().expect("a list");
-    assert_eq!(findings.len(), 20);
+    assert_eq!(findings.len(), 21);
     assert_eq!(
         findings[2],
         serde_json::json!({
