@@ -21,6 +21,10 @@ Exit codes of run:
 Exit codes of bpf:
   0  it was done
   1  the program is wrong, was refused or ended, or a file could not be read
+  2  the command line is not understood
+Exit codes of numa:
+  0  it was told
+  1  there is no such process, or it may not be looked into
   2  the command line is not understood";
 
 /// Every feature works, some slower.

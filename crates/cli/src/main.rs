@@ -1,5 +1,5 @@
-//! `palimpsest`: what this machine allows (`doctor`), what that is worth (`bench`), programs with it (`run`), and eBPF
-//! programs (`bpf`).
+//! `palimpsest`: what this machine allows (`doctor`), what that is worth (`bench`), programs with it (`run`), eBPF
+//! programs (`bpf`), and NUMA nodes (`numa`).
 //!
 //! Exit codes are part of the interface; see [`exit`].
 #![forbid(unsafe_code)]
@@ -10,6 +10,7 @@ mod doctor;
 #[cfg(feature = "documents")]
 mod documents;
 mod exit;
+mod numa;
 mod run;
 
 use std::error::Error;
@@ -36,6 +37,8 @@ enum Command {
     Run(run::Arguments),
     /// Assemble, show, verify and run eBPF programs.
     Bpf(bpf::Arguments),
+    /// Tell the NUMA nodes of this machine, or where the memory of a process is.
+    Numa(numa::Arguments),
     /// Write man pages and completions into a folder.
     #[cfg(feature = "documents")]
     #[command(hide = true)]
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Bpf(arguments) => bpf::run(&arguments),
+        Command::Numa(arguments) => numa::run(&arguments),
         #[cfg(feature = "documents")]
         Command::Documents { folder } => documents::write(&folder),
         Command::Helper { arguments } => bench::help(&arguments),
