@@ -30,5 +30,8 @@ mod program;
 pub mod verify;
 
 pub use code::{Code, MOST_FRAMES, MOST_SLOTS, StructureError};
+/// Where compiled programs live.
+#[cfg(feature = "std")]
+pub use palimpsest_text::{OpenError, Packs};
 #[cfg(feature = "std")]
 pub use program::{ContextError, LoadError, Program, VerifiedProgram};

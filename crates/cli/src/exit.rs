@@ -13,15 +13,19 @@ Exit codes of bench:
 Exit codes of run:
   the program's own; or, if it was not started:
   2    the command line is not understood
-  125  the program cannot be frozen, or the preload object is missing
+  125  the program cannot be frozen, or would not load the object
   126  the program cannot be executed
-  127  the program was not found";
+  127  the program was not found
+Exit codes of bpf:
+  0  it was done
+  1  the program is wrong, was refused or ended, or a file could not be read
+  2  the command line is not understood";
 
-/// A measurement failed, or a result could not be written.
+/// A measurement failed, a result could not be written, or an eBPF program is refused.
 pub(crate) const FAILED: u8 = 1;
 
 /// The command line is not understood, or selects nothing. Also what clap exits with.
-#[cfg(feature = "bench")]
+#[cfg(any(test, feature = "bench"))]
 pub(crate) const USAGE: u8 = 2;
 
 /// A program was not started because it could not be served. With the next two, the numbers of `env(1)`: programs

@@ -1,4 +1,5 @@
-//! `palimpsest`: what this machine allows (`doctor`), what that is worth (`bench`), and programs with it (`run`).
+//! `palimpsest`: what this machine allows (`doctor`), what that is worth (`bench`), programs with it (`run`), and eBPF
+//! programs (`bpf`).
 //!
 //! Exit codes are part of the interface; see [`exit`].
 #![forbid(unsafe_code)]
@@ -8,6 +9,7 @@ mod bench;
 #[cfg(not(feature = "bench"))]
 #[path = "no_bench.rs"]
 mod bench;
+mod bpf;
 mod doctor;
 mod exit;
 mod run;
@@ -34,6 +36,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Run a program with memory that forks in constant time.
     Run(run::Arguments),
+    /// Assemble, show, verify and run eBPF programs.
+    Bpf(bpf::Arguments),
     /// Count the memory that one contestant needs, in this process; `bench` starts it.
     #[cfg(feature = "bench")]
     #[command(name = bench::PROBE, hide = true)]
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        Command::Bpf(arguments) => bpf::run(&arguments),
         #[cfg(feature = "bench")]
         Command::MemoryProbe { contestant } => bench::probe(&contestant),
         #[cfg(feature = "bench")]

@@ -70,23 +70,20 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     let started = counters.map(|_| cpu_time());
     // SAFETY: (1).
     let child = unsafe { libc::fork() };
-    match Pid::from_raw(child) {
-        Some(pid) if child > 0 => {
-            if let (Some(counters), Some(started)) = (counters, started) {
-                account(counters, nanos(cpu_time().saturating_sub(started)));
-            }
-            Ok(Forked::Parent(pid))
-        }
-        _ if child == 0 => {
-            // From here on it is known that the memory is the child's own.
-            let _ = hazards::borrowed::owner();
-            // The debt was the parent's; Relaxed: one thread.
-            counters.inspect(|counters| counters.debt.store(0, Ordering::Relaxed));
-            guard::forget_erased();
-            Ok(Forked::Child)
-        }
-        _ => Err(ForkError(last_errno())),
+    if child == 0 {
+        // From here on it is known that the memory is the child's own.
+        let _ = hazards::borrowed::owner();
+        // The debt was the parent's; Relaxed: one thread.
+        counters.inspect(|counters| counters.debt.store(0, Ordering::Relaxed));
+        guard::forget_erased();
+        return Ok(Forked::Child);
     }
+    // -1 is no process, and not to be taken for one.
+    let Some(pid) = Pid::from_raw(child.max(0)) else { return Err(ForkError(last_errno())) };
+    if let (Some(counters), Some(started)) = (counters, started) {
+        account(counters, nanos(cpu_time().saturating_sub(started)));
+    }
+    Ok(Forked::Parent(pid))
 }
 
 /// What the calling thread has had of CPUs.

@@ -32,7 +32,10 @@ const TRIALS: usize = 5;
 ///
 /// 1. From now on nobody discards frozen memory (`MADV_DONTNEED`, `MADV_FREE`), nor resizes or moves it (`mremap`), nor
 ///    has it wiped or guarded by `madvise`, but through [`guard`](crate::guard), or in ways that do not count on zeros
-///    afterwards: the bytes of the freeze would come back.
+///    afterwards: the bytes of the freeze would come back. Whoever maps over frozen memory, changes its rights or its
+///    protection key by system calls of its own tells the guards ([`replaced`](crate::guard::replaced),
+///    [`protected`](crate::guard::protected), [`keyed`](crate::guard::keyed)): they and repairs map memory with what
+///    they were told.
 /// 2. Nothing in the kernel or a device holds on to pages of this process's private memory: no direct or asynchronous
 ///    I/O is under way, no buffer is registered (io_uring is looked for; RDMA, AF_XDP and VFIO are not).
 /// 3. No process shares this one's address space (`vfork`, `CLONE_VM` without `CLONE_THREAD`), and nobody writes to its

@@ -200,6 +200,10 @@ mod tests {
             },
         );
         assert!(ok);
-        assert_eq!(retired.unwrap().heirs(), Heirs::None);
+        // Another test of this program may have forked meanwhile: its child has the witness too, and ends.
+        let retired = retired.unwrap();
+        while retired.heirs() == Heirs::Some {
+            std::thread::yield_now();
+        }
     }
 }

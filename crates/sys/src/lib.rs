@@ -15,6 +15,7 @@
 //! | [`objects_with_note`], [`keep_loaded`], [`Caller`] | loaded objects, and who is calling |
 //! | [`async_io`] | what the kernel may hold on to for requests under way |
 //! | [`memory`], [`threads`] | changing memory in place: sealed contents, arrays outside the heap, other threads held still |
+//! | [`numa`] | nodes, where this thread runs, memory policies, where pages are |
 //! | [`Causes`] | an error with its sources in one line |
 //! | [`proc`], [`seccomp`], [`capabilities`] | what this machine, kernel, container and user allow |
 //!
@@ -43,6 +44,7 @@ mod fork;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod memory;
+pub mod numa;
 mod objects;
 pub mod pages;
 pub mod proc;

@@ -74,12 +74,19 @@ pub(crate) fn locate(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Prog
     })
 }
 
+/// The dynamic linker of a program, and the program itself: for a script the one behind it.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Loader {
+    pub(crate) linker: PathBuf,
+    pub(crate) program: PathBuf,
+}
+
 /// Looks at a program, or at the interpreter of a script.
 ///
 /// # Errors
 ///
 /// Why nothing would be preloaded.
-pub(crate) fn check(path: &Path) -> Result<(), ProgramError> {
+pub(crate) fn check(path: &Path) -> Result<Loader, ProgramError> {
     let mut path = path.to_owned();
     for _ in 0..DEPTH {
         let read = |source| ProgramError::Read { path: path.clone(), source };
@@ -97,7 +104,7 @@ pub(crate) fn check(path: &Path) -> Result<(), ProgramError> {
     Err(ProgramError::TooDeep { path })
 }
 
-fn check_elf(path: PathBuf, file: &File) -> Result<(), ProgramError> {
+fn check_elf(path: PathBuf, file: &File) -> Result<Loader, ProgramError> {
     let linking = match elf::linking(file) {
         Ok(linking) => linking,
         Err(source) => return Err(ProgramError::NoProgram { path, source }),
@@ -110,7 +117,7 @@ fn check_elf(path: PathBuf, file: &File) -> Result<(), ProgramError> {
             Err(ProgramError::OtherLibrary { path, linker })
         }
         Linking::Dynamic { .. } if is_privileged(&path, file) => Err(ProgramError::Privileged { path }),
-        Linking::Dynamic { .. } => Ok(()),
+        Linking::Dynamic { linker } => Ok(Loader { linker, program: path }),
     }
 }
 

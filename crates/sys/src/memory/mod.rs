@@ -6,6 +6,7 @@ pub(crate) mod error;
 pub mod extent;
 pub mod file;
 pub(crate) mod full;
+mod handed_over;
 pub(crate) mod huge;
 pub(crate) mod mapping;
 pub mod own;
@@ -18,3 +19,5 @@ pub mod sysv;
 pub mod traits;
 pub mod vec;
 pub mod view;
+
+pub use handed_over::hand_over;

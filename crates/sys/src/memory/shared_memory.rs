@@ -168,14 +168,14 @@ impl AsFd for SharedMemory {
     }
 }
 
-fn check_file_size_limit(len: usize) -> Result<(), CreateError> {
+pub(super) fn check_file_size_limit(len: usize) -> Result<(), CreateError> {
     match rustix::process::getrlimit(Resource::Fsize).current {
         Some(limit) if limit < len as u64 => Err(CreateError::FileSizeLimit { len, limit }),
         _ => Ok(()),
     }
 }
 
-fn create_executable(name: &str, pages: Pages) -> Result<(OwnedFd, ExecRung), CreateError> {
+pub(super) fn create_executable(name: &str, pages: Pages) -> Result<(OwnedFd, ExecRung), CreateError> {
     match seccomp::probe(Probe::MemfdCreate) {
         Verdict::Allowed => {}
         Verdict::Refused(errno) => return Err(refused(errno)),

@@ -8,7 +8,7 @@ use std::{env, fs, mem, thread};
 const SCENARIO: &str = "PALIMPSEST_TRACER_SCENARIO";
 
 /// After which a scenario that hangs is ended.
-const PATIENCE_SECONDS: u32 = 100;
+const PATIENCE_SECONDS: u32 = 300;
 
 /// Whether this process is to play the scenario of the test `name`.
 pub(crate) fn is_playing(name: &str) -> bool {

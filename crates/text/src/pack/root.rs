@@ -11,6 +11,10 @@ use super::shard::{Shard, own_number};
 use super::store::{KeptStore, Store};
 
 /// The store and the epochs of this process, and behind them those of the processes that it was forked from.
+///
+/// Every thread that has the packs reads both pointers at any time, a signal handler in `lookup` too. They are written
+/// by threads of a forked child that find them to be its parent's, by one exchange each. `config` is never written.
+/// Only whoever drops the packs frees.
 pub(super) struct Root {
     config: Arc<Config>,
     /// # Invariants

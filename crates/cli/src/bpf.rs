@@ -1,0 +1,66 @@
+//! `palimpsest bpf`: eBPF programs on the command line.
+
+mod conformance;
+mod engine;
+mod hex;
+mod source;
+mod tools;
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use crate::{complain, exit};
+
+/// The arguments of `palimpsest bpf`.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a program as the runner of the public conformance suite wants it: byte code in hexadecimal digits on
+    /// standard input, memory in the argument, r0 on standard output.
+    Conformance(conformance::Arguments),
+    /// Print the instructions of a program.
+    Disasm(tools::Disasm),
+    /// Assemble a program.
+    Asm(tools::Asm),
+    /// Tell whether a program can do no harm, and if not, what to change.
+    Verify(tools::Verify),
+    /// Run a program and print r0.
+    Run(tools::Run),
+}
+
+/// Why a command has failed.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Source(#[from] source::SourceError),
+    #[error(transparent)]
+    Engine(#[from] engine::EngineError),
+    #[error("memory: {0}")]
+    Memory(#[from] hex::HexError),
+    #[error("cannot write the result")]
+    Output(#[from] std::io::Error),
+}
+
+/// Does what the line says.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let result = match &arguments.command {
+        Command::Conformance(arguments) => conformance::run(arguments),
+        Command::Disasm(arguments) => tools::disasm(arguments),
+        Command::Asm(arguments) => tools::asm(arguments),
+        Command::Verify(arguments) => tools::verify(arguments),
+        Command::Run(arguments) => tools::run(arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            complain(&failure);
+            exit::FAILED.into()
+        }
+    }
+}

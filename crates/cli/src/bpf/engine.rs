@@ -1,0 +1,98 @@
+//! The ways to run a program.
+
+use clap::ValueEnum;
+use palimpsest_bpf::interp::{HelperError, Helpers, Interpreter, Memory, RegionError, RunError};
+use palimpsest_bpf::jit::{Dispatcher, Helper, HelperTable};
+use palimpsest_bpf::verify::{ContextAccess, Contract, VerifyError};
+use palimpsest_bpf::{Code, ContextError, LoadError, VerifiedProgram};
+
+/// Who runs a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Engine {
+    /// The reference interpreter. It runs what cannot be verified, too.
+    Interpreter,
+    /// The compiler for this machine. It runs what is verified.
+    Compiler,
+}
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EngineError {
+    #[error("the program is refused")]
+    Verify(#[from] VerifyError),
+    #[error("the program is refused, and compiled programs must be verified; `--engine interpreter` runs it")]
+    Compiler(#[source] VerifyError),
+    #[error("there is no memory for compiled programs")]
+    Packs(#[from] palimpsest_bpf::OpenError),
+    #[error("the program is not loaded")]
+    Load(#[from] LoadError),
+    #[error("the context does not fit")]
+    Context(#[from] ContextError),
+    #[error("the context does not fit")]
+    Region(#[from] RegionError),
+    #[error("the program was ended")]
+    Run(#[from] RunError),
+    #[error("the context has {len} bytes, and contexts have less than 4 GiB")]
+    Long { len: usize },
+}
+
+/// The helper of the conformance suite, which returns its first argument.
+pub(super) const IDENTITY: i32 = 5;
+
+struct Host;
+
+impl Helpers for Host {
+    fn call(&mut self, id: i32, arguments: [u64; 5], _memory: &mut Memory<'_>) -> Result<u64, HelperError> {
+        if id == IDENTITY { Ok(arguments[0]) } else { Err(HelperError::Unknown) }
+    }
+}
+
+extern "C" fn identity(value: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    value
+}
+
+extern "C" fn dispatch(value: u64, _: u64, _: u64, _: u64, _: u64, id: u64) -> u64 {
+    // The verifier lets no other number through.
+    debug_assert_eq!(id, IDENTITY as u64);
+    value
+}
+
+impl HelperTable for Host {
+    fn helper(&self, id: i32) -> Option<Helper> {
+        (id == IDENTITY).then_some(identity)
+    }
+
+    fn dispatcher(&self) -> Option<Dispatcher> {
+        Some(dispatch)
+    }
+}
+
+/// What programs of the command line get: a context, and the helper of the conformance suite.
+pub(super) fn contract(len: u32, access: ContextAccess) -> Contract {
+    Contract::new().context(len, access).helper(IDENTITY, 1)
+}
+
+/// Where the context of an interpreted program lies.
+const CONTEXT: u64 = 0x10_0000;
+
+impl Engine {
+    /// Runs `code` with `context`, which it may write; returns `r0`.
+    pub(super) fn run(self, code: Code, context: &mut [u8]) -> Result<u64, EngineError> {
+        match self {
+            Self::Interpreter => {
+                let mut memory = Memory::new();
+                let len = context.len() as u64;
+                let address = if context.is_empty() { 0 } else { CONTEXT };
+                memory.add(CONTEXT, context)?;
+                Ok(Interpreter::default().run(&code, [address, len, 0, 0, 0], &mut memory, &mut Host)?)
+            }
+            Self::Compiler => {
+                let len = context.len();
+                let promised = u32::try_from(len).map_err(|_| EngineError::Long { len })?;
+                let verified = contract(promised, ContextAccess::Write).verify(code).map_err(EngineError::Compiler)?;
+                let program = VerifiedProgram::load(&palimpsest_bpf::Packs::new()?, &verified, &Host)?;
+                Ok(program.run(context)?)
+            }
+        }
+    }
+}

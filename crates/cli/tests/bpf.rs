@@ -1,0 +1,123 @@
+//! `palimpsest bpf`, as its users and the runner of the conformance suite see it.
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+fn palimpsest(arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_palimpsest"))
+        .arg("bpf")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program was built");
+    // A program that does not read its input closes it.
+    let _ = child.stdin.take().expect("a pipe").write_all(input);
+    child.wait_with_output().expect("it ends")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn printed(arguments: &[&str], input: &[u8]) -> String {
+    let output = palimpsest(arguments, input);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn refused(arguments: &[&str], input: &[u8]) -> String {
+    let output = palimpsest(arguments, input);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", text(&output.stdout));
+    assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
+    text(&output.stderr)
+}
+
+const ENGINES: [&str; 2] = ["interpreter", "compiler"];
+
+#[test]
+fn the_runner_of_the_suite_gets_r0() {
+    // r0 = *(u16 *)(r1 + 1); r0 += r2; exit
+    let program = b"69 10 01 00 00 00 00 00 0f 20 00 00 00 00 00 00 95 00 00 00 00 00 00 00\n";
+    for engine in ENGINES {
+        assert_eq!(printed(&["conformance", "00 34 12 00", "--engine", engine], program), "1238\n");
+        assert_eq!(printed(&["conformance", "--engine", engine, "00341200"], program), "1238\n");
+        // r1 = -1; r2 = 5; callx r2; r0 = 2; exit, without memory.
+        let call = b"b7010000ffffffffb7020000050000008d02000000000000b7000000020000009500000000000000";
+        assert_eq!(printed(&["conformance", "", "--engine", engine], call), "2\n");
+        assert!(!refused(&["conformance", "", "--engine", engine], program).is_empty());
+    }
+    assert!(refused(&["conformance", "0g"], program).contains("`g` at character 2"));
+    assert!(refused(&["conformance"], b"95 00").contains("slot 0"));
+}
+
+/// Some of the public vectors, through the protocol; the crate's own tests run all of them.
+#[test]
+fn vectors_pass_through_the_protocol() {
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/bpf/conformance.txt");
+    let path = std::env::var_os("PALIMPSEST_BPF_VECTORS").map_or_else(|| PathBuf::from(beside), PathBuf::from);
+    let Ok(vectors) = std::fs::read_to_string(&path) else {
+        eprintln!("skipped: no vectors in {}; name them in PALIMPSEST_BPF_VECTORS", path.display());
+        return;
+    };
+    for line in vectors.lines().filter(|line| !line.starts_with('#')).step_by(9) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [name, expected, memory, code] = words[..] else { panic!("four words: {line}") };
+        let memory = if memory == "-" { "" } else { memory };
+        for engine in ENGINES {
+            let got = printed(&["conformance", memory, "--engine", engine], code.as_bytes());
+            assert_eq!(format!("0x{}", got.trim()), expected, "{name}, {engine}");
+        }
+    }
+}
+
+#[test]
+fn what_is_assembled_is_shown_and_run() {
+    let program = "r0 = *(u8 *)(r1 + 0)\nif r0 != 7 goto out\nr0 = 0x1122334455667788 ll\nout: exit\n";
+    let bytes = palimpsest(&["asm"], program.as_bytes()).stdout;
+    assert_eq!(bytes.len(), 5 * 8);
+    let hex = printed(&["asm", "--hex"], program.as_bytes());
+    assert_eq!(hex.trim().len(), 2 * bytes.len());
+    let listing = printed(&["disasm"], &bytes);
+    assert_eq!(listing.lines().nth(1), Some("     1: if r0 != 7 goto +2"));
+    assert_eq!(printed(&["disasm", "--from", "hex"], hex.as_bytes()), listing);
+    let json: serde_json::Value = serde_json::from_str(&printed(&["disasm", "--json"], &bytes)).expect("it is JSON");
+    assert_eq!((&json[3]["slot"], &json[3]["text"]), (&4.into(), &"exit".into()));
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let input = folder.path().join("input");
+    std::fs::write(&input, [7]).expect("it can be written");
+    let input = input.to_str().expect("UTF-8");
+    for engine in ENGINES {
+        let line = ["run", "--from", "asm", "--input", input, "--engine", engine];
+        assert_eq!(printed(&line, program.as_bytes()), "0x1122334455667788\n");
+    }
+    assert!(printed(&["verify", "--context", "1"], &bytes).starts_with("verified: 5 slots"));
+}
+
+#[test]
+fn what_is_wrong_is_said_in_one_line() {
+    let reads = b"r0 = *(u8 *)(r1 + 0)\nexit\n";
+    let stores = b"*(u8 *)(r1 + 0) = 1\nr0 = 0\nexit\n";
+    for (arguments, input, reason) in [
+        (&["verify", "--from", "asm"][..], &reads[..], "slot 0, `r0 = *(u8 *)(r1 + 0)`: bytes 0 to 1 of the context"),
+        (&["verify", "--from", "asm", "--context", "4", "--read-only"], stores, "the context is read-only"),
+        (&["run", "--from", "asm"], reads, "`--engine interpreter` runs it"),
+        (&["run", "--from", "asm", "--engine", "interpreter"], reads, "cannot read 1 bytes at 0x0"),
+        (&["asm"], b"r0 = r11\n", "line 1, column 6"),
+        (&["disasm"], b"\x95\0\0", "slot"),
+        (&["disasm", "--from", "hex"], b"zz", "no hexadecimal digit"),
+        (&["disasm", "--from", "asm"], b"\xff", "standard input is not text"),
+        (&["disasm", "/nonexistent/file"], b"", "/nonexistent/file"),
+    ] {
+        let error = refused(arguments, input);
+        assert!(error.starts_with("palimpsest: ") && error.contains(reason), "{arguments:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    for line in [&[][..], &["conformance", "--engine", "llvm"], &["run", "--nosuch"], &["conformance", "00", "00"]] {
+        assert_eq!(palimpsest(line, b"").status.code(), Some(2), "{line:?}");
+    }
+}
