@@ -14,7 +14,7 @@ use palimpsest_sys::pages::maps::{Maps, Permissions};
 const MIB: usize = 1 << 20;
 
 fn options() -> Options {
-    Options::new().chunk(Chunk::Bytes(4 * MIB)).measure(Measure::Nothing)
+    Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing)
 }
 
 fn frozen(len: usize) -> Memory {

@@ -91,7 +91,8 @@ fn reason(error: &FreezeError) -> String {
              say PALIMPSEST_TRUST=go if it never discards memory and expects zeros"
         ),
         FreezeError::IoUring { descriptor, hold } => format!(
-            "an io_uring{} {hold}, which would go to old pages; say PALIMPSEST_TRUST=io_uring if that is in shared memory",
+            "an io_uring{} {hold}, which would go to old pages; say PALIMPSEST_TRUST=io_uring if that is in shared \
+             memory",
             descriptor.map_or_else(String::new, |descriptor| format!(" (descriptor {descriptor})"))
         ),
         FreezeError::LinuxAio { .. } => {

@@ -7,6 +7,8 @@
     reason = "each test binary uses a part, so that an expectation would fail in some"
 )]
 
+pub(crate) mod guarded;
+
 use std::env;
 use std::ffi::c_void;
 use std::ops::Range;
