@@ -6,8 +6,8 @@ Exit codes of doctor:
   0  everything works at its best
   1  everything works, some of it by a fallback
   2  something that is needed is missing
-Exit codes of bench:
-  0  everything was measured, or skipped with a reason given
+Exit codes of tour and bench:
+  0  everything was measured, or left out with a reason given
   1  a measurement failed, or a result could not be written
   2  the command line is not understood, or selects nothing
 Exit codes of run:
