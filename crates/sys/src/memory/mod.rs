@@ -16,3 +16,4 @@ pub mod span;
 pub mod traits;
 pub mod vec;
 pub mod view;
+pub mod words;

@@ -3,9 +3,12 @@
 pub(crate) mod broadcast;
 pub mod child;
 pub(crate) mod core_sync;
+mod cpu;
 pub mod hold;
 pub(crate) mod list;
 pub mod own;
 mod signal;
 pub(crate) mod task;
 pub(crate) mod tracer;
+
+pub use cpu::{current_cpu, possible_cpus};
