@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_void};
 
 use common::{Memory, freeze, in_child, page, play, skip};
 use palimpsest_fork::guard::{self, Outcome};
-use palimpsest_fork::{Chunk, FreezeError, Measure, Options};
+use palimpsest_fork::{ExtentLen, FreezeError, Measure, Options};
 use palimpsest_sys::pages::maps::{Maps, Permissions};
 
 const MIB: usize = 1 << 20;
