@@ -7,8 +7,8 @@ use palimpsest_forkserver::HostError;
 use palimpsest_forkserver::fuzzing::{Step, runs};
 use palimpsest_forkserver::host::Run;
 
-/// The most runs: each takes processes.
-const MOST: usize = 6;
+/// How many runs: each takes processes. Those that an input has no bytes for are drawn from it.
+const RUNS: usize = 6;
 
 fn steps(bytes: &[u8]) -> Vec<Step> {
     let (chunks, _) = bytes.as_chunks::<4>();
@@ -27,7 +27,15 @@ fn steps(bytes: &[u8]) -> Vec<Step> {
             _ => Step::Leaves { bytes: low & 7, exits: high & 1 == 0 },
         }
     };
-    chunks.iter().take(MOST).map(step).collect()
+    let mut seed = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    let drawn = std::iter::repeat_with(|| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let [.., first, second, third, fourth] = seed.to_le_bytes();
+        [first, second, third, fourth]
+    });
+    chunks.iter().copied().chain(drawn).take(RUNS).map(|chunk| step(&chunk)).collect()
 }
 
 /// How a wait status is to be read (`wait(2)`), written a second time.
