@@ -1,5 +1,5 @@
-//! The fuzzer's side of the fork server: whatever a server tells, hangs on or leaves unsaid, each run ends as it did, the
-//! next request says whether the last worker was killed, and a server that is gone is an error.
+//! The fuzzer's side of the fork server: whatever a server tells, hangs on or leaves unsaid, each run ends as it did,
+//! the next request says whether the last worker was killed, and a server that is gone is an error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -260,7 +260,8 @@ fn the_machine_is_told_that_entries_were_made() {
     }
 }
 
-/// How pages are mapped: by an operation each, which finds the second page's table there, by one for both, or by a cursor.
+/// How pages are mapped: by an operation each, which finds the second page's table there, by one for both, or by a
+/// cursor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MapWay {
     Each,

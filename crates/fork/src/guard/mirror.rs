@@ -2,8 +2,8 @@
 //! the fuzz targets (feature `fuzzing`).
 //!
 //! The memory is made twice with the same contents. One is frozen and used through the guards, as an interposed
-//! `madvise` would; the other, which children do not get and which is never frozen for that, by system calls. After each
-//! step both show the same bytes, and answers were the same.
+//! `madvise` would; the other, which children do not get and which is never frozen for that, by system calls. After
+//! each step both show the same bytes, and answers were the same.
 
 use std::ptr;
 
