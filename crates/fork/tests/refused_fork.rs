@@ -6,11 +6,8 @@ use common::{Memory, freeze, play};
 use palimpsest_fork::{Measure, Options};
 use rustix::io::Errno;
 
-/// A filter that answers each way to make a process by EAGAIN, as a limit of processes does.
+/// A filter that answers the ways by which C libraries make processes by EAGAIN, as a limit of processes does.
 fn forbid_children() {
-    #[cfg(target_arch = "x86_64")]
-    let ways = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_fork];
-    #[cfg(not(target_arch = "x86_64"))]
     let ways = [libc::SYS_clone, libc::SYS_clone3];
     let statement = |code: u32, jt: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf: 0, k };
     let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];

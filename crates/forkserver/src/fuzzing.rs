@@ -1,7 +1,16 @@
-//! The greeting between a target and its fuzzer, for the fuzz targets (feature `fuzzing`).
+//! The greeting between a target and its fuzzer, and a host's runs, for the fuzz targets (feature `fuzzing`).
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
 use crate::Protocol;
+use crate::error::HostError;
+use crate::host::{Host, Run};
 use crate::protocol::{self, Offer, SharedInput, Words};
+use crate::{serve, wire};
 
 /// What a target offers.
 #[derive(Clone, Debug)]
@@ -52,4 +61,125 @@ pub fn greet(
     let mut ends = Ends { answer, sent: Vec::new() };
     let agreed = protocol::greet(&mut ends, protocol, &offer);
     (agreed.map(|agreed| (agreed.shared_input == SharedInput::Used, agreed.first_request)), ends.sent)
+}
+
+/// What a server does when it is asked for a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// It names a worker, and says at once that this has ended so.
+    Tells {
+        /// The wait status.
+        status: i32,
+    },
+    /// As this, with a number that no worker has, which must not be killed.
+    TellsOfNobody {
+        /// 0, or negative as a number of 32 bits.
+        worker: u32,
+        /// The wait status.
+        status: i32,
+    },
+    /// The worker runs until somebody kills it; only then the server tells.
+    Hangs,
+    /// It sends so many bytes of its two words and is gone.
+    Leaves {
+        /// 0 to 7.
+        bytes: u8,
+        /// Whether it left by itself, and did not die.
+        exits: bool,
+    },
+}
+
+/// The exit code of a server that was asked by another word than it had to be.
+pub const ASKED_WRONGLY: i32 = 98;
+
+/// Has a host ask for as many runs as there are steps, of a server that does as they say, until one is an error. Runs
+/// that hang have no time at all, and others all that they want.
+///
+/// # Errors
+///
+/// The host could not be set up.
+pub fn runs(steps: &[Step]) -> Result<Vec<Result<Run, HostError>>, HostError> {
+    let failed = |errno: rustix::io::Errno| HostError::Start { action: "make a pipe", source: errno.into() };
+    let (hear, control) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
+    let (status, tell) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
+    let fuzzer = getpid();
+    // SAFETY: the child makes system calls and leaves by `exit`.
+    let server = unsafe { libc::fork() };
+    if server == 0 {
+        drop((control, status));
+        serve::stay_with(fuzzer);
+        obey(steps, hear.as_fd(), tell.as_fd());
+        serve::exit()
+    }
+    drop((hear, tell));
+    let server = Pid::from_raw(server.max(0))
+        .ok_or_else(|| HostError::Start { action: "fork", source: std::io::Error::last_os_error() })?;
+    let mut host = Host::of(server, control, status)?;
+    let mut ended = Vec::new();
+    for step in steps {
+        let limit = if *step == Step::Hangs { Duration::ZERO } else { Duration::from_secs(600) };
+        ended.push(host.run(b"input", limit));
+        if ended.last().is_some_and(Result::is_err) {
+            break;
+        }
+    }
+    Ok(ended)
+}
+
+/// The server's part.
+fn obey(steps: &[Step], hear: rustix::fd::BorrowedFd<'_>, tell: rustix::fd::BorrowedFd<'_>) {
+    let say = |word: u32| drop(wire::send(tell, &word.to_ne_bytes()));
+    let mut killed = 0;
+    for step in steps {
+        match wire::receive(hear) {
+            Ok(Some(word)) if word == killed => {}
+            // SAFETY: ends this process.
+            Ok(Some(_)) => unsafe { libc::_exit(ASKED_WRONGLY) },
+            _ => return,
+        }
+        killed = u32::from(*step == Step::Hangs);
+        match *step {
+            Step::Tells { status } => {
+                let Some(worker) = decoy() else { return };
+                say(worker.as_raw_nonzero().get().cast_unsigned());
+                say(status.cast_unsigned());
+                let _ = kill_process(worker, Signal::KILL);
+                let _ = waitpid(Some(worker), WaitOptions::empty());
+            }
+            Step::TellsOfNobody { worker, status } => {
+                say(worker);
+                say(status.cast_unsigned());
+            }
+            Step::Hangs => {
+                let Some(worker) = decoy() else { return };
+                say(worker.as_raw_nonzero().get().cast_unsigned());
+                let Ok(Some((_, status))) = waitpid(Some(worker), WaitOptions::empty()) else { return };
+                say(status.as_raw().cast_unsigned());
+            }
+            Step::Leaves { bytes, exits } => {
+                let _ = wire::send(tell, &[0; 7][..usize::from(bytes.min(7))]);
+                if !exits {
+                    let _ = kill_process(getpid(), Signal::KILL);
+                }
+                return;
+            }
+        }
+    }
+    // Until the host is done.
+    let _ = wire::receive(hear);
+}
+
+/// A worker that does nothing until it is killed, and dies with its server.
+fn decoy() -> Option<Pid> {
+    let server = getpid();
+    // SAFETY: the child makes system calls only.
+    let worker = unsafe { libc::fork() };
+    if worker == 0 {
+        serve::stay_with(server);
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
+    Pid::from_raw(worker.max(0))
 }

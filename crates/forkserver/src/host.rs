@@ -200,6 +200,17 @@ impl Host {
         }
     }
 
+    /// A host whose server is another child of this process: the fuzz targets'.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn of(server: Pid, control: OwnedFd, status: OwnedFd) -> Result<Self, HostError> {
+        let (input, map) = (share("inputs", 4096)?, share("coverage map", 4096)?);
+        let start = segment(&map).start;
+        // As in `start`.
+        std::mem::forget(map);
+        let map = Map { start, len: 4096, owner: Owner::Host };
+        Ok(Self { control, status, server, mode: Mode::Plain, input, longest_input: 1024, map, killed: 0 })
+    }
+
     /// How the target gets a clean state.
     pub fn mode(&self) -> &Mode {
         &self.mode

@@ -13,7 +13,7 @@ pub enum RangeError {
     Empty(Range<VirtAddr>),
     /// The last page of all addresses would be in it, and the first address behind that is no number: no operation
     /// takes that page, in any format.
-    #[error("the range from {start} on has the last page of all, which ends at 2^64; end it at {last}", last = LAST_PAGE)]
+    #[error("the range from {start} on has the last page of all, which ends at 2^64; end it at {LAST_PAGE}")]
     LastPage {
         /// Where it starts.
         start: VirtAddr,

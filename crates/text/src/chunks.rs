@@ -6,12 +6,23 @@ use core::fmt;
 
 const BITS: u32 = u64::BITS;
 
-/// Size classes of the hints: requests of `2^k` chunks and more, up to half a pack.
-const CLASSES: usize = 16;
+/// Requests of so few chunks have a hint for each length: most programs are short, and a search that begins where
+/// shorter ones were found passes all of these again.
+const EXACT: u32 = 16;
 
-/// How many words a release looks through for the start of its free run. A hint may be too low, which costs a search,
+/// Size classes of the hints: the exact ones, and those whose shortest request has twice as many chunks as that of the
+/// class before, up to a pack.
+const CLASSES: usize = EXACT as usize + 11;
+
+/// How many words a release looks through for either end of its free run. A hint may be too low, which costs a search,
 /// and never too high.
-const LOOK_BACK: usize = 2;
+const LOOK: u32 = 2;
+
+/// How many classes have a shortest request of at most `count` chunks.
+const fn classes_up_to(count: u32) -> usize {
+    let classes = if count <= EXACT { count } else { EXACT + (count / EXACT).ilog2() } as usize;
+    if classes < CLASSES { classes } else { CLASSES }
+}
 
 /// A map of chunks, free or taken. First fit from the lowest address keeps the upper packs empty, so that they can be
 /// given back.
@@ -31,7 +42,7 @@ pub struct ChunkMap<W> {
     words: W,
     chunks: u32,
     used: u32,
-    /// `hints[k]`: no free run of `2^k` chunks or more begins below it.
+    /// For each class, ascending: no free run as long as its shortest request, or longer, begins below this.
     hints: [u32; CLASSES],
 }
 
@@ -65,22 +76,11 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
     /// If `count` is zero or `align` is no power of two.
     pub fn allocate(&mut self, count: u32, align: u32) -> Option<u32> {
         assert!(count > 0 && align.is_power_of_two(), "{count} chunks at a multiple of {align}");
-        let class = (count.ilog2() as usize).min(CLASSES - 1);
-        let mut from = self.hints[class];
-        let first = loop {
-            let first = self.next(from, self.chunks, Is::Free)?.checked_next_multiple_of(align)?;
-            let end = first.checked_add(count).filter(|&end| end <= self.chunks)?;
-            // As far as is asked for, and no further: where the free run ends is nobody's business.
-            match self.next(first, end, Is::Taken) {
-                None => break first,
-                Some(taken) => from = taken,
-            }
-        };
+        let from = self.hints[classes_up_to(count) - 1];
+        let first = if align == 1 { self.first_run(from, count)? } else { self.first_aligned(from, count, align)? };
         if align == 1 {
-            // Nothing of `count` chunks or more begins below what is taken now: true for every class whose least size
-            // is that.
-            let at_least = count.next_power_of_two().ilog2() as usize;
-            for hint in self.hints.iter_mut().skip(at_least) {
+            // Nothing of `count` chunks or more begins below what is taken now: true for every class of such requests.
+            for hint in self.hints.iter_mut().skip(classes_up_to(count - 1)) {
                 *hint = (*hint).max(first + count);
             }
         }
@@ -101,7 +101,11 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
         self.fill(first, count, Is::Free);
         self.used -= count;
         let run = self.run_start(first);
-        for hint in &mut self.hints {
+        // A run that goes on beyond what is looked at serves every request, as far as anybody knows.
+        let end = first + count;
+        let seen = end.saturating_add(LOOK * BITS).min(self.chunks);
+        let serves = self.next(end, seen, Is::Taken).map_or(CLASSES, |end| classes_up_to(end - run));
+        for hint in &mut self.hints[..serves] {
             *hint = (*hint).min(run);
         }
     }
@@ -125,6 +129,53 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
             longest = longest.max(from - run);
         }
         longest
+    }
+
+    /// Where the lowest free run of `count` chunks begins, at `from` or above. Word by word and not run by run: where
+    /// much was loaded and dropped, most free runs are too short.
+    fn first_run(&self, from: u32, count: u32) -> Option<u32> {
+        let mut mask = u64::MAX << (from % BITS);
+        // Free chunks right below the word that is looked at.
+        let mut below = 0;
+        for (index, word) in self.words.as_ref().iter().enumerate().skip((from / BITS) as usize) {
+            let free = !word & mask;
+            mask = u64::MAX;
+            if free == 0 {
+                below = 0;
+                continue;
+            }
+            let start = index as u32 * BITS;
+            if below + free.trailing_ones() >= count {
+                return Some(start - below);
+            }
+            if count < BITS {
+                // A bit stands for as many free chunks from there on as `reach` says; none of them in the next word.
+                let (mut runs, mut reach) = (free, 1);
+                while reach < count {
+                    let step = reach.min(count - reach);
+                    runs &= runs >> step;
+                    reach += step;
+                }
+                if runs != 0 {
+                    return Some(start + runs.trailing_zeros());
+                }
+            }
+            below = if free == u64::MAX { below + BITS } else { free.leading_ones() };
+        }
+        None
+    }
+
+    /// As [`first_run`](Self::first_run), of those that begin at a multiple of `align`.
+    fn first_aligned(&self, mut from: u32, count: u32, align: u32) -> Option<u32> {
+        loop {
+            let first = self.next(from, self.chunks, Is::Free)?.checked_next_multiple_of(align)?;
+            let end = first.checked_add(count).filter(|&end| end <= self.chunks)?;
+            // As far as is asked for, and no further: where the free run ends is nobody's business.
+            match self.next(first, end, Is::Taken) {
+                None => return Some(first),
+                Some(taken) => from = taken,
+            }
+        }
     }
 
     /// The first chunk in `from..to` that is so. `to` is at most [`chunks`](Self::chunks).
@@ -156,7 +207,7 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
         let words = self.words.as_ref();
         let last = (chunk / BITS) as usize;
         let mut mask = u64::MAX >> (BITS - 1 - chunk % BITS);
-        for index in (last.saturating_sub(LOOK_BACK)..=last).rev() {
+        for index in (last.saturating_sub(LOOK as usize)..=last).rev() {
             let word = words[index] & mask;
             if word != 0 {
                 return index as u32 * BITS + (BITS - word.leading_zeros());
@@ -266,6 +317,18 @@ mod tests {
         map.release(17, 1);
         assert_eq!(map.allocate(2, 1), None);
         assert_eq!(map.allocate(1, 1), Some(17));
+    }
+
+    /// A full word lies between.
+    #[test]
+    fn runs_of_words_that_are_apart_are_not_joined() {
+        let mut map = new_map();
+        map.allocate(CHUNKS, 1);
+        map.release(60, 4);
+        map.release(128, 4);
+        assert_eq!(map.allocate(6, 1), None);
+        map.release(64, 64);
+        assert_eq!(map.allocate(70, 1), Some(60));
     }
 
     #[test]

@@ -10,6 +10,8 @@ use crate::{
 
 /// A package in cargo-fuzz's layout: one binary for each target.
 const MANIFEST: &str = "fuzz/Cargo.toml";
+/// Inputs to begin with, in a folder for each target that would take long to come upon them.
+const SEEDS: &str = "fuzz/seeds";
 /// The target folder.
 pub(super) const FOLDER: &str = "fuzz";
 /// Sanitizer flags must not reach build scripts, so the host is named as a target.
@@ -47,6 +49,17 @@ pub(super) fn fuzz(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     let mut failed = Vec::new();
     for target in &targets {
         let mut run = process::program(folder.join(HOST).join("release").join(target), workspace);
+        let seeds = workspace.root.join(SEEDS).join(target);
+        if seeds.is_dir() {
+            // What is found is written to the first folder.
+            let found = folder.join("found").join(target);
+            std::fs::create_dir_all(&found).map_err(|source| StepError::File {
+                action: "create",
+                path: found.clone(),
+                source,
+            })?;
+            run.args([found, seeds]);
+        }
         run.arg("-verbosity=0")
             .arg(format!("-max_total_time={seconds}"))
             .arg(format!("-artifact_prefix={}/{target}-", folder.display()));

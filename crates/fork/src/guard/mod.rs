@@ -19,6 +19,8 @@
 
 mod advice;
 mod errno;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod mirror;
 mod moving;
 mod parts;
 mod release;

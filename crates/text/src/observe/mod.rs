@@ -24,11 +24,12 @@
 //!
 //! # What all observers of a process share
 //!
-//! | static | who may touch it |
-//! |---|---|
-//! | `gdb_jit`: `LIST`, and the descriptor that the debugger knows by name | who holds the list's mutex; the debugger, while this process is stopped; other copies of this interface in the process, which the interface has no lock for |
-//! | `jit_dump`: `DUMPS`, the files that are open | who holds its mutex, which is for making a `JitDump` only |
-//! | `unwind`: `LIBUNWIND_MARKER` | everybody; the dynamic loader alone has written it |
+//! Statics, and who may touch them:
+//!
+//! - `LIST` of `gdb_jit`, and the descriptor that the debugger knows by name: who holds the list's mutex; the debugger,
+//!   while this process is stopped; other users of this interface in the process, for whom there is no lock.
+//! - `DUMPS` of `jit_dump`, the files that are open: who holds its mutex, which is for making a `JitDump` only.
+//! - `LIBUNWIND_MARKER` of `unwind`: everybody; the dynamic loader alone has written it.
 
 #[cfg(feature = "observe")]
 mod arch;
