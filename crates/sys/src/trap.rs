@@ -1,4 +1,4 @@
-//! SIGTRAP: one handler for the traps that code patching puts into running code, in front of whoever else handles the
+//! SIGTRAP: one handler for the traps that code patching puts into running code, in front of other handlers of the
 //! signal.
 //!
 //! # Who gets a trap
@@ -7,7 +7,7 @@
 //! the same arguments, or to the default action, which ends the process with SIGTRAP.
 //!
 //! An action that is installed later replaces ours; the kernel has no other notion. [`install`] notices and puts ours
-//! in front of it again, so it is to be called before each time that traps may occur. If the later one has kept ours as
+//! in front of it again, so call it each time before traps may occur. If the later one has kept ours as
 //! *its* previous action and calls it, a foreign trap comes back to us while we are passing it on; a `Passing` slot
 //! holds the frame of each such signal and how far back it has gone, and the next older action gets it.
 //!

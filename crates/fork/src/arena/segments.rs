@@ -107,7 +107,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Maps new memory: of a file if there is one to be had.
+    /// Maps new memory: of a file where the system grants one.
     ///
     /// # Safety
     ///

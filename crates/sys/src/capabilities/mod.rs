@@ -19,7 +19,7 @@ use crate::proc::status::{SeccompMode, Status as ProcStatus};
 use crate::proc::{ProcError, node, sysctl, thp};
 use crate::threads::core_sync::SyncPath;
 
-/// Something that is not to be had.
+/// A mechanism that is not available here, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lack {
     /// What was seen.

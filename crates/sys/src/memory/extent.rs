@@ -4,7 +4,7 @@
 //! zeros, and not SIGBUS or somebody else's bytes. Once sealed it can never change: pages that a private mapping has
 //! not written show the file, and would show its changes.
 //!
-//! Programs close descriptors that they do not know: see [`MemoryFile`] for what that means.
+//! As a [`MemoryFile`], an [`Extent`] does not own its descriptor.
 
 use std::ops::{ControlFlow, Range};
 
@@ -41,7 +41,7 @@ pub enum Use {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent(MemoryFile);
 
-/// Why an extent is of no use.
+/// Why an extent cannot be made, written, read or mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ExtentError {
     /// None could be made.
@@ -236,7 +236,7 @@ impl Extent {
     }
 }
 
-/// What is told of bytes that were not copied.
+/// The error for bytes that were not copied.
 fn uncopied((left, errno): (Span, Errno)) -> ExtentError {
     ExtentError::Copy { address: left.start, len: left.len(), errno }
 }

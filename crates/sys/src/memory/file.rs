@@ -116,7 +116,7 @@ pub enum View {
     Private,
 }
 
-/// What the descriptor of a new file is to be.
+/// Which number the descriptor of a new file gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Number {
     /// The lowest that is free.
@@ -243,7 +243,7 @@ impl MemoryFile {
             let future_write = SealFlags::from_bits_retain(libc::F_SEAL_FUTURE_WRITE as u32);
             return rustix::fs::fcntl_add_seals(file, future_write);
         };
-        // Who is not its owner cannot open it again.
+        // So nobody but its owner can open it again.
         rustix::fs::fchmod(&reader, Mode::empty())?;
         let reader = out_of_the_way(reader);
         self.close();
@@ -262,7 +262,7 @@ impl MemoryFile {
         unsafe { copy(self.verified()?, Copied::ToFile, span, offset) }.map_err(|(_, errno)| errno)
     }
 
-    /// Makes the file constant, for every descriptor of it that anybody has.
+    /// Makes the file constant, through whichever descriptor.
     ///
     /// # Errors
     ///
@@ -336,7 +336,7 @@ pub(super) unsafe fn copy(file: BorrowedFd<'_>, way: Copied, span: Span, offset:
 /// Opens the file of a descriptor once more, with other rights.
 fn reopened(file: BorrowedFd<'_>, access: OFlags) -> Result<OwnedFd, Errno> {
     let mut path = [0; 32];
-    // There is room for every number, and a zero behind it.
+    // The array has room for every number, and for a zero behind it.
     let _ = write!(&mut path[..31], "/proc/self/fd/{}", file.as_raw_fd());
     let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
     rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())

@@ -90,7 +90,7 @@ impl Shutter {
 
 impl Drop for Window<'_> {
     fn drop(&mut self) {
-        // Whoever has to know closes it by `close`.
+        // Callers that need the error close it by `close`.
         let _ = self.0.leave();
     }
 }

@@ -65,7 +65,7 @@ pub(crate) struct Desk {
     turn: AtomicU32,
     /// The parent's process id.
     parent: AtomicI32,
-    /// How many calls are to be made.
+    /// How many calls the tracer makes.
     count: AtomicUsize,
     calls: [Call; BATCH],
     stack: Stack,
@@ -236,7 +236,7 @@ impl<'a> Tracer<'a> {
         // Its memory is borrowed, its descriptors and directories are too, so that closing and changing ours is not
         // told twice. No debugger follows it.
         let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_UNTRACED;
-        // A handler of the program must not run in it.
+        // The tracer must not run a handler of the program.
         let blocked = Blocked::all();
         let arg = ptr::from_ref(desk).cast_mut().cast::<c_void>();
         // SAFETY: the child runs `serve` on a stack that nobody else uses; `serve` touches only the desk, which

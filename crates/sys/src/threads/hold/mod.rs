@@ -33,7 +33,7 @@
 //! signals: `epoll_wait`, `semop`, `sigtimedwait`, `read` from inotify, and waits with a socket's time limit.
 //!
 //! While threads are traced no debugger can attach to them, and whoever kills the tracer ("palimpsest-hold") kills the
-//! process. In a kernel with Yama and `ptrace_scope` 1 the tracer replaces whom the program has named by
+//! process. In a kernel with Yama and `ptrace_scope` 1 the tracer replaces the one that the program has named by
 //! `PR_SET_PTRACER`.
 
 mod error;
@@ -170,7 +170,7 @@ pub struct Stopped<'a> {
 }
 
 impl World {
-    /// Makes the table, if there is none yet. One thread may use this at a time.
+    /// Makes the table on its first call. One thread may call this at a time.
     ///
     /// # Errors
     ///
