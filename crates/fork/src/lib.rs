@@ -39,16 +39,18 @@ mod options;
 mod process;
 mod report;
 pub mod snapshot;
+mod worth;
 
 pub use error::{ForkError, FreezeError};
 pub use fork::{Forked, Status, fork, frozen_bytes, status};
 pub use guard::forget;
 pub use hazards::{RawAllocator, RingHold};
-pub use options::{Answer, Chunk, Measure, Options, OtherThreads, Pages};
+pub use options::{Answer, ExtentLen, Measure, Options, OtherThreads, Pages, Pays};
 pub use process::{freeze, survey};
 pub use report::{FrozenRange, Report, Skip, SkippedRange, Verdict};
+pub use worth::Worth;
 
 /// The examples of the book.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/src/snapshot.md")]
+#[doc = include_str!("../docs/snapshot.md")]
 struct Book;

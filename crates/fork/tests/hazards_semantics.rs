@@ -5,7 +5,7 @@ mod common;
 use common::guarded::{madvise, mremap};
 use common::{Memory, freeze, in_child, page, play, skip, wait};
 use palimpsest_fork::guard::{self, Remap};
-use palimpsest_fork::{Chunk, Options, Skip};
+use palimpsest_fork::{ExtentLen, Options, Skip};
 use rustix::io::Errno;
 
 const MIB: usize = 1 << 20;
@@ -113,7 +113,7 @@ fn h03b_several_mappings_move_as_one() {
     play("h03b_several_mappings_move_as_one", || {
         let memory = Memory::apart(12 * MIB);
         memory.fill(0..memory.len, 1);
-        freeze(&Options::new().chunk(Chunk::Bytes(2 * MIB)));
+        freeze(&Options::new().extent(ExtentLen::Bytes(2 * MIB)));
         assert_eq!(madvise(&memory, 5 * MIB, MIB, libc::MADV_DONTNEED), Ok(()));
         assert!(memory.mappings() > 5);
         let remap = Remap {

@@ -20,7 +20,8 @@
 //! | `next`, `kernel`, `arch`, `errno` | what would be called without this object: the next definition, or the kernel |
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
 //! | `confine` | `prctl`: whether the program has confined itself |
-//! | `channel`, `environment`, `handed_over`, `allocator` | care for the program's descriptors, children, heap |
+//! | `channel`, `environment`, `allocator` | care for the program: its descriptors, its children, its heap |
+//! | `handed_over` | the descriptor that this object came by, if it did |
 //!
 //! Rules for the defined functions: they may run in a signal handler, inside `malloc`, in the dynamic linker, and
 //! before this object has started. They take no lock, allocate nothing and use no thread-local storage (which may

@@ -39,6 +39,7 @@ mod caller;
 pub mod capabilities;
 mod causes;
 mod errno;
+pub mod event;
 mod fork;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

@@ -9,7 +9,7 @@ use palimpsest_fork::snapshot::{self, Snapshot, Sweep};
 use palimpsest_fork::{Forked, Measure, Options, Pages};
 
 use super::Heap;
-use crate::clock::Stopwatch;
+use crate::harness::clock::Stopwatch;
 
 /// How a process forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -39,8 +39,6 @@ pub use error::{Left, RestoreError, TakeError};
 pub use options::{Descriptors, Layout, Scope, SnapshotOptions, Sweep, Threads};
 pub use state::NotTaken;
 
-pub(crate) use thread::rseq_area;
-
 use palimpsest_sys::memory::own::Own;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::threads::own::Blocked;

@@ -334,7 +334,7 @@ pub(super) unsafe fn copy(file: BorrowedFd<'_>, way: Copied, span: Span, offset:
 }
 
 /// Opens the file of a descriptor once more, with other rights.
-fn reopened(file: BorrowedFd<'_>, access: OFlags) -> Result<OwnedFd, Errno> {
+pub(super) fn reopened(file: BorrowedFd<'_>, access: OFlags) -> Result<OwnedFd, Errno> {
     let mut path = [0; 32];
     // The array has room for every number, and for a zero behind it.
     let _ = write!(&mut path[..31], "/proc/self/fd/{}", file.as_raw_fd());

@@ -12,6 +12,8 @@ pub(crate) mod mapping;
 pub mod own;
 pub mod remap;
 pub(crate) mod reservation;
+pub mod sealed;
+pub mod sealed_file;
 pub(crate) mod shared_memory;
 pub(crate) mod shutter;
 pub mod span;
@@ -19,5 +21,6 @@ pub mod sysv;
 pub mod traits;
 pub mod vec;
 pub mod view;
+pub mod words;
 
 pub use handed_over::hand_over;
