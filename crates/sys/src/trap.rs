@@ -15,7 +15,7 @@
 //!
 //! A debugger that traces the process gets each SIGTRAP before we do. gdb knows its own breakpoints; it stops at ours
 //! ("Program received signal SIGTRAP") and, continued, does not deliver the signal, so that the thread goes on behind
-//! the trap. It has to be told `handle SIGTRAP nostop noprint pass` once our handler is installed. From its own
+//! the trap. Give it `handle SIGTRAP nostop noprint pass` once our handler is installed. From its own
 //! breakpoints it then has to be continued by `signal 0`: `continue` delivers their SIGTRAP too, with the program
 //! counter set back, and arrives at the breakpoint again. A claim has to let such a signal pass; if it comes here as
 //! one that was sent, nobody else handles it, and a debugger traces, it is ignored.
@@ -164,7 +164,7 @@ fn put_behind(present: libc::sigaction) {
     // Relaxed: only `install` changes both lists, and its calls do not overlap.
     let youngest: *const Action = BEHIND.load(Ordering::Relaxed);
     let known: *const Action = KNOWN.load(Ordering::Relaxed);
-    // One that was restored: what was installed after it is out of use. Or one that comes back in the same place.
+    // An action that was restored, so that later ones are out of use; or one installed in the same place again.
     let restored = successors(youngest, |action| action.older).find(|action| action.is(&present));
     let same_again =
         || successors(known, |action| action.known).find(|action| action.older == youngest && action.is(&present));

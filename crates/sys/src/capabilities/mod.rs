@@ -1,4 +1,4 @@
-//! What this machine, kernel, container and user allow, found out by trying.
+//! Finds out by trying what this machine, kernel, container and user allow.
 //!
 //! [`Capabilities::probe`] collects facts; [`Capabilities::features`], [`Capabilities::findings`] and
 //! [`Capabilities::choice`] judge them and do not touch the system, so that a report can be tested with made-up facts.

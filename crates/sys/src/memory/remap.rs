@@ -74,7 +74,7 @@ pub unsafe fn zero(span: Span, permissions: Permissions, commit: Commit) -> Resu
 ///
 /// # Safety
 ///
-/// 1. `from` is of one mapping that nobody else knows, and the caller may replace what is mapped at `place`.
+/// 1. `from` is of one mapping that only the caller knows, and the caller may replace what is mapped at `place`.
 /// 2. No other thread maps or unmaps anything there during the call.
 ///
 /// # Errors

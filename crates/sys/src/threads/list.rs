@@ -7,7 +7,7 @@
 //!
 //! * It names as many as the process has, and nobody that is gone by the time that these are counted. Where threads are
 //!   made without pause there is hardly ever such a list.
-//! * One walk has come to a [`Sentinel`]: it has passed everyone who is older.
+//! * One walk has come to a [`Sentinel`]: it has passed all older threads.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -137,7 +137,7 @@ impl Roll {
         &self.tids
     }
 
-    /// Whether the walk has passed everyone who is older than `sentinel`.
+    /// Whether the walk has passed all threads older than `sentinel`.
     pub(super) fn has_come_to(&self, sentinel: &Sentinel) -> bool {
         self.tids[..self.walked].contains(&sentinel.tid)
     }

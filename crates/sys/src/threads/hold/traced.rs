@@ -32,7 +32,7 @@ impl Stopped<'_> {
         }
         self.ask_to_seize(from)?;
         if self.are_any(from, Way::Deaf) {
-            // Yama wants to be told who may trace.
+            // Yama allows the tracer that the process has named.
             self.tracer.iter_mut().for_each(Tracer::allow);
             self.ask_to_seize(from)?;
         }
@@ -88,7 +88,7 @@ impl Stopped<'_> {
     pub(super) fn let_traced_go(&mut self) {
         let detach = |seat: &Seat| Request::Detach(seat.taking.load(Ordering::Relaxed));
         for way in [Way::Stopped, Way::Held] {
-            // If the tracer is gone, the process is about to be killed, or nobody was held yet.
+            // If the tracer is gone, the process is about to be killed, or no thread was held yet.
             let _ = self.ask(0, way, &detach, &mut |_, _, _| Ok(Way::Gone));
         }
         // Those who are only seized go on undisturbed.
