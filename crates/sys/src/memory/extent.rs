@@ -15,7 +15,7 @@ use rustix::io::Errno;
 pub use super::calls::Commit;
 use super::calls::protection;
 pub use super::file::FileId;
-use super::file::{Copied, MemoryFile, Number, Refused, View, copy};
+use super::file::{Copied, MemoryFile, Number, Refused, Sharing, copy};
 use super::span::Span;
 use crate::last_errno;
 use crate::pages::maps::Permissions;
@@ -182,7 +182,7 @@ impl Extent {
         self.verified()?;
         let refused = |errno| ExtentError::Map { address: range.start, len: range.len(), errno };
         // SAFETY: 1. is (1).
-        unsafe { self.0.map_over(range.clone().into(), offset, View::Private, permissions) }.map_err(refused)
+        unsafe { self.0.map_over(range.clone().into(), offset, Sharing::Private, permissions) }.map_err(refused)
     }
 
     /// Maps its first `len` bytes without any right, at `wish` or an address of the kernel's choice.
