@@ -47,7 +47,7 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
-    /// The fuzzer's answer to the hello is none of the protocol.
+    /// The fuzzer answered the hello with a word that the protocol does not have.
     #[error("the fuzzer answered the hello with {word:#x}, which no known version does; try AFL_OLD_FORKSERVER=1")]
     Answer {
         /// The word.
@@ -82,7 +82,7 @@ pub enum ServeError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// Forking a process with several threads would leave locks held for ever.
+    /// The process has several threads: a fork would leave the locks of others held for ever.
     #[error("the process has {threads} threads; start the host before any thread")]
     Threads {
         /// How many there are.

@@ -294,7 +294,7 @@ impl Host {
             return Ok(word);
         }
         let left = rustix::process::waitpid(Some(self.server), WaitOptions::empty()).ok().flatten();
-        // One that leaves by itself has said why; one that was killed has not.
+        // A server that left by itself has said why; one that was killed has not.
         match left {
             Some((_, status)) if status.exited() => Err(HostError::SetUp { message: self.message() }),
             _ => Err(HostError::ServerGone),
@@ -419,7 +419,7 @@ fn gone(error: io::Error) -> HostError {
     if error.kind() == io::ErrorKind::BrokenPipe { HostError::ServerGone } else { HostError::Pipe(error) }
 }
 
-/// Whether `fd` has something to read, or has ended, before `limit` is over.
+/// Whether `fd` can be read, or ends, within `limit`.
 fn readable_within(fd: &OwnedFd, limit: Duration) -> io::Result<bool> {
     let start = Instant::now();
     loop {

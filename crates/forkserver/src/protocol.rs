@@ -108,7 +108,7 @@ pub(crate) trait Words {
     fn receive(&mut self) -> Result<u32, Self::Error>;
     /// Sends bytes, all of them.
     fn send(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
-    /// The error for an answer that is none.
+    /// The error for an answer outside the protocol.
     fn unexpected(&self, word: u32) -> Self::Error;
 }
 

@@ -55,7 +55,7 @@ impl Mode {
         Self::Reset(SnapshotOptions::new(Scope::Whole))
     }
 
-    /// Freezes the process where the mode wants it.
+    /// Freezes the process in [`Mode::Frozen`].
     ///
     /// # Safety
     ///
@@ -98,7 +98,7 @@ pub(crate) unsafe fn serve(
                 None => break,
             },
         };
-        // The fuzzer killed a worker for its time that had just stopped by itself.
+        // The fuzzer killed a worker that ran too long and had just stopped by itself.
         if let Some(worker) = stopped.take_if(|_| killed) {
             wait(worker, WaitOptions::empty())?;
         }
@@ -152,7 +152,7 @@ impl Complaints {
 
     fn make(&self, error: &EnterError) {
         let Some((_, tell)) = &self.0 else { return };
-        // The server sees at least that the worker has left; there is nobody else to tell.
+        // The server sees at least that the worker has left; nothing else can be told.
         let _ = wire::send(tell.as_fd(), Causes(error).to_string().as_bytes());
     }
 
@@ -171,7 +171,7 @@ impl Complaints {
 }
 
 impl Way {
-    /// A target that stops itself must not pass for one that has ended, unless stopping is how a run ends.
+    /// Which changes of state end a run: stopping does with a reset only, since a target may stop itself.
     fn waits_for(&self) -> WaitOptions {
         match self {
             Self::Plain | Self::Frozen => WaitOptions::empty(),

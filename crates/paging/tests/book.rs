@@ -42,13 +42,14 @@ fn replicas_come_by_faults() -> Result<(), Box<dyn std::error::Error>> {
     let space = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0), Node(1)], Options::default())?;
     let text = VirtAddr(0x40_0000)..VirtAddr(0x40_2000);
     let memory = computer.allocate(Node(0), 2 * PAGE, PageSize::Small).expect("memory is left");
-    space.map_simulated(text.clone(), memory, Attributes::user(Rights::READ | Rights::EXECUTE), PageSizes::UpTo(PageSize::Small))?;
+    let code = Attributes::user(Rights::READ | Rights::EXECUTE);
+    space.map_simulated(text.clone(), memory, code, PageSizes::UpTo(PageSize::Small))?;
 
     // Node 1 gets each page by the fault of its first use; `replicate` would copy all now.
     space.replicate_on_use(text.clone())?.1.finish();
     assert_eq!(space.query_on(text.start, Node(1)), None);
     space.fault(text.start, Access::USER_EXECUTE, Node(1))?;
-    // Who changes code writes all that are there.
+    // To change code, write all that are there.
     let mut frames = Vec::new();
     space.query_copies(text.start, |node, page| frames.push((node, computer.node_of(page.leaf.frame))));
     assert_eq!(frames, [(Node(0), Node(0)), (Node(1), Node(1))]);

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`text`] | program packs, live patching, static keys, observers | `palimpsest-text` |
 //! | [`fork`] | fork in constant time, arenas, snapshots | `palimpsest-fork` |
+//! | [`numa`] | the nodes of the machine, and data with a copy on each | `palimpsest-numa` |
 //! | [`paging`] | page tables for kernels and VMMs | `palimpsest-paging` |
 //! | [`bpf`] | eBPF programs: verified, interpreted, compiled into packs | `palimpsest-bpf` |
 //! | [`sys`] | the seam to Linux and the CPU that they stand on | `palimpsest-sys` |
@@ -52,6 +53,8 @@ pub use palimpsest_bpf as bpf;
 pub use palimpsest_capi as capi;
 #[cfg(feature = "fork")]
 pub use palimpsest_fork as fork;
+#[cfg(feature = "numa")]
+pub use palimpsest_numa as numa;
 #[cfg(feature = "paging")]
 pub use palimpsest_paging as paging;
 #[cfg(feature = "std")]

@@ -62,7 +62,7 @@ pub(crate) enum AppendError {
         #[source]
         source: Errno,
     },
-    /// Whoever made the link chooses where the report would go.
+    /// The path is a link: its maker would choose where the report goes.
     #[error("it is a symbolic link; name the file itself, or say fd:NUMBER")]
     Link,
     /// Somebody else could read the addresses in the report, or has put his file in the place of ours.
@@ -112,7 +112,7 @@ fn open_report(path: &Path) -> Result<OwnedFd, AppendError> {
             Err(Errno::NOENT) => {}
             Err(source) => return Err(AppendError::File { action: "open it", source }),
         }
-        // What is made so is ours: `EXCL` takes nothing that is there, links included.
+        // `EXCL` opens no existing file or link, so the file is new and ours.
         match open(path, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR) {
             Ok(file) => return Ok(file),
             Err(Errno::EXIST) => source = Errno::EXIST,

@@ -70,7 +70,7 @@ fn take_back_now() {
     let Some((before, after)) = change().filter(|_| IS_LENT.swap(false, Ordering::Relaxed)) else { return };
     let errno = errno::get();
     if current() == Some(before) {
-        // Who cannot open `/proc` any more has a core dump without frozen memory, and could not be told.
+        // A process that can no longer open `/proc` dumps core without frozen memory, and cannot be told.
         set(after);
     }
     errno::set(errno);
@@ -86,7 +86,7 @@ pub(crate) fn around<T>(spawn: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// Tells that this is a new child: the spawns of its parent's other threads are not its own.
+/// Notes that this is a new child: it does not have the spawns of its parent's other threads.
 pub(crate) fn born() {
     SPAWNS.store(0, Ordering::Relaxed);
 }
@@ -122,7 +122,7 @@ fn set(filter: u32) -> bool {
 mod tests {
     use super::*;
 
-    // One test for everything: the filter is one for the process.
+    // One test for all cases, since the process has one filter.
     #[test]
     fn the_filter_is_lent_and_taken_back() {
         let first = current().expect("/proc is mounted");

@@ -9,7 +9,7 @@ use crate::memory::{advise, before_lock, before_lock_all, forget, remap};
 use crate::protection::{Rights, noted};
 use crate::{confine, core_filter, errno};
 
-/// Makes the call: of the kernel, as the caller wants it, and past the functions of others.
+/// Makes the call of the kernel, as the caller wants it, past the functions of other objects.
 pub(crate) extern "C" fn syscall(
     number: c_long,
     first: c_long,

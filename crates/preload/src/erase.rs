@@ -1,5 +1,5 @@
-//! What a program erases is gone: `explicit_bzero`, `memset_explicit`, and `palimpsest_forget` for whoever erases by
-//! other means.
+//! What a program erases is gone: `explicit_bzero`, `memset_explicit`, and `palimpsest_forget` for programs that erase
+//! by other means.
 //!
 //! A frozen page has two lives: what the program sees, and what it was when it was frozen. The first is overwritten
 //! here as ever; then the guard has the second forgotten.

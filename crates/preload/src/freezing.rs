@@ -29,7 +29,7 @@ pub(crate) fn at_fork(started: &Started) -> bool {
         && moment::has_come_at_fork(started.settings.moment)
         && !IS_DECIDED.swap(true, Ordering::Relaxed);
     if is_time {
-        // A panic must not reach the program; what it says is told like any refusal.
+        // A panic must not reach the program; its message is reported like any refusal.
         let outcome = panic::catch_unwind(AssertUnwindSafe(|| act(started)));
         let refusal = match outcome {
             Ok(refusal) => refusal,
@@ -120,7 +120,7 @@ fn refuse(started: &Started, refusal: &str) {
     }
     // One line, whatever an error says.
     let line = format!("palimpsest: not frozen: {}\n", refusal.replace('\n', " "));
-    // Without standard error there is nobody to tell.
+    // Without standard error, nothing can be reported.
     let _ = started.standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
 }
 

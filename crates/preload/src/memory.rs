@@ -48,7 +48,7 @@ pub(crate) fn resolve() {
 ///
 /// # Safety
 ///
-/// 1. As for the C library's function: what is discarded must not be needed.
+/// 1. As for the C library's function: nobody needs what is discarded.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c_int) -> c_int {
     let place = address.expose_provenance();

@@ -19,7 +19,7 @@ static START: extern "C" fn(c_int, *const *const c_char, *mut *mut c_char) = sta
 
 #[cfg_attr(test, expect(dead_code, reason = "a test must not start the object in its own process"))]
 extern "C" fn start(_count: c_int, _arguments: *const *const c_char, environment: *mut *mut c_char) {
-    // Who has more rights than its caller must not be steered by the caller's environment.
+    // A program with more rights than its caller must not obey the caller's environment.
     if in_secure_execution() {
         return;
     }
@@ -42,7 +42,7 @@ fn begin(environment: *mut *mut c_char) {
     let standard_error = Noted::now(libc::STDERR_FILENO);
     let complain = |text: &str| {
         let line = format!("palimpsest: {text}; the program runs unfrozen\n");
-        // Without standard error there is nobody to tell.
+        // Without standard error, nothing can be reported.
         let _ = standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
     };
     let settings = match Settings::read(&|name| std::env::var_os(name)) {

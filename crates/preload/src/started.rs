@@ -1,11 +1,11 @@
-//! What is known once the object has started.
+//! What the object knows once it has started.
 
 use std::sync::OnceLock;
 
 use crate::channel::Noted;
 use crate::settings::Settings;
 
-/// What is known once the object has started.
+/// What the object knows once it has started.
 pub(crate) struct Started {
     pub(crate) settings: Settings,
     /// Standard error as the program got it.
@@ -18,13 +18,13 @@ pub(crate) struct Started {
 
 static STARTED: OnceLock<Started> = OnceLock::new();
 
-/// What is known; `None` before the object has started, and for good if it must do nothing. Async-signal-safe.
+/// What the object knows; `None` before it has started, and for good if it must do nothing. Async-signal-safe.
 pub(crate) fn get() -> Option<&'static Started> {
     STARTED.get()
 }
 
 /// Notes it. Called once.
 pub(crate) fn set(started: Started) {
-    // Nobody else sets it.
+    // This is the only place that sets it.
     let _ = STARTED.set(started);
 }

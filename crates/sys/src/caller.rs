@@ -1,4 +1,4 @@
-//! Who is calling: the process and the thread.
+//! The calling process and thread.
 
 use std::num::NonZeroU64;
 

@@ -10,7 +10,7 @@
 //! | [`CoreSync`] | makes every core of this process drop what it has fetched ahead |
 //! | [`arch`] | traps, instruction-cache maintenance, serialising instructions, pointer tags |
 //! | [`ProcMem`], [`TextWriter`] | writing without the right to write |
-//! | [`trap`] | SIGTRAP, shared with whoever else handles it |
+//! | [`trap`] | SIGTRAP, shared with other handlers |
 //! | [`ForkDetector`], [`ForkWitness`] | who was forked from whom |
 //! | [`objects_with_note`], [`keep_loaded`], [`Caller`] | loaded objects, and who is calling |
 //! | [`async_io`] | what the kernel may hold on to for requests under way |

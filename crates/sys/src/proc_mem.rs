@@ -72,7 +72,7 @@ impl ProcMem {
     /// # Safety
     ///
     /// 1. The range is mapped, and no reference to it is live.
-    /// 2. Whoever may execute or read it concurrently can bear every intermediate state, byte by byte.
+    /// 2. Threads that may execute or read it concurrently can bear every intermediate state, byte by byte.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl ProcMem {
 impl Drop for ProcMem {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            // Relaxed: see `open`. Before the file is closed, or a child would close whoever has its number next.
+            // Relaxed: see `open`. Before the file is closed, or a child would close the next file of that number.
             slot.store(0, Ordering::Relaxed);
         }
     }

@@ -25,7 +25,7 @@ pub fn random_below(bound: usize) -> usize {
             }
         }
         *left -= 1;
-        // Used once: whoever reads this memory later learns nothing of the past.
+        // Used once, so that a later reader of this memory learns nothing of past numbers.
         usize::from(std::mem::take(&mut bytes[*left])) * bound / 256
     })
 }

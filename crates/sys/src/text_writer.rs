@@ -184,7 +184,7 @@ impl TextPlan {
     /// # Safety
     ///
     /// 1. The claim of [`TextWriter::plan`] holds still.
-    /// 2. Whoever may execute the pieces concurrently can bear every intermediate state of each, byte by byte.
+    /// 2. Threads that may execute the pieces concurrently can bear every intermediate state of each, byte by byte.
     ///
     /// # Errors
     ///
@@ -298,7 +298,7 @@ impl PageCopy {
     /// # Safety
     ///
     /// 1. As for [`of`](Self::of).
-    /// 2. Whoever may execute the pages concurrently can bear the change.
+    /// 2. Threads that may execute the pages concurrently can bear the change.
     unsafe fn show(&mut self) -> Result<(), Errno> {
         let Some(copy) = self.copy.take() else { return Ok(()) };
         let copy = ManuallyDrop::new(copy);

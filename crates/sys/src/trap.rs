@@ -1,4 +1,4 @@
-//! SIGTRAP: one handler for the traps that code patching puts into running code, in front of whoever else handles the
+//! SIGTRAP: one handler for the traps that code patching puts into running code, in front of other handlers of the
 //! signal.
 //!
 //! # Who gets a trap
@@ -7,7 +7,7 @@
 //! the same arguments, or to the default action, which ends the process with SIGTRAP.
 //!
 //! An action that is installed later replaces ours; the kernel has no other notion. [`install`] notices and puts ours
-//! in front of it again, so it is to be called before each time that traps may occur. If the later one has kept ours as
+//! in front of it again, so call it each time before traps may occur. If the later one has kept ours as
 //! *its* previous action and calls it, a foreign trap comes back to us while we are passing it on; a `Passing` slot
 //! holds the frame of each such signal and how far back it has gone, and the next older action gets it.
 //!
@@ -15,7 +15,7 @@
 //!
 //! A debugger that traces the process gets each SIGTRAP before we do. gdb knows its own breakpoints; it stops at ours
 //! ("Program received signal SIGTRAP") and, continued, does not deliver the signal, so that the thread goes on behind
-//! the trap. It has to be told `handle SIGTRAP nostop noprint pass` once our handler is installed. From its own
+//! the trap. Give it `handle SIGTRAP nostop noprint pass` once our handler is installed. From its own
 //! breakpoints it then has to be continued by `signal 0`: `continue` delivers their SIGTRAP too, with the program
 //! counter set back, and arrives at the breakpoint again. A claim has to let such a signal pass; if it comes here as
 //! one that was sent, nobody else handles it, and a debugger traces, it is ignored.
@@ -164,7 +164,7 @@ fn put_behind(present: libc::sigaction) {
     // Relaxed: only `install` changes both lists, and its calls do not overlap.
     let youngest: *const Action = BEHIND.load(Ordering::Relaxed);
     let known: *const Action = KNOWN.load(Ordering::Relaxed);
-    // One that was restored: what was installed after it is out of use. Or one that comes back in the same place.
+    // An action that was restored, so that later ones are out of use; or one installed in the same place again.
     let restored = successors(youngest, |action| action.older).find(|action| action.is(&present));
     let same_again =
         || successors(known, |action| action.known).find(|action| action.older == youngest && action.is(&present));

@@ -44,7 +44,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// Makes one. `watched` is whether forks are announced to it, once it is in the list of `forks`.
+    /// Makes an arena. `watched` tells whether forks are announced to it, once it is in the list of `forks`.
     pub(super) fn create(backing: Backing, watched: Result<(), Errno>) -> Result<NonNull<Self>, Errno> {
         let layout = Layout::reserve()?;
         let rights = Permissions::READ.union(Permissions::WRITE);
@@ -80,7 +80,7 @@ impl Core {
         Ok(unsafe { NonNull::new_unchecked(place) })
     }
 
-    /// Ends it.
+    /// Unmaps the arena and closes its files.
     ///
     /// # Safety
     ///
@@ -253,7 +253,7 @@ impl Core {
         self.bins.iter().for_each(|bin| bin.0.release());
     }
 
-    /// Counts what there is.
+    /// Counts blocks, bytes and segments.
     pub(super) fn stats(&self) -> Stats {
         let mut in_use = InUse::default();
         for (index, bin) in self.bins.iter().enumerate() {

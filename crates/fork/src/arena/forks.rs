@@ -34,14 +34,14 @@ static FIRST: AtomicPtr<Core> = AtomicPtr::new(ptr::null_mut());
 /// Whether the handlers are registered. Relaxed: written under [`registry`].
 static WATCHED: AtomicU8 = AtomicU8::new(0);
 
-/// The lock. The list that a child inherits is whole, whoever held it: every change is one store.
+/// The lock. The list that a child inherits is whole, even if another thread held the lock: each change is one store.
 fn registry() -> &'static Lock<()> {
     let known = KNOWN.get_or(&ALWAYS_OURS);
     // Acquire, partner: the Release below. Forbids to take the lock before it is freed.
     while known.load(Ordering::Acquire) != KNOWN_TO_BE_OURS {
         // Relaxed: the lock is taken with orderings of its own.
         if known.compare_exchange(INHERITED, BEING_FREED, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            // Whoever is in this process comes through here first, so that nobody in it has the lock.
+            // Every thread of this process comes through here first, so none of them has the lock.
             REGISTRY.release();
             // Release, partner: the Acquire above.
             known.store(KNOWN_TO_BE_OURS, Ordering::Release);
@@ -52,7 +52,7 @@ fn registry() -> &'static Lock<()> {
     &REGISTRY
 }
 
-/// Has forks announced; an error leaves the process without.
+/// Registers the fork handlers; after an error, forks are not announced.
 pub(super) fn watch() -> Result<(), Errno> {
     let _registry = registry().lock();
     if WATCHED.load(Ordering::Relaxed) == 0 {
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// A child of the system call itself is what a child is for which no handler ran.
+    /// The child of a raw system call stands for every child for which no handler ran.
     #[test]
     fn a_child_that_no_handler_saw_has_the_registry() {
         watch().expect("the handlers are registered");

@@ -7,7 +7,7 @@
 use std::ops::{ControlFlow, Range};
 use std::ptr;
 
-use palimpsest_sys::memory::file::{MemoryFile, View};
+use palimpsest_sys::memory::file::{MemoryFile, Sharing};
 use palimpsest_sys::memory::remap;
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use rustix::io::Errno;
@@ -104,7 +104,7 @@ unsafe fn copy(segments: &mut Segments, pagemap: &Pagemap, segment: &Segment) ->
         file.seal().map_err(failed)?;
         // SAFETY: 1. a segment of the arena. The file has the same bytes: nobody wrote since they were copied; 2. the
         // arena's lock is held.
-        unsafe { remap::show_file(&file, segment.range().into(), 0, View::Private) }.map_err(failed)
+        unsafe { remap::show_file(&file, segment.range().into(), 0, Sharing::Private) }.map_err(failed)
     });
     files::close(file);
     mapped?;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use palimpsest_sys::memory::calls::{self, Discard};
 use palimpsest_sys::memory::extent::{Commit, ExtentError};
-use palimpsest_sys::memory::file::{MemoryFile, View};
+use palimpsest_sys::memory::file::{MemoryFile, Sharing};
 use palimpsest_sys::memory::remap;
 use palimpsest_sys::pages::maps::Permissions;
 use rustix::fs::{Mode, OFlags};
@@ -107,7 +107,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Maps new memory: of a file if there is one to be had.
+    /// Maps new memory: of a file where the system grants one.
     ///
     /// # Safety
     ///
@@ -154,7 +154,7 @@ impl Segments {
             let (State::Shared, Some(file)) = (segment.state, segment.file) else { continue };
             // SAFETY: 1. the segment is the arena's, and the mapping that goes shows the same bytes of the same file;
             // 2. the range is the arena's, whose lock is held.
-            match unsafe { remap::show_file(&file, segment.range().into(), 0, View::Private) } {
+            match unsafe { remap::show_file(&file, segment.range().into(), 0, Sharing::Private) } {
                 Ok(()) => {
                     segment.state = State::Frozen;
                     segment.file = None;

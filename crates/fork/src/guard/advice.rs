@@ -176,7 +176,7 @@ unsafe fn discard(span: Span, entry: Entry, advice: i32) -> Result<(), Errno> {
                 return Ok(());
             }
             if let Some(shared) = registry::shared() {
-                // What cannot be read is not to be taken for memory that can be copied.
+                // A repair must not try to copy memory that cannot be read.
                 shared.map.forget(span);
             }
             // SAFETY: 1. is this function's own.

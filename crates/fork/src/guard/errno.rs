@@ -1,6 +1,6 @@
 //! The thread's `errno`, kept.
 
-/// Restores `errno` when dropped: what an interposed call did on the way must not show.
+/// Restores `errno` when dropped, so that the program does not see what an interposed call did meanwhile.
 pub(super) struct Kept(i32);
 
 impl Kept {

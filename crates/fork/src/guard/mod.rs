@@ -1,7 +1,7 @@
 //! What has to happen when a program manages memory that is frozen, so that it sees what it would see of anonymous
 //! memory.
 //!
-//! For whoever stands between a program and the kernel: an interposed `madvise` asks here first. Nothing here uses the
+//! For code between a program and the kernel: an interposed `madvise` asks here first. Nothing here uses the
 //! heap, and `errno` is left alone. A process that never froze pays one load. Pointers may have tags (AArch64, and
 //! x86-64 with LAM), wherever the kernel takes them.
 //!
@@ -59,21 +59,20 @@ pub fn is_borrowed() -> bool {
     crate::hazards::borrowed::owner().is_some()
 }
 
-/// Looks up what a freeze needs of the dynamic linker, which takes locks and may allocate: for whoever may freeze
+/// Looks up what a freeze needs of the dynamic linker, which takes locks and may allocate: for callers that may freeze
 /// inside of `malloc` or a signal handler. Else a freeze does it itself.
 pub fn prepare() {
     crate::engine::own::find_rseq();
 }
 
-/// Tells that whatever was at `range` is gone, and something else is there (`mmap` that has succeeded).
+/// Notes that an `mmap` has replaced what was at `range`.
 pub fn replaced(range: Range<usize>) {
     if let Some(shared) = registry::shared() {
         shared.map.forget(Span::of_pointers(range));
     }
 }
 
-/// Tells that memory at `range` has got these rights (`mprotect`), or that this has failed: then it may have them in
-/// part.
+/// Notes that an `mprotect` has given memory at `range` these rights. If it failed, part of the memory may have them.
 pub fn protected(range: Range<usize>, outcome: Result<Permissions, Errno>) {
     if let Some(shared) = registry::shared() {
         let change = |entry: Entry| match outcome {
@@ -84,14 +83,14 @@ pub fn protected(range: Range<usize>, outcome: Result<Permissions, Errno>) {
     }
 }
 
-/// Tells that memory at `range` has got this protection key (`pkey_mprotect`), which is not negative.
+/// Notes that a `pkey_mprotect` has given memory at `range` this protection key, which is not negative.
 pub fn keyed(range: Range<usize>, key: u32) {
     if let Some(shared) = registry::shared() {
         shared.map.change(Span::of_pointers(range), &|entry| entry.with_key(key));
     }
 }
 
-/// Tells that mappings in `range` are about to get other flags, by `mprotect` with other rights than read, write and
+/// Notes that mappings in `range` are about to get other flags, by `mprotect` with other rights than read, write and
 /// execute (`PROT_MTE`), or advice that did not come through [`madvise`]: from then on what is there stays, and is
 /// zeroed where it is. Call it again afterwards if other threads may freeze.
 pub fn changed(range: Range<usize>) {

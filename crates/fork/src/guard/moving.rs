@@ -128,7 +128,7 @@ unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize) -> Result<usize
     let kept = Span::new(old.start, old.end.min(old.start.saturating_add(new_len)));
     // SAFETY: 1. the memory is the caller's to move, and the target was made above for it.
     if let Err((moved_to, errno)) = unsafe { move_parts(map, kept, at) } {
-        // Back with what was moved, so that nothing has changed. The old place is free; nobody else knows of it.
+        // Moves everything back, so that nothing has changed. The old place is free, and no other code knows of it.
         let gone = Span::new(at, at + (moved_to - kept.start));
         // SAFETY: 1. moved there above.
         let _ = unsafe { move_parts(map, gone, old.start) };

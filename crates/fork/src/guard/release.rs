@@ -43,7 +43,7 @@ pub(super) enum Reach {
 /// Whether the program is confined by a filter that it has installed, as far as that was told.
 static CONFINED: AtomicBool = AtomicBool::new(false);
 
-/// Tells that the program confines itself by a seccomp filter. From then on only `madvise` and `mremap` are guarded, by
+/// Notes that the program confines itself by a seccomp filter. From then on only `madvise` and `mremap` are guarded, by
 /// memory calls; nothing else is done that the filter could forbid. A filter that was there before the freeze is one
 /// that allows it.
 pub fn confined() {
@@ -87,7 +87,7 @@ pub fn thaw_all() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Has nothing left of what `range` held when it was frozen: call it after erasing a secret. What is in the memory now
+/// Destroys the bytes that `range` held when it was frozen: call it after erasing a secret. What is in the memory now
 /// stays. No file, no mapping and no child that is made from now on has the old bytes.
 ///
 /// Takes as long as copying the extent that the range is in, once for each extent; its memory is anonymous then, until

@@ -154,7 +154,7 @@ impl Table {
             }
         };
         if let Some(offset) = entry.offset {
-            // What could tell its offset can set it; a device that answers otherwise has none that matters.
+            // A file that told its offset can set it. A device that refuses has no offset that matters.
             let _ = rustix::fs::seek(fd, SeekFrom::Start(offset));
         }
     }
@@ -174,8 +174,8 @@ fn look(number: RawFd) -> Option<(BorrowedFd<'static>, Stat)> {
     rustix::fs::fstat(fd).ok().map(|stat| (fd, stat))
 }
 
-/// A duplicate where programs do not meet it, from `above` on if there is such a number. Not higher than it must be:
-/// each fork copies the table of descriptors up to the highest (`dup_fd` in `fs/file.c`).
+/// Duplicates the descriptor to a number that programs do not use, from `above` on if one is free. Not higher than it
+/// must be: each fork copies the table of descriptors up to the highest (`dup_fd` in `fs/file.c`).
 pub(super) fn spare(fd: BorrowedFd<'_>, above: RawFd) -> Result<OwnedFd, Errno> {
     const ENOUGH: u64 = 1 << 12;
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(ENOUGH).min(ENOUGH);

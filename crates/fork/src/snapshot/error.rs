@@ -110,7 +110,7 @@ pub enum RestoreError {
         #[source]
         errno: Errno,
     },
-    /// This runs on memory that is to be put back.
+    /// The restore would run on a stack that it puts back.
     #[error(
         "{stack_pointer:#x} is not on the stack that the snapshot was taken on; leave the target by `abandon` first"
     )]

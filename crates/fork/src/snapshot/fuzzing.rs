@@ -8,7 +8,7 @@ use palimpsest_sys::pages::vmas::Vma;
 
 use super::layout::{Change, compare};
 
-/// What is to be done about a stretch of addresses.
+/// How a range of addresses is put back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Difference {
     /// Nothing was there.

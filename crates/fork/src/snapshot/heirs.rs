@@ -35,7 +35,7 @@ pub(super) fn keep_away() -> Result<Guard<'static, ()>, TakeError> {
     Ok(guard)
 }
 
-/// Adds a snapshot whose descriptors children shall not have, for a caller that [keeps forks away](keep_away).
+/// Registers a snapshot, so that forked children close its descriptors. The caller [keeps forks away](keep_away).
 pub(super) fn enter(state: NonNull<State>) {
     // SAFETY: the caller has just made it.
     let next = unsafe { &(*state.as_ptr()).next };

@@ -22,7 +22,7 @@ pub(super) struct Counts {
     pub(super) protected: usize,
 }
 
-/// What is to be done about a stretch of addresses.
+/// How a range of addresses is put back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Change {
     Unmap,

@@ -325,7 +325,7 @@ pub unsafe fn take_and_enter<R>(
         Some(Ok(Ok(value))) => Ok(value),
         Some(Ok(Err(panic))) => resume_unwind(panic),
         Some(Err(error)) => Err(error),
-        // `rounds` returns with an outcome, and is left by nobody: whoever abandons leaves the call inside it.
+        // `rounds` returns an outcome and is never abandoned itself: `abandon` leaves the call inside it.
         None => std::process::abort(),
     }
 }

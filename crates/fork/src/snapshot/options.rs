@@ -54,14 +54,13 @@ pub enum Threads {
     Asleep,
 }
 
-/// What is done about file descriptors.
+/// How restores treat file descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Descriptors {
-    /// They are left alone.
+    /// Leaves them alone.
     #[default]
     Leave,
-    /// Those opened since are closed, those closed or replaced since are put back from duplicates, and offsets are put
-    /// back.
+    /// Closes those opened since, puts those closed or replaced since back from duplicates, and sets offsets back.
     Restore,
 }
 
@@ -125,7 +124,7 @@ impl SnapshotOptions {
         self
     }
 
-    /// What is done about file descriptors.
+    /// How restores treat file descriptors.
     #[must_use]
     pub fn descriptors(mut self, descriptors: Descriptors) -> Self {
         self.descriptors = descriptors;

@@ -18,7 +18,7 @@ use super::options::{Layout, Sweep};
 /// Mappings that there is room for. The kernel's limit is 65530 by default, and splitting adds few.
 pub(super) const MAPPINGS: usize = 1 << 17;
 
-/// What a part of the memory looked like.
+/// What a part of the memory held when the snapshot was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Contents {
     /// Zeros, in anonymous memory; nothing of it was populated.
@@ -93,9 +93,9 @@ pub(super) enum Reach {
 #[derive(Debug)]
 pub(super) struct Whole {
     pub(super) layout: Layout,
-    /// The mappings as they shall be.
+    /// The mappings when the snapshot was taken.
     pub(super) reference: Vmas,
-    /// The mappings as they are; the second is for kernels that do not know the question of the first.
+    /// The mappings of now; the second is for kernels without `PROCMAP_QUERY`.
     pub(super) kept: Option<KeptMaps>,
     pub(super) current: Vmas,
     /// Our own memory and what was excepted, ascending: restores neither remove nor make mappings here.

@@ -43,7 +43,7 @@ const COPIES_ALIGN: usize = 64;
 /// A sweep also asks about gaps up to this size: that costs less than another system call.
 const SHORT: usize = 256 << 10;
 
-/// Where the stack is to be saved from, if at all.
+/// From where on the snapshot has the stack, if at all.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stack {
     /// Its frames go on as they are.
@@ -162,7 +162,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
     Ok(state)
 }
 
-/// Has [`guard`](crate::guard) look at what is about to become mappings of a file.
+/// Tells [`guard`](crate::guard) which memory is about to become mappings of a file.
 fn tell_guards(tables: &Shared, parts: &[Part]) {
     for part in parts.iter().filter(|part| part.saved(part.start).is_some()) {
         let span = Span::new(part.start, part.end);
@@ -234,7 +234,7 @@ fn choose_whole(state: &mut State, vmas: &[Vma], excluded: &[Span], running: &Ru
             }
             continue;
         }
-        // A file that is mapped without the right to write, such as program text, is as it was.
+        // The program cannot have changed a file that it mapped without the right to write, such as program text.
         if vma.inode != 0 && !vma.permissions.contains(Permissions::WRITE) {
             continue;
         }
@@ -309,7 +309,7 @@ fn holds_guards(pagemap: &Pagemap, range: Range<usize>) -> Result<bool, TakeErro
     Ok(found)
 }
 
-/// Cuts `range`, inside `vma`, into parts that are to be saved and parts that are untouched.
+/// Cuts `range`, inside `vma`, into parts to save and untouched parts.
 fn cut(parts: &mut MappedVec<Part>, pagemap: &Pagemap, vma: &Vma, range: Range<usize>) -> Result<(), TakeError> {
     let permissions = vma.permissions;
     let saved = Contents::Saved { offset: 0, view: 0 };
@@ -383,7 +383,7 @@ fn copy_around(state: &mut State, running: &Running, stack: Stack) -> Result<(),
 ///
 /// # Safety
 ///
-/// 1. No other thread runs, and nobody minds that other pages with the same bytes are mapped there.
+/// 1. No other thread runs, and all users of the memory can do with other pages of the same bytes.
 unsafe fn replace(state: &mut State, vmas: &[Vma]) -> Result<(), TakeError> {
     let saved = |part: &&Part| part.contents != Contents::Zeros;
     let total = state.parts.iter().filter(saved).map(|part| part.end - part.start).sum();
@@ -447,7 +447,7 @@ unsafe fn replace_part(
         }
         replaced?;
     }
-    // What a mapping of a file refuses is of no use to it.
+    // Advice that a mapping of a file refuses has no effect on it.
     Traits::of(vma).advise(span);
     Ok(())
 }

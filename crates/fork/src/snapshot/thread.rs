@@ -19,14 +19,15 @@ pub(super) struct Thread {
     rseq: Range<usize>,
 }
 
-/// What must not be put back like other memory.
+/// Memory of the running thread that a restore does not put back like other memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Running {
     /// Whole pages that hold the running stack.
     pub(super) stack: Span,
     /// Where its frames end: `stack.end`, or inside the last page, where thread-local storage follows.
     pub(super) frames_end: usize,
-    /// The area of restartable sequences, to which the kernel writes the core's number whenever it preempts the thread.
+    /// The area of restartable sequences, to which the kernel writes the core's number whenever it preempts the
+    /// thread.
     pub(super) rseq: Range<usize>,
 }
 

@@ -139,7 +139,8 @@ impl RingDescriptor {
             status[0] = u32::from(group);
             match self.register(PBUF_STATUS, (&raw mut status).expose_provenance()) {
                 Ok(()) => return Ok(Some(group)),
-                // Nothing there, or buffers that were provided one by one: addresses, which nobody holds on to.
+                // No ring, or buffers that were provided one by one: the kernel keeps their addresses, and does not
+                // hold the memory.
                 Err(Errno::NOENT | Errno::INVAL) => {}
                 Err(errno) => return Err(errno),
             }

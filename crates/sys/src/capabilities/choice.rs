@@ -1,4 +1,4 @@
-//! What Palimpsest will do with what there is.
+//! Which of the available mechanisms Palimpsest will use.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What this machine, kernel, container and user allow, found out by trying.
+//! Finds out by trying what this machine, kernel, container and user allow.
 //!
 //! [`Capabilities::probe`] collects facts; [`Capabilities::features`], [`Capabilities::findings`] and
 //! [`Capabilities::choice`] judge them and do not touch the system, so that a report can be tested with made-up facts.
@@ -22,7 +22,7 @@ use crate::proc::status::{SeccompMode, Status as ProcStatus};
 use crate::proc::{ProcError, node, sysctl, thp};
 use crate::threads::core_sync::SyncPath;
 
-/// Something that is not to be had.
+/// A mechanism that is not available here, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lack {
     /// What was seen.

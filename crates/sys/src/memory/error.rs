@@ -33,7 +33,7 @@ pub enum MapError {
         /// The soft limit, in bytes.
         limit: u64,
     },
-    /// All memory is to be locked (`mlockall(MCL_FUTURE)`), and the process may not lock so much.
+    /// The process locks all future memory (`mlockall(MCL_FUTURE)`), and may not lock so much.
     #[error(
         "cannot map {len} bytes, which would be locked: RLIMIT_MEMLOCK is {limit} bytes; \
          raise it (`ulimit -l unlimited`) or do without MCL_FUTURE"

@@ -4,7 +4,7 @@
 //! zeros, and not SIGBUS or somebody else's bytes. Once sealed it can never change: pages that a private mapping has
 //! not written show the file, and would show its changes.
 //!
-//! Programs close descriptors that they do not know: see [`MemoryFile`] for what that means.
+//! As a [`MemoryFile`], an [`Extent`] does not own its descriptor.
 
 use std::ops::{ControlFlow, Range};
 
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 pub use super::calls::Commit;
 use super::calls::protection;
 pub use super::file::FileId;
-use super::file::{Copied, MemoryFile, Number, Refused, View, copy};
+use super::file::{Copied, MemoryFile, Number, Refused, Sharing, copy};
 use super::span::Span;
 use crate::last_errno;
 use crate::pages::maps::Permissions;
@@ -41,7 +41,7 @@ pub enum Use {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent(MemoryFile);
 
-/// Why an extent is of no use.
+/// Why an extent cannot be made, written, read or mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ExtentError {
     /// None could be made.
@@ -182,7 +182,7 @@ impl Extent {
         self.verified()?;
         let refused = |errno| ExtentError::Map { address: range.start, len: range.len(), errno };
         // SAFETY: 1. is (1).
-        unsafe { self.0.map_over(range.clone().into(), offset, View::Private, permissions) }.map_err(refused)
+        unsafe { self.0.map_over(range.clone().into(), offset, Sharing::Private, permissions) }.map_err(refused)
     }
 
     /// Maps its first `len` bytes without any right, at `wish` or an address of the kernel's choice.
@@ -236,7 +236,7 @@ impl Extent {
     }
 }
 
-/// What is told of bytes that were not copied.
+/// The error for bytes that were not copied.
 fn uncopied((left, errno): (Span, Errno)) -> ExtentError {
     ExtentError::Copy { address: left.start, len: left.len(), errno }
 }

@@ -109,14 +109,14 @@ impl FileId {
 
 /// How a mapping of a file relates to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum View {
+pub enum Sharing {
     /// Writes go to the file.
     Shared,
     /// Writes make private copies of pages.
     Private,
 }
 
-/// What the descriptor of a new file is to be.
+/// Which number the descriptor of a new file gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Number {
     /// The lowest that is free.
@@ -200,11 +200,17 @@ impl MemoryFile {
     /// # Errors
     ///
     /// The kernel's answer; [`Errno::BADF`] if the program closed the file.
-    pub unsafe fn map_over(&self, span: Span, offset: u64, view: View, permissions: Permissions) -> Result<(), Errno> {
-        let flags = match view {
-            View::Shared => MapFlags::SHARED,
+    pub unsafe fn map_over(
+        &self,
+        span: Span,
+        offset: u64,
+        sharing: Sharing,
+        permissions: Permissions,
+    ) -> Result<(), Errno> {
+        let flags = match sharing {
+            Sharing::Shared => MapFlags::SHARED,
             // Not charged: the file is already.
-            View::Private => MapFlags::PRIVATE | MapFlags::NORESERVE,
+            Sharing::Private => MapFlags::PRIVATE | MapFlags::NORESERVE,
         };
         let place = ptr::with_exposed_provenance_mut(span.start);
         let rights = ProtFlags::from_bits_retain(protection(permissions).cast_unsigned());
@@ -228,7 +234,7 @@ impl MemoryFile {
     /// The kernel's answer. The mapping may then be there.
     pub unsafe fn fill_at(&mut self, span: Span) -> Result<(), Errno> {
         // SAFETY: contract 1 is the caller's.
-        unsafe { self.map_over(span, 0, View::Shared, READ_WRITE) }?;
+        unsafe { self.map_over(span, 0, Sharing::Shared, READ_WRITE) }?;
         let place = ptr::with_exposed_provenance_mut(span.start);
         // SAFETY: the mapping made just now, which other processes can do without.
         unsafe { rustix::mm::madvise(place, span.len(), Advice::LinuxDontFork) }?;
@@ -243,7 +249,7 @@ impl MemoryFile {
             let future_write = SealFlags::from_bits_retain(libc::F_SEAL_FUTURE_WRITE as u32);
             return rustix::fs::fcntl_add_seals(file, future_write);
         };
-        // Who is not its owner cannot open it again.
+        // So nobody but its owner can open it again.
         rustix::fs::fchmod(&reader, Mode::empty())?;
         let reader = out_of_the_way(reader);
         self.close();
@@ -262,7 +268,7 @@ impl MemoryFile {
         unsafe { copy(self.verified()?, Copied::ToFile, span, offset) }.map_err(|(_, errno)| errno)
     }
 
-    /// Makes the file constant, for every descriptor of it that anybody has.
+    /// Makes the file constant, through whichever descriptor.
     ///
     /// # Errors
     ///
@@ -336,7 +342,7 @@ pub(super) unsafe fn copy(file: BorrowedFd<'_>, way: Copied, span: Span, offset:
 /// Opens the file of a descriptor once more, with other rights.
 pub(super) fn reopened(file: BorrowedFd<'_>, access: OFlags) -> Result<OwnedFd, Errno> {
     let mut path = [0; 32];
-    // There is room for every number, and a zero behind it.
+    // The array has room for every number, and for a zero behind it.
     let _ = write!(&mut path[..31], "/proc/self/fd/{}", file.as_raw_fd());
     let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::INVAL)?;
     rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
@@ -371,7 +377,7 @@ mod tests {
         // It can still be sealed, once nothing shared is left.
         assert_eq!(file.seal(), Err(Errno::BUSY));
         // SAFETY: 1. the same bytes.
-        unsafe { file.map_over(place.range().into(), 0, View::Private, READ_WRITE) }.unwrap();
+        unsafe { file.map_over(place.range().into(), 0, Sharing::Private, READ_WRITE) }.unwrap();
         // A child that another test of this program forked before the mapping was omitted has it until it ends.
         while let Err(errno) = file.seal() {
             assert_eq!(errno, Errno::BUSY);

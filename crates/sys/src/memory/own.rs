@@ -1,5 +1,5 @@
 //! Owners of memory outside the heap: of address space, and of one value. Neither is ever frozen or put back by a
-//! snapshot that is told of its [span](Own::span).
+//! snapshot that excepts its [span](Own::span).
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::calls;
 use super::extent::{Commit, Extent, ExtentError, is_mapped, map_zeros_over};
-use super::file::{MemoryFile, View};
+use super::file::{MemoryFile, Sharing};
 use super::span::Span;
 use crate::pages::maps::Permissions;
 
@@ -50,9 +50,9 @@ pub unsafe fn show(extent: &Extent, span: Span, offset: u64, permissions: Permis
 /// # Errors
 ///
 /// As [`MemoryFile::map_over`]: what was mapped is still there.
-pub unsafe fn show_file(file: &MemoryFile, span: Span, offset: u64, view: View) -> Result<(), Errno> {
+pub unsafe fn show_file(file: &MemoryFile, span: Span, offset: u64, sharing: Sharing) -> Result<(), Errno> {
     // SAFETY: 1. (1). After a failure the range may be unmapped, and by (2) nothing of anybody else is there.
-    replace(span, || unsafe { file.map_over(span, offset, view, READ_WRITE) })
+    replace(span, || unsafe { file.map_over(span, offset, sharing, READ_WRITE) })
 }
 
 /// Maps fresh zeros privately over `span`.
@@ -74,7 +74,7 @@ pub unsafe fn zero(span: Span, permissions: Permissions, commit: Commit) -> Resu
 ///
 /// # Safety
 ///
-/// 1. `from` is of one mapping that nobody else knows, and the caller may replace what is mapped at `place`.
+/// 1. `from` is of one mapping that only the caller knows, and the caller may replace what is mapped at `place`.
 /// 2. No other thread maps or unmaps anything there during the call.
 ///
 /// # Errors

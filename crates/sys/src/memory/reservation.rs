@@ -77,7 +77,7 @@ impl Reservation {
                         return Ok(reservation);
                     }
                 }
-                // Another thread took the gap meanwhile, or it is none for this process after all.
+                // Another thread took the gap meanwhile, or this process may not map there after all.
                 Err(Errno::EXIST | Errno::NOMEM | Errno::INVAL | Errno::PERM) => {}
                 Err(errno) => return Err(MapError::diagnose("mmap", len, errno)),
             }
@@ -105,7 +105,7 @@ impl Reservation {
         self.place_as(offset, len, source, protection, Announcement::AsIs)
     }
 
-    /// As [`place`](Self::place), for code in shared memory that `perf record` shall take for anonymous.
+    /// As [`place`](Self::place), for code in shared memory that `perf record` is to take for anonymous memory.
     ///
     /// perf resolves names by a perf map in anonymous executable mappings only, and takes a memfd for a file. It learns
     /// of a mapping when it is made, and nothing of its being moved (`perf_event_mmap` in `mm/mmap.c`, not in

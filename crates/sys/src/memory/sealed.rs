@@ -77,7 +77,7 @@ pub enum NotHuge {
         /// How many.
         len: usize,
     },
-    /// The kernel has none to give.
+    /// The kernel has no descriptor or memory left.
     #[error(transparent)]
     Collapse(#[from] CollapseError),
 }

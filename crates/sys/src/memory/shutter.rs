@@ -16,7 +16,7 @@ use crate::memory::mapping::Mapping;
 #[derive(Debug)]
 pub struct Shutter {
     mapping: Mapping,
-    /// How many windows are open. Changed, and acted on, by whoever holds the lock.
+    /// How many windows are open. The thread that holds the lock changes it, and acts on it.
     windows: Mutex<usize>,
 }
 
@@ -90,7 +90,7 @@ impl Shutter {
 
 impl Drop for Window<'_> {
     fn drop(&mut self) {
-        // Whoever has to know closes it by `close`.
+        // Callers that need the error close it by `close`.
         let _ = self.0.leave();
     }
 }

@@ -26,7 +26,7 @@ impl SharedBytes {
     ///
     /// # Errors
     ///
-    /// The kernel's answer: there is none, or this user may not use it so.
+    /// The kernel's answer: no such memory exists, or this user may not use it so.
     pub fn attach(id: i32, access: SharedAccess) -> io::Result<Self> {
         let len = length(id)?;
         let flags = match access {

@@ -72,7 +72,7 @@ pub fn locating() -> Locating {
 fn located_slowly(known: usize) -> NodeId {
     if known == UNKNOWN {
         let found = sequence();
-        // Relaxed: whoever else looks finds the same.
+        // Relaxed: every thread that looks finds the same.
         SEQUENCE.store(found.map_or(NO_SEQUENCE, isize::cast_unsigned), Ordering::Relaxed);
         if let Some(offset) = found {
             // SAFETY: 1. as in `current_node`.
@@ -105,7 +105,7 @@ fn variable<T: Copy>(place: NonNull<T>) -> T {
 }
 
 fn by_getcpu() -> NodeId {
-    // Relaxed: the function is the same whoever finds it.
+    // Relaxed: every thread finds the same function.
     let mut found = GETCPU.load(Ordering::Relaxed);
     if found.is_null() {
         // The kernel's own call has the same first two parameters.

@@ -120,9 +120,9 @@ fn get(mode: *mut i32, flags: usize) -> Result<NodeSet, NumaError> {
     if answer == 0 { Ok(nodes) } else { Err(NumaError::refused("get_mempolicy")) }
 }
 
-/// Decides that pages which are yet to come to `area` come from `node`, or from others if it has none.
+/// Lets pages that are not yet in `area` come from `node`, or from others if it has none.
 ///
-/// On shared memory the decision is the object's: it holds for whoever maps it (`mm/shmem.c`, `shmem_set_policy`).
+/// On shared memory the decision is the object's: it holds in every mapping of it (`mm/shmem.c`, `shmem_set_policy`).
 /// Whether pages are where they were wanted is told by [`placement`](super::placement) alone.
 ///
 /// # Errors

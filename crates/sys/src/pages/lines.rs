@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::maps::Header;
 use crate::memory::full::Full;
 
-/// Why the mappings cannot be told.
+/// Why the mappings cannot be listed.
 #[derive(Debug, thiserror::Error)]
 pub enum VmasError {
     /// The file cannot be opened or read.

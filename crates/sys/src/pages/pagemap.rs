@@ -29,7 +29,7 @@ pub enum Wanted {
     /// Pages that are private to this process: present or swapped, not the zero page, and not a page of a file. In a
     /// private mapping of a file these are the pages written since it was mapped.
     Written,
-    /// Guard markers (`MADV_GUARD_INSTALL`), which are no pages: whoever replaces a mapping has to make them again.
+    /// Guard markers (`MADV_GUARD_INSTALL`), which are no pages: code that replaces a mapping has to make them again.
     /// Kernels 6.13 and 6.14 have them and do not tell; there they pass for swapped pages, and reading one fails.
     Guards,
 }

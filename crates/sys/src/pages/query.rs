@@ -37,7 +37,7 @@ const COVERING_OR_NEXT: u64 = 0x10;
 const _: () = assert!(PROCMAP_QUERY == 0xc068_6611);
 
 /// The first mapping that ends above `address`, of the process whose `/proc/PID/maps` is open as `maps`. Of its label
-/// only whether there is a file is told; flags and figures are left out. Allocates nothing.
+/// it tells only whether there is a file; it leaves flags and figures out. Allocates nothing.
 ///
 /// # Errors
 ///

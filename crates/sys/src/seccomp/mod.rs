@@ -45,7 +45,7 @@ pub enum Probe {
     MemfdCreate,
     /// `userfaultfd` for faults of user mode.
     Userfaultfd,
-    /// `ptrace`, on nobody.
+    /// `ptrace`, of no thread.
     Ptrace,
     /// `get_mempolicy`, `mbind` and `move_pages`, of nothing.
     MemoryPolicy,

@@ -27,7 +27,7 @@ pub enum NoChild {
     PidNamespace,
 }
 
-/// A child that nobody else knows of. Must be waited for, or it stays until this process ends.
+/// A child that the program does not know of. It stays until it is waited for, or this process ends.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Child(i64);
@@ -91,7 +91,7 @@ pub fn shortest_fork(count: usize) -> Result<Duration, NoChild> {
         // SAFETY: 1. it does nothing.
         let child = unsafe { spawn(&[], || 0) }?;
         shortest = shortest.min(started.elapsed());
-        // Whoever else has waited for it, it has ended.
+        // It has ended, even if another thread has waited for it.
         let _ = child.wait();
     }
     Ok(shortest)

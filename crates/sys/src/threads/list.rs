@@ -1,4 +1,4 @@
-//! Who is there: the threads of the process, and when a list of them is known to leave out nobody.
+//! Lists the threads of the process, and proves that a list is complete.
 //!
 //! `/proc/self/task` lists threads from the oldest to the newest, one step from a thread to the next (`next_tid` in
 //! `fs/proc/base.c`). A step from a thread that has just ended leads nowhere: the walk is over, and the next system
@@ -7,7 +7,7 @@
 //!
 //! * It names as many as the process has, and nobody that is gone by the time that these are counted. Where threads are
 //!   made without pause there is hardly ever such a list.
-//! * One walk has come to a [`Sentinel`]: it has passed everyone who is older.
+//! * One walk has come to a [`Sentinel`]: it has passed all older threads.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -62,7 +62,7 @@ pub(super) fn list(each: &mut dyn FnMut(i32) -> ControlFlow<()>) -> Result<usize
 
 /// How many threads the process has, workers of the kernel included and the one that asks too. Allocates nothing.
 ///
-/// Who has been joined may still be in the list: `pthread_join` comes back as soon as the kernel has cleared a word,
+/// A joined thread may still be in the list: `pthread_join` returns as soon as the kernel has cleared a word,
 /// and the kernel forgets the thread after that. So where all others are ending, their end is waited for, as long as
 /// for a thread to come to rest.
 ///
@@ -137,14 +137,13 @@ impl Roll {
         &self.tids
     }
 
-    /// Whether the walk has passed everyone who is older than `sentinel`.
+    /// Whether the walk has passed all threads older than `sentinel`.
     pub(super) fn has_come_to(&self, sentinel: &Sentinel) -> bool {
         self.tids[..self.walked].contains(&sentinel.tid)
     }
 }
 
-/// A thread that does nothing but be there: whoever was there before it is older, and whoever comes after it is
-/// younger.
+/// An idle thread that divides the list: all threads before it are older, all behind it younger.
 pub(super) struct Sentinel {
     tid: i32,
     /// Ends the thread when it is gone. Never empty before that.
@@ -153,7 +152,7 @@ pub(super) struct Sentinel {
 }
 
 impl Sentinel {
-    /// Starts the thread; an error where the process must not have another.
+    /// Starts the thread; an error where the process may not have another.
     pub(super) fn post() -> io::Result<Self> {
         let (post, relief) = mpsc::channel::<()>();
         let (name, named) = mpsc::channel();

@@ -18,7 +18,7 @@ pub enum SetupError {
         /// The signal that ended the probe.
         signal: i32,
     },
-    /// It cannot be found out how a seccomp filter answers.
+    /// How a seccomp filter answers cannot be found out.
     #[error("membarrier could be deadly under this seccomp filter; allow the system call")]
     Untried(#[source] Untried),
     /// No real-time signal is left for the broadcast.

@@ -60,7 +60,7 @@ pub(crate) struct TaskStat {
 const WORKER: u64 = 0x10 | 0x4000;
 /// The signals that the kernel has its workers block: all but SIGKILL and SIGSTOP (`copy_process` in `kernel/fork.c`).
 const BLOCKED_BY_WORKERS: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
-/// `PF_EXITING`, set before a thread that ends tells so to whoever joins it (`do_exit` in `kernel/exit.c`).
+/// `PF_EXITING`, set before an ending thread wakes those that join it (`do_exit` in `kernel/exit.c`).
 const EXITING: u64 = 0x4;
 
 impl TaskStat {
@@ -102,12 +102,12 @@ pub(crate) fn parse_stat(text: &[u8]) -> Option<TaskStat> {
     Some(TaskStat { state, flags, threads, started })
 }
 
-/// Whether a thread blocks a signal; not, if that cannot be told.
+/// Whether a thread is known to block a signal.
 pub(super) fn blocks(tid: i32, signal: i32) -> bool {
     status_field(tid, b"SigBlk", 16).is_some_and(|blocked| SignalSet(blocked).contains(signal))
 }
 
-/// Whether a signal that was sent to a thread has not been taken yet; not, if that cannot be told.
+/// Whether a signal that was sent to a thread is known to be pending.
 pub(crate) fn is_pending(tid: i32, signal: i32) -> bool {
     status_field(tid, b"SigPnd", 16).is_some_and(|pending| SignalSet(pending).contains(signal))
 }
@@ -127,7 +127,7 @@ pub(super) fn is_in_sigwait(tid: i32) -> bool {
     number.and_then(|number| number.parse().ok()) == Some(libc::SYS_rt_sigtimedwait)
 }
 
-/// How many seccomp filters the calling thread has; `None` if that cannot be told.
+/// How many seccomp filters the calling thread has; `None` if that is unknown.
 pub(crate) fn own_filters() -> Option<u64> {
     let own = own_thread();
     match status_field(own, b"Seccomp", 10)? {

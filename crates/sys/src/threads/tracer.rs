@@ -11,7 +11,7 @@
 //! |---|---|
 //! | [`PARENTS`] | the parent, which fills in requests and reads answers |
 //! | [`CHILDS`] | the child, which makes the calls |
-//! | [`END`] | nobody; the child exits |
+//! | [`END`] | neither; the child exits |
 //!
 //! The parent sets `CHILDS` and `END`, the child `PARENTS`.
 //!
@@ -19,9 +19,9 @@
 //!
 //! - The thread that has made the tracer dies: the kernel kills the tracer (`PR_SET_PDEATHSIG`). The tracer looks once,
 //!   after it has asked for that, whether its parent is still there.
-//! - The tracer dies, because somebody kills it: the kernel lets the threads go on. Whoever has threads held while
-//!   memory moves must not have that, so each thread gets `PTRACE_O_EXITKILL` once it is held: from then on the kernel
-//!   kills the process with its tracer, before a held thread can execute an instruction.
+//! - The tracer is killed: the kernel lets the threads go on. Code that has threads held while memory moves must not
+//!   have that, so each thread gets `PTRACE_O_EXITKILL` once it is held: from then on the kernel kills the process with
+//!   its tracer, before a held thread can execute an instruction.
 //! - Somebody stops the tracer (SIGSTOP): the parent waits until it is continued.
 //!
 //! Sources: `ptrace(2)`, `kernel/ptrace.c` (`exit_ptrace`, `__ptrace_unlink`), `clone(2)`, `security/yama/yama_lsm.c`.
@@ -65,7 +65,7 @@ pub(crate) struct Desk {
     turn: AtomicU32,
     /// The parent's process id.
     parent: AtomicI32,
-    /// How many calls are to be made.
+    /// How many calls the tracer makes.
     count: AtomicUsize,
     calls: [Call; BATCH],
     stack: Stack,
@@ -186,7 +186,7 @@ pub(crate) fn is_possible(filters: Option<u64>) -> Result<(), Refusal> {
     }
     let tid = u64::from(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
     let key = filters.map_or(0, |filters| tid << 32 | filters & u64::from(u32::MAX));
-    // Relaxed: a filter is never taken away, so the answer holds for whoever sees its own key.
+    // Relaxed: a filter is never taken away, so the answer holds for every thread that sees its own key.
     if key != 0 && ALLOWED.load(Ordering::Relaxed) == key {
         return Ok(());
     }
@@ -236,7 +236,7 @@ impl<'a> Tracer<'a> {
         // Its memory is borrowed, its descriptors and directories are too, so that closing and changing ours is not
         // told twice. No debugger follows it.
         let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_UNTRACED;
-        // A handler of the program must not run in it.
+        // The tracer must not run a handler of the program.
         let blocked = Blocked::all();
         let arg = ptr::from_ref(desk).cast_mut().cast::<c_void>();
         // SAFETY: the child runs `serve` on a stack that nobody else uses; `serve` touches only the desk, which

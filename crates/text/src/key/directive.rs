@@ -3,7 +3,7 @@
 use super::pattern::{Pattern, PatternError};
 use super::state::State;
 
-/// One clause: keys by name, and what they are to be.
+/// One clause: a pattern for the names of keys, and the state that they get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Directive {
     pub(super) pattern: Pattern,

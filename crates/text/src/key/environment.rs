@@ -44,7 +44,7 @@ static AT_LOAD: extern "C" fn() = at_load;
 /// of objects is needed for that.
 #[cfg_attr(miri, expect(dead_code, reason = "there are no sections"))]
 extern "C" fn at_load() {
-    // Whoever starts a program that has more rights than they must not steer it.
+    // A caller must not steer a program that has more rights than the caller.
     let Some(text) = env::var_os(VARIABLE).filter(|_| !in_secure_execution()) else { return };
     let report = match text.to_str() {
         Some(text) => follow(text, &Keys::own()),
@@ -55,7 +55,7 @@ extern "C" fn at_load() {
     };
     for error in &report.errors {
         let line = format!("palimpsest: {VARIABLE}: {}", Causes(error));
-        // There is nobody else to tell, and a program without standard error is none the worse for it.
+        // Where standard error is missing, nobody reads it either.
         let _ = writeln!(io::stderr(), "{line}");
     }
     let _ = REPORT.set(report);

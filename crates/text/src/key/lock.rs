@@ -29,7 +29,7 @@ pub(super) enum Inherited {
 pub(super) struct Reentered;
 
 impl<'l> Held<'l> {
-    /// Waits for the lock. Several are to be taken in the order of their addresses.
+    /// Waits for the lock. Take several in the order of their addresses.
     pub(super) fn take(word: &'l AtomicU64, caller: Caller) -> Result<Self, Reentered> {
         const SPINS: u32 = 64;
         let mut tries = 0;

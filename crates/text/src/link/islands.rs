@@ -113,7 +113,7 @@ mod tests {
         let references = [call('a', -4), slot('b'), call('a', -4), slot('b'), call('a', 8 - 4), call('c', -4)];
         let islands = Islands::plan(encoder, 13, references, |call| Ok::<_, Infallible>(call.target == 'a')).unwrap();
         assert_eq!((islands.veneer(encoder, &call('a', -4)), islands.slot('b')), (Some(16), Some(32)));
-        // Another entry of the same symbol is another callee; what cannot be far has none.
+        // Another entry of the same symbol is another callee. A callee that cannot be far has no entry.
         assert_eq!((islands.veneer(encoder, &call('a', 4)), islands.veneer(encoder, &call('c', -4))), (Some(40), None));
         assert_eq!((islands.program_len(), islands.align()), (56, 8));
         assert_eq!((Islands::<char>::none().program_len(), Islands::<char>::none().align()), (0, 1));

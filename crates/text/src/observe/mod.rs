@@ -116,7 +116,7 @@ pub struct Patch {
 /// A program that has just been placed.
 #[derive(Clone, Copy, Debug)]
 pub struct Loaded<'a> {
-    /// Name given by whoever generated the program; any text, also empty.
+    /// The name that the program's generator gave it: any text, also empty.
     pub name: &'a str,
     /// Where the program runs.
     pub address: CodeAddress,

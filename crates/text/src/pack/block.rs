@@ -110,7 +110,7 @@ impl Drop for Block {
                 Kind::ReadOnlyData | Kind::ReadWriteData => Ok(()),
             };
             if filled.is_err() {
-                // What cannot be made a trap is never used again.
+                // Memory that cannot be filled with traps is never used again.
                 return;
             }
         }

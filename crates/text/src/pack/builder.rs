@@ -1,4 +1,4 @@
-//! How packs are opened.
+//! Options with which packs are opened.
 
 use super::backing::Backing;
 use super::config::{Config, RegionLen};

@@ -11,7 +11,7 @@ use crate::address::CodeAddress;
 /// Why packs could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The region's length cannot be.
+    /// The region is too short, or longer than direct branches reach.
     #[error(
         "a region of {len} bytes: it must have {PACK} bytes or more, and at most {max}, the reach of a direct branch; \
          open several Packs for more"
@@ -79,7 +79,7 @@ pub enum StageError {
     /// A program without bytes.
     #[error("a program of 0 bytes cannot be placed")]
     Empty,
-    /// An alignment that cannot be.
+    /// The alignment is no power of two, or too large.
     #[error("an alignment of {align} bytes: it must be a power of two of at most {MAX_ALIGN}")]
     Align {
         /// What was asked for, in bytes.

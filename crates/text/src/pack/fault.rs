@@ -1,4 +1,4 @@
-//! Where to go on after a fault.
+//! Where a program goes on after a fault.
 
 /// What to do about a fault inside a program: go on at another of its instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,4 +1,4 @@
-//! What users hold.
+//! `Packs`: the handle that users hold.
 
 use std::fmt;
 use std::ops::Range;
@@ -197,7 +197,7 @@ impl Packs {
     /// [`ProcError`] without `/proc`.
     pub fn huge_mapped(&self) -> Result<HugeMapped, ProcError> {
         let mut huge = HugeMapped { bytes: 0, reserved_bytes: 0 };
-        // A child without packs of its own has none that it could ask about.
+        // A child that has no packs of its own yet has no memory to ask about.
         let Ok(Generation { store, .. }) = self.root.current() else { return Ok(huge) };
         for range in store.code_ranges() {
             huge.reserved_bytes += range.len();

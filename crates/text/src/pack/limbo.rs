@@ -68,7 +68,7 @@ pub(super) type Item = NonNull<Meta>;
 unsafe impl Send for ReclaimState {}
 
 impl ReclaimState {
-    /// With a witness, if forks are to be watched.
+    /// Makes an empty state, with a witness if forks are watched.
     pub(super) fn new(watch: Watch) -> Result<Self, WitnessError> {
         let (witness, spare) = match watch {
             Watch::Forks => (Some(SpareWitness::new()?.watch()?), Some(SpareWitness::new()?)),

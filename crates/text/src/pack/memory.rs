@@ -20,7 +20,7 @@ pub(super) enum Kind {
     ReadWriteData = 3,
 }
 
-/// Whether a pack that cannot be had in huge pages is one in base pages, or none.
+/// What becomes of a pack for which no huge pages are available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnRefusal {
     /// While a backing is being chosen, and when one is forced.
@@ -34,11 +34,11 @@ pub(super) enum OnRefusal {
 pub(super) enum Profiling {
     /// Nobody follows the programs.
     None,
-    /// An observer does, and perf must not take the pack for a file.
+    /// An observer follows them, and perf must not take the pack for a file.
     ByName,
 }
 
-/// What a new pack is to be.
+/// How to make a pack.
 pub(super) struct Plan<'a> {
     pub(super) region: &'a Arc<Reservation>,
     /// Bytes from the region's base.
@@ -58,8 +58,8 @@ pub(super) struct Plan<'a> {
 ///
 /// Never changed once made; who may write which bytes when is said at [`write`](Self::write).
 pub(super) struct PackMemory {
-    /// The copy whose addresses programs are known by. Held by itself, so that a machine with one node pays nothing for
-    /// the others.
+    /// The copy whose addresses programs are known by. Held by itself, so that a machine with one node pays nothing
+    /// for the others.
     home: PackCopy,
     /// Same bytes, other addresses.
     replicas: Box<[PackCopy]>,

@@ -249,7 +249,7 @@ impl NewPack {
         Self { pack, map: ChunkMap::new(words, CHUNKS), entries: FreeEntries::default(), kind }
     }
 
-    /// Takes chunks for whoever makes the pack.
+    /// Takes chunks for the thread that makes the pack.
     fn take(&mut self, slot: usize, chunks: u32, align: u32) -> Option<Place> {
         let first_chunk = self.map.allocate(chunks, align)?;
         // SAFETY: leaked in `empty`, and nobody else has it.

@@ -1,4 +1,4 @@
-//! What is decided when packs are opened.
+//! Policies that are chosen when packs are opened.
 
 use super::PACK;
 

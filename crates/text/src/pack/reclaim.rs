@@ -78,12 +78,12 @@ impl Store {
         retired.saturating_sub(self.counters.reclaimed_bytes.get()) as usize
     }
 
-    /// Reclaims what can be, and says what cannot yet.
+    /// Reclaims what nobody needs any more, and counts what must wait.
     pub(super) fn reclaim(&self) -> Result<Reclaimed, ReclaimError> {
         self.reclaim_under(self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner), Thrift::Strict)
     }
 
-    /// Reclaims before room is made, after whoever is at it, unless the policy forbids it.
+    /// Reclaims before a pack is made, unless the policy forbids it. Waits for a thread that is reclaiming.
     pub(super) fn reclaim_for_room(&self) {
         if self.config.reclaim != ReclaimPolicy::Manual {
             self.reclaim_when_due(self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner));
@@ -140,7 +140,7 @@ impl Store {
 
     /// Whether some thread is about to free what it has collected.
     pub(super) fn is_freeing(&self) -> bool {
-        // Relaxed: whoever asks asks again.
+        // Relaxed: the asking thread asks again.
         self.freeing.load(Ordering::Relaxed) > 0
     }
 
@@ -181,7 +181,7 @@ impl<'a> Ending<'a> {
 
     fn run(&mut self, done: &mut Reclaimed) -> Result<(), ReclaimError> {
         while let Some(item) = self.unseen.pop() {
-            // Before the call, so that nobody is told twice.
+            // Before the call, so that no observer is told twice.
             self.silent.push(item);
             // SAFETY: unlinked, and not taken yet.
             self.store.announce(unsafe { item.as_ref() });
@@ -218,7 +218,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Ends a silent program; its place is to be given back.
+/// Ends a silent program; returns its place, to be given back.
 fn end(item: Item) -> Place {
     // SAFETY: unlinked, and not taken yet.
     let meta = unsafe { item.as_ref() };

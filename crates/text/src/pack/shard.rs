@@ -39,7 +39,7 @@ impl Shard {
         Home::OfShard(self.number)
     }
 
-    /// Whose home a pack is that this shard's threads make for want of room.
+    /// The home of a pack that this shard's threads make because the others are full.
     pub(super) fn home_of_new_packs(&self) -> Home {
         if self.tally().is_settled() { self.home() } else { Home::OfNobody }
     }

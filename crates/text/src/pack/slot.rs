@@ -61,7 +61,7 @@ impl Slot {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock if it is to be had at once.
+    /// The lock, unless another thread holds it.
     pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(guard) => Some(guard),
@@ -107,7 +107,7 @@ impl Slot {
         self.set_hint(kind, longest_run.min(free));
     }
 
-    /// Says that there is nothing to be had here; called under the lock.
+    /// Notes that the slot has no free chunks; called under the lock.
     pub(super) fn clear_hint(&self) {
         self.hint.store(0, Ordering::Relaxed);
     }

@@ -67,7 +67,7 @@ impl Store {
         unsafe { pack.as_ref() }
     }
 
-    /// Calls `tell` for every observer, and counts failures.
+    /// Calls `tell` for every observer and counts failures.
     pub(super) fn observe(&self, tell: impl Fn(&dyn Observer) -> Result<(), ObserveError>) {
         for observer in &self.config.observers {
             if let Err(error) = tell(&**observer) {

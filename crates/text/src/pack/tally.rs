@@ -1,4 +1,4 @@
-//! What is counted, by whoever does it.
+//! Counters, of threads by shard and of the whole store.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 

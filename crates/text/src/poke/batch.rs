@@ -33,7 +33,7 @@ pub enum Mode {
     Trap,
 }
 
-/// How the sites of a batch are to be changed.
+/// How a batch changes its sites.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ModeChoice {
     /// By single stores if all sites fit such, else while other threads are held.
@@ -99,7 +99,7 @@ impl<'p> Batch<'p> {
     ///
     /// 1. `old` is one instruction, or a jump and bytes that are never run; and so is `new`. No jump leads between
     ///    their bytes.
-    /// 2. Whoever runs the program can bear either version, at any time from now until the batch is gone.
+    /// 2. All threads that run the program work with either version, at any time from now until the batch is gone.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl<'p> Batch<'p> {
     ///    stays loaded until the batch is gone.
     /// 2. `old` is one instruction, or a jump and bytes that are never run; and so is `new`. No jump leads between
     ///    their bytes.
-    /// 3. Whoever runs the code can bear either version, at any time from now until the batch is gone.
+    /// 3. All threads that run the code work with either version, at any time from now until the batch is gone.
     /// 4. No reference to the bytes is live, nor to what is between sites in one page.
     ///
     /// # Errors

@@ -35,9 +35,9 @@ pub enum AddError {
     Refused {
         /// Where the site is.
         address: usize,
-        /// What is to be there before.
+        /// The bytes that must stand there before.
         old: Code,
-        /// What is to be there afterwards.
+        /// The bytes that stand there afterwards.
         new: Code,
         /// Why not.
         refusal: Refusal,

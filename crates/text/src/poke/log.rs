@@ -1,4 +1,4 @@
-//! Who is told of changed code.
+//! The log of changed code, for observers.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Instant;

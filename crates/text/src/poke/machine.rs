@@ -75,7 +75,7 @@ impl<'a> UserMachine<'a> {
     ///
     /// 1. Every site that the machine is used with has the target at its index, lies in it, and holds what the protocol
     ///    says.
-    /// 2. Whoever runs a site can bear what the protocol does to it.
+    /// 2. All threads that run a site can bear what the protocol does to it.
     /// 3. [`Target::open`] is in effect as long as the machine lives.
     pub(super) unsafe fn new(tables: Option<&'a Tables>, state: &'a mut State, targets: &'a [Target<'a>]) -> Self {
         Self { tables, state: RefCell::new(state), targets, writes: Cell::new(0), syncs: Cell::new(0) }

@@ -7,7 +7,7 @@ use super::error::{PlaceError, PokeError};
 use super::machine::store_bytes;
 use crate::pack::{OutsideProgram, Program};
 
-/// What is written at a time, in bytes: the smallest page.
+/// Bytes written at a time: the smallest page.
 const CUT: usize = 4096;
 
 /// Copies `bytes` to `offset` bytes of a program, where nobody runs meanwhile. Returns when every core would run the
@@ -16,7 +16,7 @@ const CUT: usize = 4096;
 /// # Safety
 ///
 /// 1. No thread runs the range, or is stopped in it, from now until the call returns.
-/// 2. Whoever runs the program afterwards can bear what it has become.
+/// 2. All threads that run the program afterwards can bear what it has become.
 ///
 /// # Errors
 ///

@@ -65,7 +65,7 @@ pub struct Site {
     pub address: usize,
     /// What is there.
     pub old: Code,
-    /// What is to be there.
+    /// The bytes that will stand there.
     pub new: Code,
     /// What traps do; none if the new instruction cannot be emulated.
     pub action: Option<Action>,

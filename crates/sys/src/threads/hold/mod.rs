@@ -14,8 +14,8 @@
 //! (`crate::threads::tracer`), and counts as held once it is in a ptrace stop and the kernel has promised to end the
 //! process with the tracer. A new thread is deaf until it has its signal mask, which is no reason to wait for it.
 //!
-//! Threads that are started meanwhile are found by listing again, until everyone who is listed is held. That is final
-//! if the listing has as many as the process has threads, and nobody who has ended: a listing can miss a thread while
+//! Threads that are started meanwhile are found by listing again, until every listed thread is held. The last listing
+//! has as many threads as the process, and none that has ended: a listing can miss a thread while
 //! another one ends (the kernel goes on by number, `first_tid` in `fs/proc/base.c`). Who could start a thread is held
 //! then.
 //!
@@ -33,7 +33,7 @@
 //! signals: `epoll_wait`, `semop`, `sigtimedwait`, `read` from inotify, and waits with a socket's time limit.
 //!
 //! While threads are traced no debugger can attach to them, and whoever kills the tracer ("palimpsest-hold") kills the
-//! process. In a kernel with Yama and `ptrace_scope` 1 the tracer replaces whom the program has named by
+//! process. In a kernel with Yama and `ptrace_scope` 1 the tracer replaces the one that the program has named by
 //! `PR_SET_PTRACER`.
 
 mod error;
@@ -87,7 +87,7 @@ struct Seat {
 enum Way {
     /// It can be sent the signal.
     Hearing,
-    /// It cannot be.
+    /// It cannot be held.
     Deaf,
     /// It was sent the signal.
     Signalled,
@@ -170,7 +170,7 @@ pub struct Stopped<'a> {
 }
 
 impl World {
-    /// Makes the table, if there is none yet. One thread may use this at a time.
+    /// Makes the table on its first call. One thread may call this at a time.
     ///
     /// # Errors
     ///
@@ -235,7 +235,7 @@ struct Census {
     named: usize,
     /// Threads that the process has.
     threads: usize,
-    /// Somebody was named who has ended.
+    /// The listing names a thread that has ended.
     has_ended: bool,
 }
 
@@ -315,7 +315,7 @@ impl Stopped<'_> {
         }
     }
 
-    /// Holds those who are seated from `from` on.
+    /// Holds the threads in the seats from `from` on.
     fn hold_from(&mut self, from: usize, generation: u32) -> Result<(), StopError> {
         for _ in 0..TURNS {
             // The deaf first: a refusal comes before anybody is interrupted.
@@ -333,7 +333,7 @@ impl Stopped<'_> {
         restless.map_or(Ok(()), |seat| Err(self.silent(seat, PATIENCE)))
     }
 
-    /// Sends the signal to those who hear.
+    /// Sends the signal to the threads that are not deaf.
     fn signal(&mut self, from: usize, generation: u32) -> Result<(), StopError> {
         let Some(signal) = self.signal else { return Ok(()) };
         for (index, seat) in self.seats(from).enumerate().filter(|(_, seat)| seat.is(Way::Hearing)) {

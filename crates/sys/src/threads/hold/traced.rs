@@ -14,7 +14,7 @@ use crate::threads::tracer::{self, Answer, BATCH, Request, Tracer};
 const DEAF_SLEEP: Duration = Duration::from_millis(50);
 
 impl Stopped<'_> {
-    /// Has the tracer seize the deaf, who do not notice it.
+    /// Makes the tracer seize the deaf threads, which do not notice it.
     pub(super) fn seize(&mut self, from: usize) -> Result<(), StopError> {
         if !self.are_any(from, Way::Deaf) {
             return Ok(());
@@ -32,7 +32,7 @@ impl Stopped<'_> {
         }
         self.ask_to_seize(from)?;
         if self.are_any(from, Way::Deaf) {
-            // Yama wants to be told who may trace.
+            // Yama allows the tracer that the process has named.
             self.tracer.iter_mut().for_each(Tracer::allow);
             self.ask_to_seize(from)?;
         }
@@ -55,7 +55,7 @@ impl Stopped<'_> {
 
     /// Stops the seized, and makes sure of it.
     pub(super) fn stop_seized(&mut self, from: usize) -> Result<(), StopError> {
-        // Who cannot be interrupted is ending, which the tracer must hear: until then it is listed.
+        // A thread that cannot be interrupted is ending. It stays listed until the tracer has heard of its end.
         self.ask(from, Way::Seized, &|_| Request::Interrupt, &mut |_, _, _| Ok(Way::Seized))?;
         let started = Instant::now();
         while self.are_any(from, Way::Seized) {
@@ -66,7 +66,7 @@ impl Stopped<'_> {
                 Ok(0) if seat.tid() == own_process() && waited > GRACE && is_gone(seat.tid()) => Ok(Way::Gone),
                 Ok(0) => Ok(Way::Seized),
                 Ok(_) if libc::WIFSTOPPED(answer.status) => {
-                    // Above the signal is an event, if the stop is none for taking a signal.
+                    // Bits above the signal name an event, if the thread did not stop to take a signal.
                     let signal = if answer.status >> 16 == 0 { libc::WSTOPSIG(answer.status) } else { 0 };
                     seat.taking.store(signal, Ordering::Relaxed);
                     Ok(Way::Stopped)
@@ -84,11 +84,11 @@ impl Stopped<'_> {
         })
     }
 
-    /// Lets everyone go whom the tracer has, and it too.
+    /// Releases all threads that the tracer holds, then the tracer.
     pub(super) fn let_traced_go(&mut self) {
         let detach = |seat: &Seat| Request::Detach(seat.taking.load(Ordering::Relaxed));
         for way in [Way::Stopped, Way::Held] {
-            // If the tracer is gone, the process is about to be killed, or nobody was held yet.
+            // If the tracer is gone, the process is about to be killed, or no thread was held yet.
             let _ = self.ask(0, way, &detach, &mut |_, _, _| Ok(Way::Gone));
         }
         // Those who are only seized go on undisturbed.

@@ -1,4 +1,4 @@
-//! One thread at a time holds the others: two would hold each other, and the second would release whom the first holds.
+//! One thread at a time holds the others: two would hold each other, and the second would release those of the first.
 //!
 //! The word is zero, or names the thread whose turn it is. A forked child tells by the process in that name that it is
 //! nobody of its own.
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{StopError, nap};
 use crate::caller::Caller;
 
-/// Changed by whoever takes a turn or ends its own.
+/// Changed by threads that take a turn or end their own.
 static TURN: AtomicU64 = AtomicU64::new(0);
 
 /// The calling thread's turn, until this is dropped.
