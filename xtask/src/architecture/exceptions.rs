@@ -45,7 +45,6 @@ pub(super) const ALL: &[Exception] = &[
     except(Rule::Condition, "crates/preload/tests/programs/main.rs", 1, "runs Linux programs"),
     except(Rule::Condition, "crates/text/tests/poke/basics.rs", 1, "tests of what only one architecture has"),
     except(Rule::Condition, "crates/text/tests/poke/main.rs", 2, "tests of what only one architecture has"),
-    except(Rule::Circle, "crates/fork/", 6, "modules that grew together; to be taken apart, never more"),
     except(Rule::LongLine, "README.md", 1, UNBROKEN),
     except(Rule::LongLine, "adapters/libafl/", 4, UNBROKEN),
     except(Rule::LongLine, "crates/bpf/", 5, UNBROKEN),
