@@ -1,6 +1,7 @@
 //! What things cost the calling thread.
 //!
-//! On a busy machine the clock on the wall tells of the neighbours: a price of five times the work would let nothing pay.
+//! On a busy machine the clock on the wall tells of the neighbours: nothing would pay at a price of five times the
+//! work.
 
 use std::time::Duration;
 
