@@ -85,6 +85,8 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     let mut command = Command::new(&path);
     command.arg0(&arguments.program).args(&arguments.arguments);
     command.env("LD_PRELOAD", preloaded).envs(variables(arguments));
+    // The program keeps the process id; the object tells of its end alone.
+    command.env("PALIMPSEST_STARTED", std::process::id().to_string());
     Ok(Prepared { command, path, object })
 }
 

@@ -1,11 +1,9 @@
 //! Forking, with an account of what it costs.
 
-use std::time::{Duration, Instant};
-
 use palimpsest_sys::last_errno;
 use rustix::process::Pid;
-use rustix::time::{ClockId, clock_gettime};
 
+use crate::clock::{Moment, nanos, share};
 use crate::engine::registry::{self, Shared};
 use crate::engine::round::Mode;
 use crate::engine::{Repair, Repaired};
@@ -13,7 +11,7 @@ use crate::error::{ForkError, FreezeError};
 use crate::guard;
 use crate::hazards;
 use crate::options::Pays;
-use crate::process::{nanos, played};
+use crate::process::played;
 
 /// Who one is after a fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,38 +44,29 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
             tracing::debug!(%error, "frozen memory is not repaired");
         }
     }
-    let started = shared.map(|_| cpu_time());
+    let started = shared.map(|_| Moment::now());
     // SAFETY: (1).
     let child = unsafe { libc::fork() };
-    match Pid::from_raw(child) {
-        Some(pid) if child > 0 => {
-            if let (Some(shared), Some(started)) = (shared, started) {
-                let taken = nanos(cpu_time().saturating_sub(started));
-                shared.statistics.count_fork();
-                // Of two threads that fork at once, one's is not accounted for.
-                if let Some(mut locked) = shared.lock() {
-                    locked.ledger().forked(taken);
-                }
-            }
-            Ok(Forked::Parent(pid))
+    if child == 0 {
+        // From here on it is known that the memory is the child's own.
+        let _ = hazards::borrowed::owner();
+        if let Some(mut locked) = shared.and_then(Shared::lock) {
+            locked.ledger().inherited();
         }
-        _ if child == 0 => {
-            // From here on it is known that the memory is the child's own.
-            let _ = hazards::borrowed::owner();
-            if let Some(mut locked) = shared.and_then(Shared::lock) {
-                locked.ledger().inherited();
-            }
-            guard::forget_erased();
-            Ok(Forked::Child)
-        }
-        _ => Err(ForkError(last_errno())),
+        guard::forget_erased();
+        return Ok(Forked::Child);
     }
-}
-
-/// What the calling thread has had of CPUs.
-fn cpu_time() -> Duration {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+    // -1 is no process, and not to be taken for one.
+    let Some(pid) = Pid::from_raw(child.max(0)) else { return Err(ForkError(last_errno())) };
+    if let (Some(shared), Some(started)) = (shared, started) {
+        let taken = started.elapsed();
+        shared.statistics.count_fork();
+        // Of two threads that fork at once, one's is not accounted for.
+        if let Some(mut locked) = shared.lock() {
+            locked.ledger().forked(taken);
+        }
+    }
+    Ok(Forked::Parent(pid))
 }
 
 /// Looks at what was written to frozen memory, and makes it cheap again if the debt exceeds what that is expected to
@@ -91,7 +80,7 @@ fn cpu_time() -> Duration {
 ///
 /// [`FreezeError`]; everything is as it was.
 unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
-    let started = Instant::now();
+    let started = Moment::now();
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
     let checked = hazards::check(&options);
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
@@ -99,17 +88,19 @@ unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
     let most = if shared.has_erased() { u64::MAX } else { locked.ledger().most() };
     let outcome = checked.and_then(|()| {
         played(&mut locked, &options, Mode::FreezeWithin(most), |_, done| {
+            let taken = started.elapsed();
+            let worked = share(taken, done.taken.saturating_sub(done.looked), done.taken);
             let repair = Repair {
                 quote: done.quote,
-                looked: nanos(done.looked),
-                worked: nanos(done.taken.saturating_sub(done.looked)),
+                looked: taken - worked,
+                worked,
                 fresh: nanos(done.expected.worth.per_fork),
                 frozen: done.frozen,
             };
             (done.repaired, repair)
         })
     });
-    let taken = nanos(started.elapsed());
+    let taken = started.elapsed();
     match outcome {
         Err(_) => locked.ledger().refused(taken),
         Ok((_, repair)) if repair.quote > most => locked.ledger().declined(repair.quote, taken),

@@ -26,6 +26,7 @@
 //! ```
 
 pub mod arena;
+mod clock;
 mod engine;
 mod error;
 mod fork;

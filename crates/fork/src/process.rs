@@ -6,6 +6,7 @@ use palimpsest_sys::threads::child::shortest_fork;
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
+use crate::clock::{Moment, nanos, share};
 use crate::engine::Tables;
 use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, note_home};
@@ -51,9 +52,12 @@ pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
     hazards::check(options)?;
     let (before, unmeasured) = measure(options);
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
+    let started = Moment::now();
     let mut report = played(&mut locked, options, Mode::Freeze, |tables, done| {
+        let taken = started.elapsed();
         let report = told(tables, Mode::Freeze, done);
-        tables.ledger().froze(report.frozen_bytes(), nanos(done.looked), nanos(done.taken), done.frozen);
+        let looked = share(taken, done.looked, done.taken);
+        tables.ledger().froze(report.frozen_bytes(), looked, taken, done.frozen);
         report
     })?;
     locked.shared.statistics.begin();
@@ -169,10 +173,6 @@ fn measure(options: &Options) -> (Option<Duration>, Option<String>) {
         },
         Measure::Nothing => (None, None),
     }
-}
-
-pub(crate) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Tells of names that are gone.

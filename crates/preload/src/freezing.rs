@@ -1,10 +1,11 @@
 //! Freezing once, and telling how it went.
 
+use std::fmt::Display;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use palimpsest_fork::{FreezeError, Report, guard};
+use palimpsest_fork::{FreezeError, guard};
 use palimpsest_sys::Causes;
 use palimpsest_sys::proc::status::Status;
 
@@ -124,7 +125,13 @@ fn refuse(started: &Started, refusal: &str) {
     let _ = started.standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
 }
 
-fn tell(started: &Started, verb: &str, report: &Report) {
+/// Whether the moment has come.
+pub(crate) fn is_decided() -> bool {
+    IS_DECIDED.load(Ordering::Relaxed)
+}
+
+/// Reports what was done to this process.
+pub(crate) fn tell(started: &Started, verb: &str, report: &dyn Display) {
     let text = || {
         let name = fs::read_to_string("/proc/self/comm").unwrap_or_default();
         format!("palimpsest: {verb} process {} ({})\n{report}\n", std::process::id(), name.trim_end())

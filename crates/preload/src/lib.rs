@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `start`, `started` | what happens before `main`: real functions, settings; what is known then |
 //! | `settings` | the environment variables `PALIMPSEST_…` |
-//! | `fork`, `moment`, `freezing` | `fork`: whether it is time to freeze, and doing it once |
+//! | `fork`, `moment`, `freezing`, `ended` | `fork`: whether it is time to freeze, doing it once, and why not |
 //! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect` |
 //! | `dispatch` | these calls through `syscall` |
 //! | `next`, `kernel`, `arch`, `errno` | what would be called without this object: the next definition, or the kernel |
@@ -40,6 +40,7 @@ mod channel;
 mod confine;
 mod core_filter;
 mod dispatch;
+mod ended;
 mod environment;
 mod erase;
 mod errno;

@@ -15,6 +15,9 @@ use crate::settings::Moment;
 /// background goes on counting. `Relaxed`: a counter, with which nothing is published.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
+/// The most private memory in bytes that was seen at a fork. `Relaxed`: a figure.
+static MOST: AtomicU64 = AtomicU64::new(0);
+
 /// Whether the signal has come. `Relaxed`: nothing is published with it, and a fork that just misses it is no error.
 static HAS_COME: AtomicBool = AtomicBool::new(false);
 
@@ -50,11 +53,18 @@ pub(crate) fn has_come_at_fork(moment: Moment) -> bool {
     match moment {
         Moment::Never => false,
         // Without /proc the engine says why it can do nothing.
-        Moment::Worthwhile => populated().is_none_or(|bytes| bytes >= LEAST_WORTHWHILE),
+        Moment::Worthwhile => seen().is_none_or(|bytes| bytes >= LEAST_WORTHWHILE),
         Moment::Fork(wanted) => number >= wanted,
         Moment::Signal(_) => HAS_COME.load(Ordering::Relaxed),
-        Moment::Size(wanted) => populated().is_some_and(|bytes| bytes >= wanted),
+        Moment::Size(wanted) => seen().is_some_and(|bytes| bytes >= wanted),
     }
+}
+
+/// The same as [`populated`], noted.
+fn seen() -> Option<u64> {
+    let bytes = populated()?;
+    MOST.fetch_max(bytes, Ordering::Relaxed);
+    Some(bytes)
 }
 
 /// Bytes of private memory that is in use and not a file's unchanged content: resident less shared pages of
@@ -76,6 +86,30 @@ fn private_bytes(statm: &str, page: u64) -> Option<u64> {
     resident.saturating_sub(shared).checked_mul(page)
 }
 
+/// Why the moment has not come until now.
+pub(crate) fn missed(moment: Moment) -> String {
+    why(moment, FORKS.load(Ordering::Relaxed), MOST.load(Ordering::Relaxed))
+}
+
+fn why(moment: Moment, forks: u64, most: u64) -> String {
+    let small = |wanted: u64| {
+        format!(
+            "at none of its {forks} forks it had {} kB of private memory, but {} kB at most; \
+             PALIMPSEST_FREEZE=fork freezes at the first all the same",
+            wanted >> 10,
+            most >> 10
+        )
+    };
+    match moment {
+        _ if forks == 0 => "it has never called fork (vfork and posix_spawn copy no page tables)".to_owned(),
+        Moment::Never => "PALIMPSEST_FREEZE is off".to_owned(),
+        Moment::Worthwhile => small(LEAST_WORTHWHILE),
+        Moment::Size(wanted) => small(wanted),
+        Moment::Fork(wanted) => format!("it has forked {forks} times, and PALIMPSEST_FREEZE asks for fork {wanted}"),
+        Moment::Signal(_) => format!("the signal of PALIMPSEST_FREEZE came before none of its {forks} forks"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +127,19 @@ mod tests {
         let much = vec![1_u8; 64 << 20];
         let after = populated().expect("/proc is mounted");
         assert!(after >= before + (48 << 20), "{before} {after} {}", much.len());
+    }
+
+    #[test]
+    fn a_moment_that_was_missed_is_told_with_its_figures() {
+        assert!(why(Moment::Fork(1), 0, 0).starts_with("it has never called fork"));
+        let small = why(Moment::Worthwhile, 3, 664 << 10);
+        assert!(
+            small.starts_with("at none of its 3 forks it had 2048 kB of private memory, but 664 kB at most; "),
+            "{small}"
+        );
+        assert!(why(Moment::Size(1 << 30), 1, 0).contains("1048576 kB"));
+        assert_eq!(why(Moment::Fork(5), 3, 0), "it has forked 3 times, and PALIMPSEST_FREEZE asks for fork 5");
+        assert!(why(Moment::Signal(1), 3, 0).ends_with("before none of its 3 forks"));
     }
 
     // One test for all that counts forks: the counter is one for the process.

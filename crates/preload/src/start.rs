@@ -8,7 +8,7 @@ use palimpsest_sys::proc::status::Status;
 
 use crate::channel::Noted;
 use crate::settings::{Heirs, Moment, ReportTo, Settings};
-use crate::started::{self, Started};
+use crate::started::{self, End, Started};
 use crate::{confine, environment, execute, fork, handed_over, memory, moment, protection};
 
 /// The dynamic linker calls this with the program's arguments and environment, as glibc does for all of `.init_array`.
@@ -76,5 +76,5 @@ fn begin(environment: *mut *mut c_char) {
         ReportTo::Nowhere | ReportTo::File(_) => None,
     };
     let filters = Status::of_this_thread().ok().and_then(|status| status.seccomp_filters);
-    started::set(Started { settings, standard_error, report, filters });
+    started::set(Started { settings, standard_error, report, filters, end: End::of_this_process() });
 }

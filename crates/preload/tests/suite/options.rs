@@ -145,3 +145,30 @@ fn the_moment_is_used_once_by_a_process_and_its_children() {
     let Some(ran) = assert_same("nested", &[]) else { return };
     assert_eq!(count(&ran), 1, "{}", ran.report);
 }
+
+#[test]
+fn the_report_tells_why_the_program_that_was_started_was_not_frozen() {
+    let object = object();
+    let object = object.to_str().expect("UTF-8");
+    let Some(scenarios) = scenarios() else { return };
+    let started = |program: &str, variable: &str| {
+        let script = format!("{variable} PALIMPSEST_STARTED=$$ LD_PRELOAD={object} exec {program}");
+        run(&["sh", "-c", &script], crate::common::PLAIN)
+    };
+    let protect = format!("{} protect", scenarios.display());
+    for (program, variable, reason) in [
+        ("true", "", "it has never called fork (vfork "),
+        (protect.as_str(), "PALIMPSEST_FREEZE=size:1G", "at none of its "),
+        (protect.as_str(), "PALIMPSEST_FREEZE=fork:1000", "it has forked "),
+    ] {
+        let ran = started(program, variable);
+        assert!(ran.report.starts_with("palimpsest: froze nothing in process "), "{program}: {}", ran.report);
+        let line = ran.report.lines().nth(1).and_then(|line| line.strip_prefix("it was not frozen: "));
+        assert!(line.is_some_and(|line| line.starts_with(reason)), "{program}: {}", ran.report);
+        assert_eq!((ran.report.lines().count(), ran.stderr.as_str()), (2, ""), "{program}: {}", ran.report);
+    }
+    // One that was frozen tells that, and others nothing.
+    let ran = started(&protect, "");
+    assert_eq!((count(&ran), ran.report.contains("froze nothing")), (1, false), "{}", ran.report);
+    assert_eq!(run(&["true"], frozen(object, &[])).report, "");
+}

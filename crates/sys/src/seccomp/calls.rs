@@ -49,11 +49,13 @@ pub enum FreezeCall {
     RingRegister,
     /// `io_submit`, of no request: whether a context of Linux AIO lives.
     AsyncSubmit,
+    /// `clock_gettime` of the thread's CPU time: what a freeze and forks cost.
+    CpuTime,
 }
 
 impl FreezeCall {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::MemfdCreate,
         Self::Truncate,
         Self::Write,
@@ -74,6 +76,7 @@ impl FreezeCall {
         Self::Sleep,
         Self::RingRegister,
         Self::AsyncSubmit,
+        Self::CpuTime,
     ];
 
     /// Its number.
@@ -99,6 +102,7 @@ impl FreezeCall {
             Self::Sleep => libc::SYS_nanosleep,
             Self::RingRegister => libc::SYS_io_uring_register,
             Self::AsyncSubmit => libc::SYS_io_submit,
+            Self::CpuTime => libc::SYS_clock_gettime,
         }
     }
 
@@ -149,6 +153,7 @@ impl FreezeCall {
             Self::Lock => make([0, 0, libc::MLOCK_ONFAULT as usize, 0, 0]),
             Self::ProtectionKey => make([0, 0, 0, NO_KEY, 0]),
             Self::Mincore | Self::Unlock | Self::MemoryPolicy | Self::AsyncSubmit => make([0; 5]),
+            Self::CpuTime => make([libc::CLOCK_THREAD_CPUTIME_ID as usize, 0, 0, 0, 0]),
             Self::Prctl => {
                 make([libc::PR_SET_VMA as usize, libc::PR_SET_VMA_ANON_NAME as usize, 0, 0, ptr::null::<u8>().addr()]);
             }
@@ -183,6 +188,7 @@ impl FreezeCall {
             Self::Sleep => "nanosleep",
             Self::RingRegister => "io_uring_register",
             Self::AsyncSubmit => "io_submit",
+            Self::CpuTime => "clock_gettime",
         }
     }
 }

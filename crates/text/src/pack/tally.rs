@@ -15,10 +15,10 @@ const BEARABLE: usize = 256;
 ///
 /// | field | who writes | who reads |
 /// |---|---|---|
-/// | `loads`, `cache_flushes`, `retired_bytes` | threads of the shard, at a load or a drop | `stats`; reclaiming, the bytes |
+/// | `loads`, `cache_flushes`, `retired_bytes` | threads of the shard, at a load or a drop | `stats`; reclaiming |
 /// | `unlooked` | threads of the shard: adds at a drop, zeroes when the sum is looked at | the same |
 /// | `contentions` | threads of the shard that find a pack locked; zeroed with the home | whoever makes a pack |
-/// | `settled` | whoever makes the shard's home (under `grow`) or gives it back (under its slot's lock) | threads of the shard |
+/// | `settled` | whoever makes the home (under `grow`) or gives it back (its slot's lock) | threads of the shard |
 /// | `retired` | threads of the shard push; who holds `reclaiming` takes all | the same |
 ///
 /// A program is counted and retired in the shard that loaded it, which its handle names: so threads of all shards may

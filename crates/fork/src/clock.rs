@@ -1,0 +1,55 @@
+//! What things cost the calling thread.
+//!
+//! On a busy machine the clock on the wall tells of the neighbours: nothing would pay at a price of five times the
+//! work.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic};
+
+/// A moment in the CPU time of the calling thread, or on the wall where a filter does not tell that.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment(Duration);
+
+impl Moment {
+    pub(crate) fn now() -> Self {
+        let told = clock_gettime_dynamic(DynamicClockId::Known(ClockId::ThreadCPUTime));
+        let now = told.unwrap_or_else(|_| clock_gettime(ClockId::Monotonic));
+        Self(Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0)))
+    }
+
+    /// Nanoseconds since then.
+    pub(crate) fn elapsed(self) -> u64 {
+        nanos(Self::now().0.saturating_sub(self.0))
+    }
+}
+
+/// The same in nanoseconds.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// So much of `all` as `part` is of `whole`.
+pub(crate) fn share(all: u64, part: Duration, whole: Duration) -> u64 {
+    let share = u128::from(all) * part.as_nanos() / whole.as_nanos().max(1);
+    u64::try_from(share).unwrap_or(u64::MAX).min(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_sleeps_costs_little_and_one_that_works_more_and_more() {
+        let (started, wall) = (Moment::now(), std::time::Instant::now());
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(started.elapsed() < nanos(wall.elapsed()) / 2);
+        while started.elapsed() < 1_000_000 {}
+    }
+
+    #[test]
+    fn shares_are_parts_of_all() {
+        let of = |part, whole| share(1000, Duration::from_nanos(part), Duration::from_nanos(whole));
+        assert_eq!((of(1, 4), of(0, 0), of(4, 4), of(9, 4)), (250, 0, 1000, 1000));
+    }
+}

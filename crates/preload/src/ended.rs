@@ -1,0 +1,31 @@
+//! When the program ends without a freeze: why there was none, if a report was asked for.
+//!
+//! Told of the process that `palimpsest run` has started alone, which it names in `PALIMPSEST_STARTED`: a script starts
+//! programs by the hundred. A program that is killed, or leaves by `_exit` as some shells do, says nothing.
+
+use std::panic;
+
+use crate::started::{self, End};
+use crate::{freezing, moment};
+
+/// The C library calls this when the program returns from `main` or calls `exit`.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+#[cfg_attr(test, expect(dead_code, reason = "a test must not tell of its own end"))]
+extern "C" fn end() {
+    let Some(started) = started::get().filter(|started| started.end == End::Told(std::process::id())) else { return };
+    if freezing::is_decided() {
+        return;
+    }
+    // A panic here would change the exit status.
+    let _ = panic::catch_unwind(|| {
+        freezing::tell(
+            started,
+            "froze nothing in",
+            &format!("it was not frozen: {}", moment::missed(started.settings.moment)),
+        );
+    });
+}
