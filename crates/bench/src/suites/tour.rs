@@ -1,7 +1,7 @@
 //! The tour: six things that Palimpsest does, each beside what people do today, within half a minute.
 //!
-//! Its figures are those of the other suites, with fewer contestants and within a time of their own: ids and records are
-//! the same.
+//! Its figures are those of the other suites, with fewer contestants and within a time of their own: ids and records
+//! are the same.
 
 use std::time::Duration;
 
