@@ -94,7 +94,7 @@ impl<'a> Context<'a> {
     }
 
     fn program(&self) -> Result<Command, String> {
-        let missing = || "nobody told how to start a process for the measurement".to_owned();
+        let missing = || "a process has to be started from this program's own file, which is not there".to_owned();
         self.program.map(Command::new).ok_or_else(missing)
     }
 }

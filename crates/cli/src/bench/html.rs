@@ -1,9 +1,10 @@
 //! The results as one HTML page that needs nothing else: style, charts as inline SVG, no scripts, no links.
 //!
-//! `chart` draws, `scale` maps values to places, `text` escapes.
+//! `bars` and `curves` draw, `scale` maps values to places, `text` escapes; `picture` is of curves alone.
 
 mod bars;
 mod curves;
+mod picture;
 mod scale;
 mod text;
 
@@ -15,7 +16,9 @@ use palimpsest_bench::harness::record::{Entry, Report};
 use super::format;
 use text::escaped;
 
-const STYLE: &str = include_str!("html/page.css");
+pub(crate) use picture::render as picture;
+
+const STYLE: &str = concat!(include_str!("html/chart.css"), include_str!("html/page.css"));
 
 /// The whole page.
 pub(crate) fn render(title: &str, report: &Report, groups: &[Group]) -> String {

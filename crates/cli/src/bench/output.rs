@@ -19,6 +19,9 @@ pub(crate) struct Outputs {
     /// Write the results as one self-contained HTML page to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// Write what is measured against numbers and sizes as one picture (SVG) to this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
     /// Write the results as tables in Markdown to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) markdown: Option<PathBuf>,
@@ -46,7 +49,7 @@ pub(crate) enum OutputError {
 
 impl Outputs {
     fn paths(&self) -> impl Iterator<Item = &Path> {
-        [&self.json, &self.html, &self.markdown, &self.csv].into_iter().flatten().map(PathBuf::as_path)
+        [&self.json, &self.html, &self.svg, &self.markdown, &self.csv].into_iter().flatten().map(PathBuf::as_path)
     }
 
     /// Whether standard output belongs to one of the forms.
@@ -81,6 +84,9 @@ impl Outputs {
         }
         if let Some(path) = &self.html {
             put(path, &html::render(title, report, groups))?;
+        }
+        if let Some(path) = &self.svg {
+            put(path, &html::picture(report))?;
         }
         if let Some(path) = &self.markdown {
             put(path, &export::markdown(report, groups))?;

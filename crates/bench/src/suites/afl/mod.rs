@@ -145,7 +145,7 @@ fn measure(effort: Effort) -> Result<Samples, ProgramError> {
     let built = build::all(Purpose::Measuring)?;
     // Filling the database and freezing it count: that should be a small part.
     let (rounds, time) = effort.pick((1, Duration::from_secs(6)), (3, Duration::from_secs(15)));
-    let rounds = Rounds { least: rounds, most: rounds, budget: Duration::ZERO };
+    let rounds = Rounds { least: rounds, most: rounds, budget: Duration::MAX };
     let mut samples = Samples::default();
     let mut least = Target::ALL.map(|target| (target, f64::INFINITY, f64::INFINITY));
     interleave(&mut least, rounds, |(target, stability, coverage)| {

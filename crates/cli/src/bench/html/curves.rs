@@ -1,5 +1,5 @@
-//! Cost against a number of things: figures of time whose ids have the form `pack.call.COUNT.WHO`,
-//! `pack.call.COUNT.WHO.random` or `keys.toggle.COUNT.WHO.THREADS`.
+//! Cost against a number or a size: figures of time whose ids have the form `pack.call.COUNT.WHO`,
+//! `keys.toggle.COUNT.WHO.THREADS`, `reset.COUNT.WHO` or `fork.SIZE.WHO`.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use super::scale::Scale;
 use super::text::escaped;
 use crate::bench::format;
 
-const WIDTH: f64 = 520.0;
-const HEIGHT: f64 = 340.0;
+pub(super) const WIDTH: f64 = 520.0;
+pub(super) const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 408.0;
 const TOP: f64 = 14.0;
@@ -22,7 +22,7 @@ const LABEL_ROW: f64 = 15.0;
 
 /// Curves that belong on one chart.
 pub(super) struct Family<'a> {
-    title: String,
+    pub(super) title: String,
     unit: &'static str,
     per: Per,
     curves: Vec<Curve<'a>>,
@@ -38,10 +38,14 @@ struct Per {
 
 impl Per {
     fn of(kind: &str) -> Self {
-        match kind {
-            "keys.toggle" => Self { deed: "switching of all sites", counted: "sites" },
-            _ => Self { deed: "call", counted: "programs taking turns" },
-        }
+        let (deed, counted) = match kind {
+            "fork" => ("fork", "MiB of heap"),
+            "keys.toggle" => ("switching of all sites", "sites"),
+            "paging.fork" => ("fork", "MiB in pages of 4 KiB"),
+            "reset" => ("going back", "pages written"),
+            _ => ("call", "programs taking turns"),
+        };
+        Self { deed, counted }
     }
 }
 
@@ -50,13 +54,39 @@ struct Curve<'a> {
     points: BTreeMap<u32, &'a Entry>,
 }
 
+impl Family<'_> {
+    /// Leaves out all curves but those with these names.
+    pub(super) fn keep(&mut self, names: &[&str]) {
+        self.curves.retain(|curve| names.contains(&curve.name));
+    }
+
+    /// What the vertical axis shows.
+    pub(super) fn measure(&self) -> String {
+        format!("{} per {}", self.unit, self.per.deed)
+    }
+}
+
 /// The parts of an id that varies with a count: what it measures, the count, who, and in which order.
 fn parse(id: &str) -> Option<(&str, u32, &str, &str)> {
-    let mut parts = id.splitn(5, '.');
-    let (suite, figure, count) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
-    let who = parts.next()?;
-    let kind = id.get(..suite.len() + 1 + figure.len())?;
-    Some((kind, count, who, parts.next().unwrap_or("in sequence")))
+    let mut start = 0;
+    for part in id.split('.') {
+        let end = start + part.len();
+        if let Some(count) = count(part).filter(|_| start > 0) {
+            let mut rest = id.get(end + 1..)?.splitn(2, '.');
+            return Some((id.get(..start - 1)?, count, rest.next()?, rest.next().unwrap_or("")));
+        }
+        start = end + 1;
+    }
+    None
+}
+
+/// A number of things, or a size in MiB.
+fn count(part: &str) -> Option<u32> {
+    match part.split_at_checked(part.len().checked_sub(1)?)? {
+        (number, "m") => number.parse().ok(),
+        (number, "g") => number.parse::<u32>().ok()?.checked_mul(1024),
+        _ => part.parse().ok(),
+    }
 }
 
 fn is_time(unit: Unit) -> bool {
@@ -70,7 +100,7 @@ pub(super) fn families(results: &[Entry]) -> Vec<Family<'_>> {
         let Some((kind, count, who, order)) = parse(&entry.id).filter(|_| is_time(entry.unit)) else {
             continue;
         };
-        let title = format!("{kind}, {order}");
+        let title = if order.is_empty() { kind.to_owned() } else { format!("{kind}, {order}") };
         let place = families.iter().position(|family| family.title == title).unwrap_or_else(|| {
             families.push(Family { title, unit: entry.unit.symbol(), per: Per::of(kind), curves: Vec::new() });
             families.len() - 1
@@ -94,6 +124,17 @@ pub(super) fn families(results: &[Entry]) -> Vec<Family<'_>> {
 
 /// The figure element of one chart.
 pub(super) fn figure(family: &Family<'_>) -> String {
+    let title = escaped(&family.title);
+    format!(
+        "<figure><figcaption>{title}, {}</figcaption>\n\
+         <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\n{}</svg></figure>\n",
+        family.measure(),
+        chart(family)
+    )
+}
+
+/// Axes and curves, in a box of [`WIDTH`] and [`HEIGHT`].
+pub(super) fn chart(family: &Family<'_>) -> String {
     let entries = || family.curves.iter().flat_map(|curve| curve.points.values());
     let counts = || family.curves.iter().flat_map(|curve| curve.points.keys().copied());
     let (Some(fewest), Some(most)) = (counts().min(), counts().max()) else {
@@ -103,11 +144,7 @@ pub(super) fn figure(family: &Family<'_>) -> String {
     let largest = entries().map(|entry| entry.max).fold(0.0, f64::max);
     let x = Scale::logarithmic(f64::from(fewest), f64::from(most), LEFT, RIGHT);
     let y = Scale::logarithmic(smallest, largest, BOTTOM, TOP);
-    let title = escaped(&family.title);
-    let mut svg = format!(
-        "<figure><figcaption>{title}, {} per {}</figcaption>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\n",
-        family.unit, family.per.deed
-    );
+    let mut svg = String::new();
     for tick in y.ticks() {
         let at = y.place(tick);
         push(
@@ -146,7 +183,6 @@ pub(super) fn figure(family: &Family<'_>) -> String {
     for (number, (curve, label)) in family.curves.iter().zip(labels).enumerate() {
         draw(&mut svg, curve, number, [x, y], label);
     }
-    svg.push_str("</svg></figure>\n");
     svg
 }
 
@@ -219,11 +255,15 @@ mod tests {
 
     #[test]
     fn ids_with_a_count_become_curves() {
-        assert_eq!(parse("pack.call.160.packed"), Some(("pack.call", 160, "packed", "in sequence")));
+        assert_eq!(parse("pack.call.160.packed"), Some(("pack.call", 160, "packed", "")));
         assert_eq!(parse("pack.call.160.packed.random"), Some(("pack.call", 160, "packed", "random")));
         assert_eq!(parse("keys.toggle.56.batched.t1"), Some(("keys.toggle", 56, "batched", "t1")));
-        assert_eq!(parse("pack.load.packed"), None);
-        assert_eq!(parse("pack.threads.1"), None);
+        assert_eq!(parse("fork.4g.frozen"), Some(("fork", 4096, "frozen", "")));
+        assert_eq!(parse("paging.fork.64g.cow"), Some(("paging.fork", 65_536, "cow", "")));
+        assert_eq!(parse("reset.16.known"), Some(("reset", 16, "known", "")));
+        for id in ["pack.load.packed", "pack.threads.1", "fork.dirty1.frozen", "64m.frozen", "", "m"] {
+            assert_eq!(parse(id), None, "{id}");
+        }
     }
 
     #[test]
@@ -231,7 +271,7 @@ mod tests {
         let report = format::tests::report();
         let families = families(&report.results);
         let titles: Vec<&str> = families.iter().map(|family| family.title.as_str()).collect();
-        assert_eq!(titles, ["pack.call, in sequence", "pack.call, random"]);
+        assert_eq!(titles, ["pack.call", "pack.call, random"]);
         assert!(families.iter().all(|family| family.curves.len() == 3));
         let svg = figure(&families[0]);
         assert!(!svg.contains("NaN"));
