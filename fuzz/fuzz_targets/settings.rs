@@ -15,7 +15,7 @@ use settings::Settings;
 
 const VARIABLES: [&str; 9] = [
     "PALIMPSEST_FREEZE",
-    "PALIMPSEST_CHUNK",
+    "PALIMPSEST_EXTENT",
     "PALIMPSEST_HUGE",
     "PALIMPSEST_THREADS",
     "PALIMPSEST_TRUST",

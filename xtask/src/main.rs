@@ -6,7 +6,6 @@
 
 mod aarch64;
 mod architecture;
-mod bench;
 mod book;
 mod guest;
 mod install;
@@ -54,11 +53,9 @@ enum Task {
         #[command(subcommand)]
         guest: Guest,
     },
-    /// Measure a real program (`afl`, `python`, `redis`), or build with optimisation and the peers and run `palimpsest
-    /// bench` with the arguments given.
+    /// Build with optimisation and the peers, and run `palimpsest bench` with the arguments given.
     Bench {
-        /// A program and its options, for example `afl --quick`, or arguments of `palimpsest bench`, for example `pack
-        /// --quick`.
+        /// For example `pack --quick`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -158,10 +155,6 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
         }
         Task::Guest { guest: Guest::Paging(arguments) } => {
             guest::run(&workspace, &arguments)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Task::Bench { args } if bench::is_program(&args) => {
-            bench::run(&workspace, &args)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Bench { args } => {

@@ -2,7 +2,7 @@
 
 use std::{error::Error, io, path::PathBuf};
 
-use crate::{bench::BenchError, guest::GuestError, need::Need, workspace::Workspace};
+use crate::{guest::GuestError, need::Need, workspace::Workspace};
 
 /// One check.
 #[derive(Clone, Copy)]
@@ -147,8 +147,6 @@ pub(crate) enum StepError {
     Crates { lacking: usize },
     #[error("the package does not work where nothing else is: {trial}: {said}")]
     Packaged { trial: &'static str, said: String },
-    #[error("a campaign went wrong")]
-    Bench(#[source] Box<BenchError>),
     #[error("the guest did not pass")]
     Guest(#[source] Box<GuestError>),
     #[error("there is no step {name:?}; the steps are {known}")]

@@ -21,6 +21,10 @@ Exit codes of run:
 Exit codes of bpf:
   0  it was done
   1  the program is wrong, was refused or ended, or a file could not be read
+  2  the command line is not understood
+Exit codes of numa:
+  0  it was told
+  1  there is no such process, or it may not be looked into
   2  the command line is not understood";
 
 /// Every feature works, some slower.
@@ -36,7 +40,6 @@ pub(crate) const UNWRITTEN: u8 = 4;
 pub(crate) const FAILED: u8 = 1;
 
 /// The command line is not understood, or selects nothing. Also what clap exits with.
-#[cfg(any(test, feature = "bench"))]
 pub(crate) const USAGE: u8 = 2;
 
 /// A program was not started because it could not be served. With the next two, the numbers of `env(1)`: programs

@@ -1,19 +1,16 @@
-//! `palimpsest`: what this machine allows (`doctor`), what that is worth (`bench`), programs with it (`run`), and eBPF
-//! programs (`bpf`).
+//! `palimpsest`: what this machine allows (`doctor`), what that is worth (`bench`), programs with it (`run`), eBPF
+//! programs (`bpf`), and NUMA nodes (`numa`).
 //!
 //! Exit codes are part of the interface; see [`exit`].
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "bench")]
-mod bench;
-#[cfg(not(feature = "bench"))]
-#[path = "no_bench.rs"]
 mod bench;
 mod bpf;
 mod doctor;
 #[cfg(feature = "documents")]
 mod documents;
 mod exit;
+mod numa;
 mod run;
 
 use std::error::Error;
@@ -40,6 +37,8 @@ enum Command {
     Run(run::Arguments),
     /// Assemble, show, verify and run eBPF programs.
     Bpf(bpf::Arguments),
+    /// Tell the NUMA nodes of this machine, or where the memory of a process is.
+    Numa(numa::Arguments),
     /// Write man pages and completions into a folder.
     #[cfg(feature = "documents")]
     #[command(hide = true)]
@@ -47,21 +46,11 @@ enum Command {
         /// The folder, which is made.
         folder: std::path::PathBuf,
     },
-    /// Count the memory that one contestant needs, in this process; `bench` starts it.
-    #[cfg(feature = "bench")]
-    #[command(name = bench::PROBE, hide = true)]
-    MemoryProbe {
-        /// Last part of the figure's id.
-        contestant: String,
-    },
-    /// Fork with a heap of some size as standard input asks, in this process; `bench` starts it.
-    #[cfg(feature = "bench")]
-    #[command(name = bench::FORK_WORKER, hide = true)]
-    ForkWorker {
-        /// Last part of the figure's id.
-        contestant: String,
-        /// Bytes of the heap.
-        bytes: usize,
+    /// Do a part of a measurement in this process, as the arguments say; `bench` and `tour` start it.
+    #[command(name = palimpsest_bench::harness::HELPER, hide = true)]
+    Helper {
+        /// The helper's name and its arguments.
+        arguments: Vec<String>,
     },
 }
 
@@ -71,12 +60,10 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Bpf(arguments) => bpf::run(&arguments),
+        Command::Numa(arguments) => numa::run(&arguments),
         #[cfg(feature = "documents")]
         Command::Documents { folder } => documents::write(&folder),
-        #[cfg(feature = "bench")]
-        Command::MemoryProbe { contestant } => bench::probe(&contestant),
-        #[cfg(feature = "bench")]
-        Command::ForkWorker { contestant, bytes } => bench::fork_worker(&contestant, bytes),
+        Command::Helper { arguments } => bench::help(&arguments),
     }
 }
 
@@ -96,7 +83,6 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    #[cfg(feature = "bench")]
     #[test]
     fn bench_takes_suites_and_flags_in_any_order() {
         let parsed =
@@ -105,9 +91,9 @@ mod tests {
             panic!("not bench");
         };
         assert_eq!(arguments.suites, ["pack"]);
-        assert!(arguments.quick);
-        assert_eq!(arguments.json.as_deref(), Some("a.json".as_ref()));
-        assert_eq!(arguments.html, None);
+        assert_eq!(arguments.effort(), palimpsest_bench::harness::Effort::Quick);
+        assert_eq!(arguments.outputs.json.as_deref(), Some("a.json".as_ref()));
+        assert_eq!(arguments.outputs.html, None);
         assert_eq!(arguments.filter.as_deref(), Some("call"));
     }
 
@@ -115,8 +101,8 @@ mod tests {
     fn unknown_flags_and_missing_commands_are_refused() {
         assert!(Cli::try_parse_from(["palimpsest"]).is_err());
         assert!(Cli::try_parse_from(["palimpsest", "run", "--nosuch"]).is_err());
-        #[cfg(feature = "bench")]
-        for line in [["palimpsest", "bench", "--nosuch"], ["palimpsest", "bench", "--json"]] {
+        for line in [&["--nosuch"][..], &["--json"], &["--quick", "--check"], &["pack", "--from", "a.json"]] {
+            let line = ["palimpsest", "bench"].iter().chain(line);
             assert!(Cli::try_parse_from(line).is_err());
         }
     }

@@ -44,7 +44,7 @@ pub use error::{ForkError, FreezeError};
 pub use fork::{Forked, Status, fork, frozen_bytes, status};
 pub use guard::forget;
 pub use hazards::{RawAllocator, RingHold};
-pub use options::{Answer, Chunk, Measure, Options, OtherThreads, Pages};
+pub use options::{Answer, ExtentLen, Measure, Options, OtherThreads, Pages};
 pub use process::{freeze, survey};
 pub use report::{FrozenRange, Report, Skip, SkippedRange, Verdict};
 

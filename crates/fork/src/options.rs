@@ -1,9 +1,9 @@
 //! What a freeze may do.
 
-/// How long the pieces are that fork by themselves: memory that is written to makes its whole chunk cost like unfrozen
-/// memory at each fork.
+/// How much memory an extent holds, which is a sealed file: memory that is written to makes all that its extent holds
+/// cost like unfrozen memory at each fork.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Chunk {
+pub enum ExtentLen {
     /// About a 32nd of what is frozen, as a power of two of at least 2 MiB.
     #[default]
     Auto,
@@ -64,7 +64,7 @@ pub enum Measure {
 /// How to freeze. The default freezes what is worth it and refuses what is dangerous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    pub(crate) chunk: Chunk,
+    pub(crate) extent: ExtentLen,
     pub(crate) least: usize,
     pub(crate) pages: Pages,
     pub(crate) other_threads: OtherThreads,
@@ -77,7 +77,7 @@ impl Options {
     /// The defaults.
     pub fn new() -> Self {
         Self {
-            chunk: Chunk::default(),
+            extent: ExtentLen::default(),
             least: 16 * rustix::param::page_size(),
             pages: Pages::default(),
             other_threads: OtherThreads::default(),
@@ -86,10 +86,10 @@ impl Options {
         }
     }
 
-    /// How long chunks are.
+    /// How long extents are.
     #[must_use]
-    pub fn chunk(mut self, chunk: Chunk) -> Self {
-        self.chunk = chunk;
+    pub fn extent(mut self, len: ExtentLen) -> Self {
+        self.extent = len;
         self
     }
 
@@ -126,16 +126,6 @@ impl Options {
     pub fn measure(mut self, measure: Measure) -> Self {
         self.measure = measure;
         self
-    }
-
-    /// The answers of earlier options, for repairs.
-    pub(crate) fn answers(mut self, answers: usize) -> Self {
-        self.answers = answers;
-        self
-    }
-
-    pub(crate) fn all_answers(&self) -> usize {
-        self.answers
     }
 
     pub(crate) fn answers_for(&self, answer: Answer) -> bool {

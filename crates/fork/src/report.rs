@@ -133,10 +133,10 @@ pub struct Report {
     pub frozen: Vec<FrozenRange>,
     /// What is not, and why; without mappings that have no populated page.
     pub skipped: Vec<SkippedRange>,
-    /// Length of a chunk in bytes.
-    pub chunk: usize,
-    /// Chunks that were made.
-    pub chunks: usize,
+    /// Length of an extent in bytes.
+    pub extent: usize,
+    /// Extents that were made: sealed files.
+    pub extents: usize,
     /// Pieces of 2 MiB that the kernel made huge pages of.
     pub collapsed: usize,
     /// Shortest fork before.
@@ -199,11 +199,11 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "frozen   {:>10} kB in {} ranges, {} chunks of {} kB, {:.1} ms, {} kB extra at most",
+            "frozen   {:>10} kB in {} ranges, {} extents of {} kB, {:.1} ms, {} kB extra at most",
             self.frozen_bytes() / KIB,
             self.frozen.len(),
-            self.chunks,
-            self.chunk / KIB,
+            self.extents,
+            self.extent / KIB,
             self.taken.as_secs_f64() * 1e3,
             self.peak_extra / KIB,
         )?;

@@ -411,7 +411,7 @@ fn memory_with_a_hole_is_not_moved() {
     play("memory_with_a_hole_is_not_moved", || {
         let memory = Memory::apart(16 * MIB);
         memory.fill(0..memory.len, 1);
-        // In the middle of one chunk, of which the map knows nothing.
+        // In the middle of one extent, of which the map knows nothing.
         freeze_in_one(&memory);
         // SAFETY: the scenario's own memory.
         assert_eq!(unsafe { libc::munmap(memory.at(5 * MIB), MIB) }, 0);
@@ -422,8 +422,8 @@ fn memory_with_a_hole_is_not_moved() {
     });
 }
 
-/// Freezes into one chunk for each 16 MiB.
+/// Freezes into one extent for each 16 MiB.
 fn freeze_in_one(memory: &Memory) {
-    freeze(&Options::new().chunk(palimpsest_fork::Chunk::Bytes(16 * MIB)));
+    freeze(&Options::new().extent(palimpsest_fork::ExtentLen::Bytes(16 * MIB)));
     assert!(memory.is_frozen());
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Memory, freeze, in_child, page, play, skip, wait};
 use palimpsest_fork::guard::{self, Outcome, Remap};
-use palimpsest_fork::{Chunk, Options, Skip};
+use palimpsest_fork::{ExtentLen, Options, Skip};
 use rustix::io::Errno;
 
 const MIB: usize = 1 << 20;
@@ -143,7 +143,7 @@ fn h03b_several_mappings_move_as_one() {
     play("h03b_several_mappings_move_as_one", || {
         let memory = Memory::apart(12 * MIB);
         memory.fill(0..memory.len, 1);
-        freeze(&Options::new().chunk(Chunk::Bytes(2 * MIB)));
+        freeze(&Options::new().extent(ExtentLen::Bytes(2 * MIB)));
         assert_eq!(madvise(&memory, 5 * MIB, MIB, libc::MADV_DONTNEED), Ok(()));
         assert!(memory.mappings() > 5);
         let remap = Remap {
@@ -398,7 +398,7 @@ fn inaccessible_memory_is_thawed_and_passed_over() {
 #[test]
 fn memory_of_a_snapshot_is_discarded_to_zeros_and_put_back() {
     play("memory_of_a_snapshot_is_discarded_to_zeros_and_put_back", || {
-        use palimpsest_fork::snapshot::{Options as SnapshotOptions, Scope, Snapshot};
+        use palimpsest_fork::snapshot::{Scope, Snapshot, SnapshotOptions};
         let memory = Memory::apart(8 * MIB);
         memory.fill(0..memory.len, 1);
         assert!(!guard::touches(memory.range()));

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use palimpsest_sys::Causes;
 use palimpsest_sys::numa::policy::{self, Policy};
-use palimpsest_sys::numa::{NodeId, NodeSet, sysfs};
+use palimpsest_sys::numa::{MOST_NODES, NodeId, NodeSet, sysfs};
 use palimpsest_sys::proc::ProcError;
 
 pub use palimpsest_sys::numa::sysfs::{Memory, Node};
@@ -166,6 +166,16 @@ impl Topology {
     pub fn home(&self, node: NodeId) -> NodeId {
         // There is at least one.
         self.homes.iter().copied().min_by_key(|&home| (self.distance(node, home), home)).unwrap_or_default()
+    }
+
+    /// For each node that a kernel can have, the place of its home among [`homes`](Self::homes), for look-ups in no
+    /// time.
+    pub(crate) fn places(&self) -> Box<[u16]> {
+        let place = |node| {
+            let home = self.home(node);
+            self.homes.iter().position(|&other| other == home).and_then(|place| u16::try_from(place).ok())
+        };
+        (0..MOST_NODES).map(|node| place(NodeId(node)).unwrap_or(0)).collect()
     }
 
     fn may_run_on(&self, cpu: u32) -> bool {

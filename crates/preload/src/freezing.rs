@@ -1,11 +1,11 @@
 //! Freezing once, and telling how it went.
 
-use palimpsest_sys::Causes;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_fork::{FreezeError, Report, guard};
+use palimpsest_sys::Causes;
 use palimpsest_sys::proc::status::Status;
 
 use crate::settings::{Action, Refusals, ReportTo, Sandbox};

@@ -1,11 +1,16 @@
-//! The suites.
+//! What is measured, and what the processes are that help with it.
 
-use crate::Suite;
+use crate::harness::progress::Progress;
+use crate::harness::record::{Machine, Report};
+use crate::harness::{self, BenchError, Request, Suite, failed, host};
+use crate::placers::Packed;
 
-pub mod fork;
-pub mod keys;
-pub mod pack;
-pub mod paging;
+mod afl;
+mod fork;
+mod keys;
+mod pack;
+mod paging;
+mod programs;
 
 /// Every suite there is.
 #[must_use]
@@ -16,5 +21,35 @@ pub fn all() -> Vec<Box<dyn Suite>> {
         Box::new(fork::Fork),
         Box::new(fork::Reset),
         Box::new(paging::Paging),
+        Box::new(afl::Afl),
+        Box::new(programs::Redis),
+        Box::new(programs::Python),
     ]
+}
+
+/// Runs those of `suites` that `request` asks for, and says where the packs of this machine live.
+///
+/// # Errors
+///
+/// Those of [`harness::run`], and packs that cannot be opened at all.
+pub fn run(suites: Vec<Box<dyn Suite>>, request: &Request, progress: &dyn Progress) -> Result<Report, BenchError> {
+    harness::run(suites, machine()?, request, progress)
+}
+
+fn machine() -> Result<Machine, BenchError> {
+    let packs = Packed::open().map_err(failed("pack", "packed"))?;
+    Ok(Machine { backing: Some(packs.backing()), refused: packs.refused(), ..host::describe() })
+}
+
+/// Does the work of a helper: `arguments` are what follows [`harness::HELPER`].
+///
+/// # Errors
+///
+/// Unknown helpers and contestants, failed loads, unreadable accounting, pipes that break.
+pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
+    match arguments {
+        [name, contestant] if name == pack::MEMORY_PROBE => pack::probe_memory(contestant),
+        [name, contestant, bytes] if name == fork::WORKER => fork::work(contestant, bytes),
+        _ => Err(BenchError::Helper { contestant: arguments.join(" "), reason: "there is no such helper".to_owned() }),
+    }
 }

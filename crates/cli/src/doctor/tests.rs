@@ -29,6 +29,7 @@ fn container() -> Capabilities {
         membarrier: Err(lack("membarrier fails", "allow membarrier in the seccomp profile")),
         core_sync: Ok(SyncPath::Signals),
         userfaultfd: Err(lack("userfaultfd fails", "allow userfaultfd in the seccomp profile")),
+        memory_policy: Ok("answered".to_owned()),
         confinement: Confinement {
             seccomp: Some(SeccompMode::Filter),
             mdwe: Some(true),
@@ -96,6 +97,7 @@ What was tried
   best      proc            mounted
   unneeded  userfaultfd     userfaultfd fails
   best      numa            2 nodes
+  best      memory-policy   answered
   best      mdwe            set; packs never need memory that is writable and executable
   best      seccomp         filtered; each call above was first tried in a child
   best      selinux         not enforcing
@@ -172,7 +174,7 @@ fn json_has_its_shape() {
     );
     assert_eq!(json["features"][8]["feature"], "paging-guests");
     let findings = json["findings"].as_array().expect("a list");
-    assert_eq!(findings.len(), 20);
+    assert_eq!(findings.len(), 21);
     assert_eq!(
         findings[2],
         serde_json::json!({

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 #[non_exhaustive]
 pub enum TakeError {
     /// Other threads could write while memory is copied.
-    #[error("the process has {count} threads; end the others, or vouch for them by OtherThreads::Asleep")]
+    #[error("the process has {count} threads; end the others, or vouch for them by Threads::Asleep")]
     Threads {
         /// Threads, with the calling one.
         count: usize,

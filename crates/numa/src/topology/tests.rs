@@ -47,6 +47,7 @@ fn two_sockets_are_two_homes() {
     assert_eq!(topology.home(NodeId(1)), NodeId(1));
     // A node that was plugged later is as far from one as from the other.
     assert_eq!(topology.home(NodeId(7)), NodeId(0));
+    assert_eq!(topology.places()[..3], [0, 1, 0]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString, c_int};
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
-use palimpsest_fork::{Answer, Chunk, Options, OtherThreads, Pages};
+use palimpsest_fork::{Answer, ExtentLen, Options, OtherThreads, Pages};
 
 /// Everything that can be set.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,11 +102,11 @@ impl Settings {
     /// The first value that is not understood.
     pub(crate) fn read(look_up: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, InvalidSetting> {
         let variables = Variables { look_up };
-        let chunk = variables.read(
-            "PALIMPSEST_CHUNK",
+        let extent = variables.read(
+            "PALIMPSEST_EXTENT",
             "auto, or a power of two of bytes from 2M, with an optional suffix K, M or G",
-            Chunk::Auto,
-            chunk,
+            ExtentLen::Auto,
+            extent,
         )?;
         let pages = variables.read("PALIMPSEST_HUGE", "off, collapse", Pages::Base, |text| match text {
             "off" => Some(Pages::Base),
@@ -125,7 +125,7 @@ impl Settings {
             Trusted::default(),
             trusted,
         )?;
-        let options = Options::new().chunk(chunk).pages(pages).other_threads(threads);
+        let options = Options::new().extent(extent).pages(pages).other_threads(threads);
         Ok(Self {
             moment: variables.read(
                 "PALIMPSEST_FREEZE",
@@ -195,14 +195,14 @@ fn moment(text: &str) -> Option<Moment> {
 }
 
 /// The shortest piece whose page table is its own on every supported CPU with 4 KiB pages.
-const LEAST_CHUNK: usize = 2 << 20;
+const LEAST_EXTENT: usize = 2 << 20;
 
-fn chunk(text: &str) -> Option<Chunk> {
+fn extent(text: &str) -> Option<ExtentLen> {
     if text == "auto" {
-        return Some(Chunk::Auto);
+        return Some(ExtentLen::Auto);
     }
     let bytes = usize::try_from(size::bytes(text)?).ok()?;
-    (bytes.is_power_of_two() && bytes >= LEAST_CHUNK).then_some(Chunk::Bytes(bytes))
+    (bytes.is_power_of_two() && bytes >= LEAST_EXTENT).then_some(ExtentLen::Bytes(bytes))
 }
 
 fn trusted(text: &str) -> Option<Trusted> {
@@ -266,7 +266,7 @@ mod tests {
             assert_eq!(read(&[("PALIMPSEST_FREEZE", text)]).map(|settings| settings.moment), Ok(moment), "{text}");
         }
         let settings = read(&[
-            ("PALIMPSEST_CHUNK", "8M"),
+            ("PALIMPSEST_EXTENT", "8M"),
             ("PALIMPSEST_HUGE", "collapse"),
             ("PALIMPSEST_THREADS", "stop"),
             ("PALIMPSEST_TRUST", "go, io_uring,locked,seccomp"),
@@ -276,7 +276,7 @@ mod tests {
             ("PALIMPSEST_DRY_RUN", "1"),
         ]);
         let settings = settings.expect("all are valid");
-        let expected = Options::new().chunk(Chunk::Bytes(8 << 20)).pages(Pages::Collapse);
+        let expected = Options::new().extent(ExtentLen::Bytes(8 << 20)).pages(Pages::Collapse);
         let expected = expected.other_threads(OtherThreads::Stop).answer_for(Answer::RawAllocator);
         assert_eq!(settings.options, expected.answer_for(Answer::IoUring).answer_for(Answer::LockedMemory));
         assert_eq!(settings.sandbox, Sandbox::Trusted);
@@ -302,8 +302,8 @@ mod tests {
             ("PALIMPSEST_FREEZE", "fork:-1"),
             ("PALIMPSEST_FREEZE", "signal:KILL"),
             ("PALIMPSEST_FREEZE", "size:"),
-            ("PALIMPSEST_CHUNK", "3M"),
-            ("PALIMPSEST_CHUNK", "1M"),
+            ("PALIMPSEST_EXTENT", "3M"),
+            ("PALIMPSEST_EXTENT", "1M"),
             ("PALIMPSEST_HUGE", "yes"),
             ("PALIMPSEST_THREADS", "2"),
             ("PALIMPSEST_TRUST", "go,"),

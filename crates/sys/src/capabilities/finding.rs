@@ -33,6 +33,8 @@ pub enum Subject {
     Userfaultfd,
     /// NUMA nodes.
     Numa,
+    /// Memory of a node, and where pages are.
+    MemoryPolicy,
     /// `PR_SET_MDWE`.
     Mdwe,
     /// System call filters.
@@ -67,6 +69,7 @@ impl fmt::Display for Subject {
             Self::Proc => "proc",
             Self::Userfaultfd => "userfaultfd",
             Self::Numa => "numa",
+            Self::MemoryPolicy => "memory-policy",
             Self::Mdwe => "mdwe",
             Self::Seccomp => "seccomp",
             Self::Selinux => "selinux",
@@ -145,6 +148,7 @@ impl Capabilities {
             fallback(Subject::Proc, &self.proc, "no check that huge pages are really mapped"),
             unneeded(Subject::Userfaultfd, &self.userfaultfd),
             best(Subject::Numa, self.numa()),
+            self.memory_policy(),
             best(Subject::Mdwe, self.mdwe()),
             best(Subject::Seccomp, self.seccomp()),
             best(Subject::Selinux, self.selinux()),
@@ -217,6 +221,18 @@ impl Capabilities {
         match self.machine.numa_nodes.len() {
             1 => "1 node".to_owned(),
             nodes => format!("{nodes} nodes"),
+        }
+    }
+
+    /// With one node there is nothing to choose.
+    fn memory_policy(&self) -> Finding {
+        match self.machine.numa_nodes.len() {
+            0 | 1 => unneeded(Subject::MemoryPolicy, &self.memory_policy),
+            _ => fallback(
+                Subject::MemoryPolicy,
+                &self.memory_policy,
+                "copies lie where the kernel puts them, unverified",
+            ),
         }
     }
 

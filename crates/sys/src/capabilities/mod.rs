@@ -136,6 +136,8 @@ pub struct Capabilities {
     pub core_sync: Result<SyncPath, Lack>,
     /// `userfaultfd` and its features.
     pub userfaultfd: Trial,
+    /// Memory policies: asking for a node's memory, and where pages are.
+    pub memory_policy: Trial,
     /// Prohibitions.
     pub confinement: Confinement,
     /// Resource limits.
@@ -180,6 +182,7 @@ impl Capabilities {
             membarrier: trial::membarrier(),
             core_sync: trial::core_sync(),
             userfaultfd: trial::userfaultfd(),
+            memory_policy: trial::memory_policy(),
             confinement,
             limits: limits(),
             mappings: mappings().map_err(|error| proc_lack(&error)),

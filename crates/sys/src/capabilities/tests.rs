@@ -21,6 +21,7 @@ fn ideal() -> Capabilities {
         membarrier: works(),
         core_sync: Ok(SyncPath::Membarrier),
         userfaultfd: works(),
+        memory_policy: works(),
         confinement: Confinement {
             seccomp: Some(SeccompMode::Disabled),
             mdwe: Some(false),
@@ -177,4 +178,13 @@ fn an_error_is_told_with_its_sources() {
         Causes(&error).to_string(),
         "cannot understand /sys/x: line 1 is \"x\", which has no list such as 0-3,8"
     );
+}
+
+#[test]
+fn memory_policies_matter_where_there_are_nodes() {
+    let mut machine = ideal();
+    machine.memory_policy = Err(lack());
+    assert!(matches!(status(&machine, Subject::MemoryPolicy), Status::Fallback { .. }));
+    machine.machine.numa_nodes = vec![0];
+    assert!(matches!(status(&machine, Subject::MemoryPolicy), Status::Unneeded { .. }));
 }

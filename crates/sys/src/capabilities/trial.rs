@@ -11,6 +11,7 @@ use crate::memory::error::MapError;
 use crate::memory::huge::{CollapseError, HUGE_PAGE, collapse};
 use crate::memory::mapping::{Mapping, Protection, Source};
 use crate::memory::shared_memory::{CreateError, Pages, SharedMemory};
+use crate::numa::{Locating, locating, policy};
 use crate::pages::pagemap::{Pagemap, ScanWay};
 use crate::pages::smaps;
 use crate::proc::{sysctl, thp};
@@ -22,6 +23,17 @@ const MARK: u8 = 0xc3;
 
 pub(super) fn memory_object() -> Result<SharedMemory, Lack> {
     SharedMemory::create("palimpsest-probe", HUGE_PAGE, Pages::Base).map_err(|error| create_lack(&error))
+}
+
+pub(super) fn memory_policy() -> Trial {
+    let found_by = match locating() {
+        Locating::RestartableSequence => "one load",
+        Locating::Getcpu => "getcpu",
+    };
+    let lack = |error| {
+        Lack::new(Causes(&error).to_string(), "allow get_mempolicy, mbind and move_pages in the seccomp profile")
+    };
+    policy::can_ask().map(|()| format!("answered; the node of a thread is told by {found_by}")).map_err(lack)
 }
 
 fn create_lack(error: &CreateError) -> Lack {

@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::SealFlags;
 use rustix::io::{Errno, FdFlags, retry_on_intr, write};
 
-use super::shared_memory::{CreateError, Pages, check_file_size_limit, create_executable};
+use super::file::Content;
+use super::shared_memory::{CreateError, Pages, check_file_size_limit, create_file};
 
 /// Makes a sealed memory file of `bytes`, which may be mapped executable and appears as `memfd:name`. Its descriptor
 /// stays open in programs that this process executes, who are to close it.
@@ -16,7 +17,7 @@ use super::shared_memory::{CreateError, Pages, check_file_size_limit, create_exe
 /// See [`CreateError`]; nothing is left behind.
 pub fn hand_over(name: &str, bytes: &[u8]) -> Result<OwnedFd, CreateError> {
     check_file_size_limit(bytes.len())?;
-    let (file, _) = create_executable(name, Pages::Base)?;
+    let (file, _) = create_file(name, Pages::Base, Content::Code)?;
     let mut left = bytes;
     while !left.is_empty() {
         match retry_on_intr(|| write(&file, left)) {

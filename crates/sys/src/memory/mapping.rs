@@ -9,6 +9,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use super::area::{Area, OnFork, reserve_aligned};
 use super::error::MapError;
+use super::sealed_file::SealedFile;
 use super::shared_memory::SharedMemory;
 
 /// What a mapping may be used for. There is no value for *writable and executable*.
@@ -42,6 +43,8 @@ pub enum Source<'a> {
     Anonymous,
     /// The start of a memory object, shared with its other mappings.
     Shared(&'a SharedMemory),
+    /// The start of a memory object that nobody can change, shared with its other mappings.
+    Sealed(&'a SealedFile),
 }
 
 /// A mapping at an address of the kernel's choice; unmapped on drop.
@@ -153,6 +156,10 @@ pub(crate) unsafe fn map_over(
             // SAFETY: the range is the caller's own (1); other mappings of the object are raw memory to everybody.
             unsafe { rustix::mm::mmap(at, len, flags, MapFlags::SHARED | MapFlags::FIXED, memory.as_fd(), 0) }
         }
+        Source::Sealed(file) => file.verified().and_then(|file| {
+            // SAFETY: the range is the caller's own (1).
+            unsafe { rustix::mm::mmap(at, len, flags, MapFlags::SHARED | MapFlags::FIXED, file, 0) }
+        }),
     }
     .map(drop)
     .map_err(|errno| MapError::diagnose("mmap", len, errno))

@@ -1,7 +1,6 @@
 //! Memory of this process: the objects behind it, mappings of them, and what replaces a mapping in place.
 
 pub(crate) mod area;
-pub mod call;
 pub mod calls;
 pub(crate) mod error;
 pub mod extent;
@@ -13,10 +12,12 @@ pub(crate) mod mapping;
 pub mod own;
 pub mod remap;
 pub(crate) mod reservation;
-pub mod segment;
+pub mod sealed;
+pub mod sealed_file;
 pub(crate) mod shared_memory;
 pub(crate) mod shutter;
 pub mod span;
+pub mod sysv;
 pub mod traits;
 pub mod vec;
 pub mod view;

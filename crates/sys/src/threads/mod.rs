@@ -6,6 +6,7 @@ pub(crate) mod core_sync;
 pub mod hold;
 pub(crate) mod list;
 pub mod own;
+pub mod rseq;
 mod signal;
 pub(crate) mod sync_error;
 pub(crate) mod task;

@@ -1,7 +1,6 @@
 //! What can go wrong, phase by phase.
 
-use palimpsest_sys::Causes;
-use palimpsest_sys::{CoreSyncSetupError, MapError, ProcMemError, SyncError, WitnessError};
+use palimpsest_sys::{Causes, CoreSyncSetupError, MapError, ProcMemError, SyncError, WitnessError};
 
 use super::backing::{Backing, BackingError};
 use super::fault::Fault;

@@ -9,8 +9,8 @@ use palimpsest_fork::snapshot::Sweep;
 
 use super::question::Question;
 use super::who::Who;
-use crate::BenchError;
-use crate::clock::Stopwatch;
+use crate::harness::BenchError;
+use crate::harness::clock::Stopwatch;
 use crate::machine::{
     Child, ForkWay, Heap, HeapPages, Reset, Watch, Watcher, ask_child, freeze, freeze_arena, sleep, spawn,
 };
@@ -37,9 +37,10 @@ static ARENA: Arena = Arena::new();
 ///
 /// # Errors
 ///
-/// Unknown contestants, and pipes that break. What the machine refuses is an answer.
-pub fn work(contestant: &str, bytes: usize) -> Result<(), BenchError> {
-    let failed = |reason: String| BenchError::Probe { contestant: contestant.to_owned(), reason };
+/// Unknown contestants, what is no number, and pipes that break. What the machine refuses is an answer.
+pub(in crate::suites) fn work(contestant: &str, bytes: &str) -> Result<(), BenchError> {
+    let failed = |reason: String| BenchError::Helper { contestant: contestant.to_owned(), reason };
+    let bytes: usize = bytes.parse().map_err(|_| failed(format!("`{bytes}` is no number of bytes")))?;
     let who: Who = contestant.parse().map_err(|error: super::who::UnknownWho| failed(error.to_string()))?;
     let answer = |line: &str| -> Result<(), BenchError> {
         let mut out = io::stdout().lock();
