@@ -141,7 +141,7 @@ pub(crate) enum StepError {
     NoKernelImage { folder: PathBuf },
     #[error("{breaches} places break a rule of the architecture; they are listed above")]
     Architecture { breaches: usize },
-    #[error("{links} links of the book lead nowhere, or chapters are missing in it; they are listed above")]
+    #[error("{links} links or blocks of the book lead nowhere, or chapters are missing in it; they are listed above")]
     Book { links: usize },
     #[error("crates lack {lacking} things that a package should have; they are listed above")]
     Crates { lacking: usize },

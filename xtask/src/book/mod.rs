@@ -3,6 +3,7 @@
 //! Why not mdBook: it takes ten minutes to build here, for a table of contents and a page around each chapter.
 
 mod contents;
+mod include;
 mod page;
 
 use std::{
@@ -25,11 +26,16 @@ pub(crate) fn build(workspace: &Workspace, folder: &Path) -> Result<usize, StepE
     let sources = workspace.root.join("docs/src");
     let read = |path: &Path| fs::read_to_string(path).map_err(failed("read", path));
     let chapters = contents::chapters(&read(&sources.join("SUMMARY.md"))?);
-    let mut pages = BTreeMap::new();
+    let (mut pages, mut stray) = (BTreeMap::new(), Vec::new());
     for Chapter { file, .. } in &chapters {
-        pages.insert(file.clone(), Page::new(&read(&sources.join(file))?));
+        match include::expand(&sources, file, &read(&sources.join(file))?) {
+            Ok(text) => drop(pages.insert(file.clone(), Page::new(&text))),
+            Err(wrong) => stray.extend(wrong),
+        }
     }
-    let stray = broken(workspace, &sources, &pages)?;
+    if stray.is_empty() {
+        stray = broken(workspace, &sources, &pages)?;
+    }
     if !stray.is_empty() {
         stray.iter().for_each(|link| println!("{link}"));
         return Err(StepError::Book { links: stray.len() });

@@ -20,14 +20,18 @@ impl Page {
         let mut events: Vec<Event<'_>> = Parser::new_ext(markdown, options).collect();
         let anchors = add_anchors(&mut events);
         let mut links = Vec::new();
-        for event in &mut events {
-            if let Event::Start(Tag::Link { dest_url, .. }) = event
-                && !dest_url.contains("://")
-            {
+        let mut outside = false;
+        events.retain_mut(|event| match event {
+            Event::Start(Tag::Link { dest_url, .. }) if !dest_url.contains("://") => {
                 links.push(dest_url.to_string());
+                // A file of the tree is not part of the book: its name stays, without a link.
+                outside = dest_url.split('#').next().is_some_and(|path| path.contains('/'));
                 *dest_url = CowStr::from(in_html(dest_url));
+                !outside
             }
-        }
+            Event::End(TagEnd::Link) => !std::mem::take(&mut outside),
+            _ => true,
+        });
         let mut html = String::new();
         html::push_html(&mut html, events.into_iter());
         Self { html, anchors, links }
@@ -125,5 +129,8 @@ mod tests {
         assert!(page.html.contains("href=\"run.html#other-threads\""), "{}", page.html);
         assert!(page.html.contains("href=\"https://x.md\""), "{}", page.html);
         assert_eq!(page.links().collect::<Vec<_>>(), ["run.md#other-threads"]);
+        let outside = Page::new("see [the tests](../../a/b.rs) and [run](run.md)\n");
+        assert!(outside.html.contains("see the tests and <a href=\"run.html\">"), "{}", outside.html);
+        assert_eq!(outside.links().count(), 2, "it is still looked for");
     }
 }
