@@ -6,10 +6,12 @@
 
 mod aarch64;
 mod architecture;
+mod book;
 mod guest;
 mod install;
 mod lanes;
 mod need;
+mod package;
 mod process;
 mod programs;
 mod runner;
@@ -42,6 +44,10 @@ enum Task {
     Test(TestArgs),
     /// Install what the checks need: Debian packages, rustup components, the kernel of the AArch64 guest.
     Install,
+    /// Write the book as HTML pages below the target folder.
+    Book,
+    /// Pack the program, man pages, completions and the book: a tarball, and a Debian package.
+    Package,
     /// Boot a guest that checks itself and ends.
     Guest {
         #[command(subcommand)]
@@ -131,6 +137,21 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
         Task::Install => {
             let steps = runner::select(&steps::all(), &Selection::default())?;
             Ok(install::run(&workspace, &steps))
+        }
+        Task::Book => {
+            let folder = workspace.separate_target(book::FOLDER);
+            let pages = book::build(&workspace, &folder)?;
+            println!("{pages} chapters: {}", folder.join("index.html").display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Package => {
+            let package::Made { tarball, deb } = package::build(&workspace)?;
+            println!("{}", tarball.display());
+            println!(
+                "{}",
+                deb.map_or_else(|| "no .deb: dpkg-deb is missing".to_owned(), |deb| deb.display().to_string())
+            );
+            Ok(ExitCode::SUCCESS)
         }
         Task::Guest { guest: Guest::Paging(arguments) } => {
             guest::run(&workspace, &arguments)?;

@@ -141,6 +141,12 @@ pub(crate) enum StepError {
     NoKernelImage { folder: PathBuf },
     #[error("{breaches} places break a rule of the architecture; they are listed above")]
     Architecture { breaches: usize },
+    #[error("{links} links or blocks of the book lead nowhere, or chapters are missing in it; they are listed above")]
+    Book { links: usize },
+    #[error("crates lack {lacking} things that a package should have; they are listed above")]
+    Crates { lacking: usize },
+    #[error("the package does not work where nothing else is: {trial}: {said}")]
+    Packaged { trial: &'static str, said: String },
     #[error("the guest did not pass")]
     Guest(#[source] Box<GuestError>),
     #[error("there is no step {name:?}; the steps are {known}")]

@@ -18,6 +18,7 @@ use campaign::{Any, Outcome, Recorder, campaign};
 /// Runs within which the crash must be found.
 const MOST_RUNS: u64 = 50_000;
 
+// ANCHOR: host
 fn host(mode: Mode) -> Host {
     // SAFETY: (1) glibc's allocator, and a parser that keeps off memory management; (2) it starts no thread; (3)
     // LibAFL's observers rest while a target runs.
@@ -31,6 +32,7 @@ fn frozen() -> Outcome {
         Any::Frozen(FrozenForkExecutor::new(host, observers, Duration::from_secs(10)).expect("the mode fits"))
     })
 }
+// ANCHOR_END: host
 
 fn reset() -> Outcome {
     let mut host = host(Mode::reset());

@@ -1,4 +1,4 @@
-//! Man pages and completions, from the one definition of the command line.
+//! Man pages and completions, from the one definition of the command line; and the object of `run` as a file.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::{Cli, complain, exit};
+use crate::{Cli, complain, exit, run};
 
 /// They could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +19,7 @@ struct Unwritten {
     source: io::Error,
 }
 
-/// Writes `palimpsest.1`, a page for each subcommand, and the completions of bash, zsh and fish.
+/// Writes `palimpsest.1`, a page for each subcommand, the completions of bash, zsh and fish, and the object.
 pub(crate) fn write(folder: &Path) -> ExitCode {
     match write_all(folder) {
         Ok(()) => ExitCode::SUCCESS,
@@ -37,7 +37,7 @@ fn write_all(folder: &Path) -> io::Result<()> {
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut command.clone(), "palimpsest", folder)?;
     }
-    Ok(())
+    fs::write(folder.join(run::OBJECT_NAME), run::OBJECT)
 }
 
 #[cfg(test)]
@@ -58,6 +58,7 @@ mod tests {
         for name in ["palimpsest.bash", "_palimpsest", "palimpsest.fish"] {
             assert!(read(name).contains("doctor"), "{name}");
         }
+        assert_eq!(fs::read(inside.join(run::OBJECT_NAME)).expect("it was written"), run::OBJECT);
         assert!(!inside.join("palimpsest-documents.1").exists(), "hidden commands have no page");
         assert!(write_all(Path::new("/proc/no")).is_err());
     }

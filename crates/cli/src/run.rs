@@ -14,6 +14,8 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 pub(crate) use arguments::Arguments;
+#[cfg(feature = "documents")]
+pub(crate) use object::{BYTES as OBJECT, NAME as OBJECT_NAME};
 use rustix::process::geteuid;
 
 use crate::run::arguments::{At, PaysAfter, Threads};

@@ -10,6 +10,7 @@ mod tests;
 use crate::{
     aarch64, architecture, guest,
     need::{Need, Toolchain},
+    package,
     step::{Check, Pace, Step},
 };
 
@@ -29,6 +30,7 @@ const REDIS_CLI: Need = Need::Program { program: "redis-cli", package: "redis-to
 const RUBY: Need = Need::Program { program: "ruby", package: "ruby" };
 const PYTHON: Need = Need::Program { program: "python3", package: "python3" };
 const GUNICORN: Need = Need::Program { program: "gunicorn", package: "gunicorn" };
+const DPKG: Need = Need::Program { program: "dpkg-deb", package: "dpkg" };
 const AFL: Need = Need::Program { program: "afl-fuzz", package: "afl++" };
 const CLANG: Need = Need::Program { program: "clang", package: "clang" };
 const JEMALLOC: Need = Need::File { path: "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", package: "libjemalloc2" };
@@ -64,6 +66,16 @@ pub(crate) fn all() -> Vec<Step> {
             scratch: None,
             left_out: &[],
             run: Check::Always(architecture::step),
+        },
+        Step {
+            name: "crates",
+            about: "each crate that can be published has its readme, licences and metadata, and no file from outside",
+            pace: Pace::Quick,
+            needs: &[],
+            wants: &[],
+            scratch: None,
+            left_out: &[],
+            run: Check::Always(package::crates_step),
         },
         Step {
             name: "clippy",
@@ -194,6 +206,16 @@ pub(crate) fn all() -> Vec<Step> {
             scratch: Some(fuzz::FOLDER),
             left_out: fuzz::LEFT_OUT,
             run: Check::ByDepth(fuzz::fuzz),
+        },
+        Step {
+            name: "package",
+            about: "the Debian package runs a shell, Python and Redis frozen where nothing else is",
+            pace: Pace::Slow,
+            needs: &[DPKG],
+            wants: &[PYTHON, REDIS, REDIS_CLI],
+            scratch: None,
+            left_out: &[],
+            run: Check::Always(package::step),
         },
         Step {
             name: "atomic-keys",

@@ -21,9 +21,9 @@ use place::Refused;
 use crate::run::is_one_entry;
 
 /// Its file name, by which it takes itself out of `LD_PRELOAD`.
-const NAME: &str = "libpalimpsest_preload.so";
+pub(crate) const NAME: &str = "libpalimpsest_preload.so";
 /// Its bytes, from `build.rs`; none where its sources were not there.
-const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libpalimpsest_preload.so"));
+pub(crate) const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libpalimpsest_preload.so"));
 /// The name of these bytes.
 const ID: &str = env!("PALIMPSEST_OBJECT_ID");
 

@@ -1,0 +1,158 @@
+//! The step `package`: the Debian package, unpacked where nothing is but a shell, Python, Redis and the libraries that
+//! these name, runs them frozen.
+//!
+//! A root folder with copied programs and not a Debian made by debootstrap: it needs no network, takes a second, and
+//! lacks more. What is missing in a clean Debian is missing here.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use super::{FOLDER, build, copy, remove};
+use crate::{
+    process,
+    step::{Done, StepError},
+    workspace::Workspace,
+};
+
+/// What a root needs to run the trials.
+const TOOLS: [&str; 4] = ["sh", "cat", "sleep", "ls"];
+
+/// A program, frozen in the root.
+struct Trial {
+    name: &'static str,
+    /// Without any of these it is left out.
+    programs: &'static [&'static str],
+    script: &'static str,
+}
+
+/// Each ends with 0 and has the object report a freeze.
+const TRIALS: [Trial; 3] = [
+    Trial { name: "sh", programs: &[], script: include_str!("shell.sh") },
+    Trial { name: "python3", programs: &["python3"], script: include_str!("python.sh") },
+    Trial { name: "redis-server", programs: &["redis-server", "redis-cli"], script: include_str!("redis.sh") },
+];
+
+pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
+    let Some(deb) = build(workspace)?.deb else {
+        return Ok(Done::Skipped("no dpkg-deb: Debian package dpkg".to_owned()));
+    };
+    let root = workspace.separate_target(FOLDER).join("root");
+    remove(&root)?;
+    process::stream(process::program("dpkg-deb", workspace).arg("--extract").arg(&deb).arg(&root))?;
+    // Its dependencies, as apt would bring them.
+    copy_libraries(workspace, &root, &root.join("usr/bin/palimpsest"))?;
+    for name in TOOLS {
+        install(workspace, &root, name)?;
+    }
+    for folder in ["proc", "dev", "tmp"] {
+        let path = root.join(folder);
+        fs::create_dir_all(&path).map_err(|source| StepError::File { action: "make", path, source })?;
+    }
+    super::write(&root.join("dev/null"), b"")?;
+    if !inside(workspace, &root, "exit 0").output().is_ok_and(|output| output.status.success()) {
+        return Ok(Done::Skipped("no user namespace, or no unshare and chroot, to run the package in".to_owned()));
+    }
+    let (mut ran, mut left_out) = (Vec::new(), Vec::new());
+    for trial in TRIALS {
+        if trial.programs.iter().all(|name| found(name).is_some()) {
+            trial.programs.iter().try_for_each(|name| install(workspace, &root, name))?;
+            freezes(workspace, &root, &trial)?;
+            ran.push(trial.name);
+        } else {
+            left_out.push(trial.name);
+        }
+    }
+    // The installed object serves: nothing was put into a cache.
+    let cache = root.join("var/cache/palimpsest");
+    if cache.exists() {
+        return Err(StepError::Packaged { trial: "all", said: format!("{} was made", cache.display()) });
+    }
+    let remark = format!("{} frozen in a root of their own", ran.join(", "));
+    let lacking = if left_out.is_empty() { String::new() } else { format!("; not installed: {}", left_out.join(", ")) };
+    Ok(Done::PassedWith(remark + &lacking))
+}
+
+/// Runs a trial; it must end well and tell of a freeze.
+fn freezes(workspace: &Workspace, root: &Path, trial: &Trial) -> Result<(), StepError> {
+    let mut command = inside(workspace, root, trial.script);
+    println!("--- {} in {}", trial.name, root.display());
+    let output = command.output().map_err(|source| process::not_started(&command, source))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    print!("{}{said}", String::from_utf8_lossy(&output.stdout));
+    if output.status.success() && said.contains("froze process") {
+        return Ok(());
+    }
+    let said = said.lines().next().unwrap_or("it said nothing").to_owned();
+    Err(StepError::Packaged { trial: trial.name, said })
+}
+
+/// `script`, run by the root's shell, with nothing of this system but `/proc` of its own and `/dev/null`.
+fn inside(workspace: &Workspace, root: &Path, script: &str) -> Command {
+    const ENTER: &str = "mount -t proc proc \"$0/proc\" && mount --bind /dev/null \"$0/dev/null\" && \
+                         exec chroot \"$0\" /bin/sh -c \"$1\"";
+    let mut command = process::program("unshare", workspace);
+    command.args(["--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER]);
+    command.arg(root).arg(script);
+    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    command
+}
+
+/// The program of the system with this name; not one of a version manager in somebody's home.
+fn found(name: &str) -> Option<PathBuf> {
+    let folders = ["/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin"];
+    folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.is_file())
+}
+
+/// Copies a program into the root as `/bin/NAME` or where it is, with its libraries, and Python with its modules.
+fn install(workspace: &Workspace, root: &Path, name: &str) -> Result<(), StepError> {
+    let Some(path) = found(name) else {
+        return Err(StepError::Packaged { trial: "all", said: format!("this system has no {name}") });
+    };
+    copy(&path, &below(root, &Path::new("/bin").join(name)))?;
+    copy_libraries(workspace, root, &path)?;
+    if name == "python3" {
+        let mut python = process::program(&path, workspace);
+        let modules = process::capture(python.args(["-I", "-c", "import os; print(os.path.dirname(os.__file__))"]))?;
+        let modules = Path::new(modules.trim());
+        let target = below(root, modules);
+        let above = target.parent().unwrap_or(root);
+        fs::create_dir_all(above).map_err(|source| StepError::File {
+            action: "make",
+            path: above.to_path_buf(),
+            source,
+        })?;
+        process::stream(process::program("cp", workspace).arg("--archive").arg(modules).arg(above))?;
+    }
+    Ok(())
+}
+
+/// Copies what a program is linked with.
+fn copy_libraries(workspace: &Workspace, root: &Path, program: &Path) -> Result<(), StepError> {
+    let listing = process::capture(process::program("ldd", workspace).arg(program))?;
+    libraries(&listing).try_for_each(|library| copy(Path::new(library), &below(root, Path::new(library))))
+}
+
+/// An absolute path of this system, in the root.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// The files in a listing of `ldd`: `name => path (address)` and `path (address)`.
+fn libraries(listing: &str) -> impl Iterator<Item = &str> {
+    listing.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_read_from_a_listing() {
+        let listing = "\tlinux-vdso.so.1 (0x7f)\n\tlibc.so.6 => /lib/libc.so.6 (0x7f)\n\t/lib64/ld.so.2 (0x7f)\n";
+        assert_eq!(libraries(listing).collect::<Vec<_>>(), ["/lib/libc.so.6", "/lib64/ld.so.2"]);
+        assert_eq!(below(Path::new("/r"), Path::new("/lib/x")), Path::new("/r/lib/x"));
+    }
+}

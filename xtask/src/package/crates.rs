@@ -1,0 +1,98 @@
+//! The step `crates`: each crate that can be published would be complete.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+
+use crate::{
+    process,
+    step::{Done, StepError},
+    workspace::Workspace,
+};
+
+/// Files that a package has beside its sources.
+const FILES: [&str; 4] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT", "Cargo.toml"];
+/// Names in the registry that belong to others.
+const TAKEN: [&str; 2] = ["palimpsest", "palimpsest-cli"];
+
+pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
+    let mut cargo = process::cargo(workspace);
+    let metadata = process::capture(cargo.args(["metadata", "--format-version", "1", "--no-deps"]))?;
+    let metadata: Value = serde_json::from_str(&metadata).map_err(|_| StepError::CargoOutput { found: metadata })?;
+    let all = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    // `publish = false` is an empty list of registries.
+    let published = all.iter().filter(|package| package["publish"].as_array().is_none_or(|list| !list.is_empty()));
+    let (mut count, mut lacking) = (0, Vec::new());
+    for package in published {
+        count += 1;
+        lacking.extend(lacks(package));
+        let name = package["name"].as_str().unwrap_or_default();
+        let mut list = process::cargo(workspace);
+        list.args(["package", "--list", "--quiet", "--allow-dirty", "--package", name]);
+        let files = process::capture(&mut list)?;
+        let has = |wanted: &str| files.lines().any(|file| file == wanted);
+        lacking.extend(FILES.into_iter().filter(|file| !has(file)).map(|file| format!("{name}: no {file}")));
+        let folder = Path::new(package["manifest_path"].as_str().unwrap_or_default()).parent();
+        for file in files.lines().filter(|file| file.ends_with(".rs")) {
+            let text = folder.and_then(|folder| fs::read_to_string(folder.join(file)).ok()).unwrap_or_default();
+            lacking.extend(strays(file, &text).map(|stray| format!("{name}: {file} includes {stray}")));
+        }
+    }
+    if lacking.is_empty() {
+        return Ok(Done::PassedWith(format!("{count} crates")));
+    }
+    lacking.iter().for_each(|line| println!("{line}"));
+    Err(StepError::Crates { lacking: lacking.len() })
+}
+
+/// What the manifest of a package leaves out.
+fn lacks(package: &Value) -> Vec<String> {
+    let name = package["name"].as_str().unwrap_or_default();
+    let mut lacks = Vec::new();
+    for key in ["description", "license", "readme", "rust_version"] {
+        if package[key].as_str().is_none_or(str::is_empty) {
+            lacks.push(format!("{name}: no {key}"));
+        }
+    }
+    for key in ["keywords", "categories", "authors"] {
+        if package[key].as_array().is_none_or(Vec::is_empty) {
+            lacks.push(format!("{name}: no {key}"));
+        }
+    }
+    if package["metadata"]["docs"]["rs"].is_null() {
+        lacks.push(format!("{name}: no [package.metadata.docs.rs]"));
+    }
+    if TAKEN.contains(&name) {
+        lacks.push(format!("{name}: the name is another's in the registry"));
+    }
+    lacks
+}
+
+/// What a source file includes from outside its package: more steps up than it is deep.
+fn strays<'a>(file: &'a str, text: &'a str) -> impl Iterator<Item = &'a str> {
+    let depth = file.matches('/').count();
+    let paths = ["include_str!(\"", "include_bytes!(\"", "include!(\"", "#[path = \""];
+    let included = paths.into_iter().flat_map(move |call| text.split(call).skip(1));
+    included.filter_map(|rest| rest.split('"').next()).filter(move |path| path.matches("../").count() > depth)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_from_outside_the_package_is_found() {
+        let text = "#[doc = include_str!(\"../docs/a.md\")]\ninclude_bytes!(\"../../b\"); include_str!(\"c\")";
+        assert_eq!(strays("src/lib.rs", text).collect::<Vec<_>>(), ["../../b"]);
+        assert_eq!(strays("src/a/b.rs", text).count(), 0);
+    }
+
+    #[test]
+    fn an_empty_manifest_lacks_everything() {
+        let bare = serde_json::json!({ "name": "palimpsest", "keywords": [] });
+        let lacks = lacks(&bare);
+        for what in ["description", "readme", "keywords", "docs.rs", "another's"] {
+            assert!(lacks.iter().any(|line| line.contains(what)), "{what}: {lacks:?}");
+        }
+    }
+}
