@@ -24,6 +24,7 @@ extern crate std;
 
 pub mod asm;
 mod code;
+pub mod elf;
 pub mod host;
 pub mod insn;
 pub mod interp;

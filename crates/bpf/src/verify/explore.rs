@@ -28,8 +28,6 @@ struct Kept {
     open: usize,
     /// `may_goto`s and calls by helpers on the way to it.
     rounds: usize,
-    /// Whether it is that of a function which a helper calls.
-    entering: bool,
 }
 
 /// A way that is to be followed.
@@ -168,17 +166,15 @@ impl Explorer<'_> {
 
     /// Whether the way need not be followed, since one from here that includes it was. Otherwise keeps its state.
     fn is_known(&mut self, way: &mut Way) -> Result<bool, Fault> {
-        let entering = core::mem::take(&mut way.entering);
-        let guarded = entering || matches!(self.code.instructions()[way.at], Instruction::MayGoto { .. });
+        // A helper that calls a function counts, as `may_goto` does.
+        let guarded = core::mem::take(&mut way.entering)
+            || matches!(self.code.instructions()[way.at], Instruction::MayGoto { .. });
         let mut state = way.state.clone();
         state.forget(way.at, &self.live);
         let met = self.meetings[way.at].as_deref().unwrap_or_default();
         let mut earlier_round = None;
         for &index in met.iter().rev().take(LOOKED_AT) {
             let kept = &self.kept[index];
-            if kept.entering != entering {
-                continue;
-            }
             let is_open = kept.open > 0;
             if is_open && guarded && earlier_round.is_none() && kept.state.has_functions_of(&state) {
                 earlier_round = Some(index);
@@ -202,7 +198,7 @@ impl Explorer<'_> {
             return Ok(false);
         }
         let index = self.kept.len();
-        self.kept.push(Kept { state, before: way.before, open: 1, rounds: way.rounds, entering });
+        self.kept.push(Kept { state, before: way.before, open: 1, rounds: way.rounds });
         if let Some(met) = &mut self.meetings[way.at] {
             met.push(index);
         }
