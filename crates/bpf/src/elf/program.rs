@@ -1,5 +1,6 @@
 //! A program of an object, and where its instructions come from in the source.
 
+use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
@@ -103,7 +104,7 @@ impl Program {
 
     /// The error with the line of the source.
     pub fn explain(&self, error: VerifyError) -> Explained {
-        Explained { line: self.line(error.slot).cloned(), error }
+        Explained { line: self.line(error.slot).cloned().map(Box::new), error }
     }
 }
 
@@ -111,7 +112,7 @@ impl Program {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Explained {
     error: VerifyError,
-    line: Option<SourceLine>,
+    line: Option<Box<SourceLine>>,
 }
 
 impl Explained {
@@ -121,8 +122,8 @@ impl Explained {
     }
 
     /// Where, if the object tells.
-    pub const fn line(&self) -> Option<&SourceLine> {
-        self.line.as_ref()
+    pub fn line(&self) -> Option<&SourceLine> {
+        self.line.as_deref()
     }
 }
 
