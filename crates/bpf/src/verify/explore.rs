@@ -60,10 +60,12 @@ struct Explorer<'a> {
     meetings: Vec<Option<Vec<usize>>>,
     pending: Vec<Way>,
     context_use: Cell<ContextUse>,
+    /// Whether each instruction is a load that may find nothing.
+    probes: Vec<Cell<bool>>,
 }
 
 /// Follows every way through `code`.
-pub(super) fn explore(code: &Code, contract: &Contract) -> Result<ContextUse, VerifyError> {
+pub(super) fn explore(code: &Code, contract: &Contract) -> Result<(ContextUse, Vec<u32>), VerifyError> {
     let mut explorer = Explorer {
         code,
         contract,
@@ -72,6 +74,7 @@ pub(super) fn explore(code: &Code, contract: &Contract) -> Result<ContextUse, Ve
         meetings: meetings(code),
         pending: Vec::new(),
         context_use: Cell::new(ContextUse::Plain),
+        probes: alloc::vec![Cell::new(false); code.instructions().len()],
     };
     let mut state = State::new();
     if contract.context.is_some() {
@@ -97,7 +100,8 @@ pub(super) fn explore(code: &Code, contract: &Contract) -> Result<ContextUse, Ve
         }
         explorer.end(way.before);
     }
-    Ok(explorer.context_use.get())
+    let probes = (0..).zip(&explorer.probes).filter(|(_, is_probe)| is_probe.get()).map(|(index, _)| index);
+    Ok((explorer.context_use.get(), probes.collect()))
 }
 
 /// Where several ways meet: targets of jumps, and what `may_goto` guards.
@@ -138,6 +142,7 @@ impl Explorer<'_> {
             at: way.at,
             state: &mut way.state,
             context_use: &self.context_use,
+            is_probe: &self.probes[way.at],
         };
         match step.follow()? {
             Next::One(at) => way.at = at,

@@ -31,6 +31,7 @@ mod place;
 mod program;
 mod reclaim;
 mod release;
+mod resume;
 mod retired;
 mod rewrite;
 mod root;
