@@ -121,7 +121,8 @@ impl Buffer {
         (place != UNKNOWN).then(|| i64::from(place) - self.bytes.len() as i64)
     }
 
-    /// Notes that the instruction at `start`, behind which the code ends, may fault, and that it goes on behind it then.
+    /// Notes that the instruction at `start`, behind which the code ends, may fault, and that it goes on behind it
+    /// then.
     pub(super) fn may_fault(&mut self, start: usize) {
         self.faults.push((start as u32, self.bytes.len() as u32));
     }

@@ -198,8 +198,8 @@ impl Compiled {
         self.code_len
     }
 
-    /// Instructions of machine code that may fault, since the verifier could not prove that what they load is there, and
-    /// where the code goes on then: in bytes, in order. The register that they load is 0 then.
+    /// Instructions of machine code that may fault, since the verifier could not prove that what they load is there,
+    /// and where the code goes on then: in bytes, in order. The register that they load is 0 then.
     pub fn faults(&self) -> &[(u32, u32)] {
         &self.faults
     }
