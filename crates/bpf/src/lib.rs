@@ -24,6 +24,9 @@ extern crate std;
 
 pub mod asm;
 mod code;
+pub mod elf;
+#[cfg(feature = "std")]
+pub mod hook;
 pub mod host;
 pub mod insn;
 pub mod interp;
@@ -39,3 +42,8 @@ pub use code::{Code, MOST_FRAMES, MOST_SLOTS, StructureError};
 pub use palimpsest_text::{OpenError, Packs};
 #[cfg(feature = "std")]
 pub use program::{ContextError, LoadError, Program, VerifiedProgram};
+
+/// For the macro of [`hook`].
+#[cfg(feature = "std")]
+#[doc(hidden)]
+pub use palimpsest_text as __text;

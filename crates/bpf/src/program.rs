@@ -1,7 +1,8 @@
 //! A compiled program in a pack: the one place that enters compiled code.
 #![expect(unsafe_code, reason = "compiled code is entered here and nowhere else")]
 
-use palimpsest_text::{LoadError as PackError, Packs};
+use palimpsest_sys::fault::FaultHandlerError;
+use palimpsest_text::{Fault, FaultError, LoadError as PackError, Packs};
 
 use crate::code::Code;
 use crate::jit::{CompileError, HelperTable, Plain, Resolve, Target, compile_resolved};
@@ -33,6 +34,12 @@ pub enum LoadError {
         #[source]
         source: PackError,
     },
+    /// It has loads that may fault, and faults cannot be handled.
+    #[error("the program has loads that may fault")]
+    Handler(#[from] FaultHandlerError),
+    /// The table of such loads is wrong.
+    #[error("the table of loads that may fault is wrong; please report this")]
+    Faults(#[from] FaultError),
 }
 
 impl Program {
@@ -42,15 +49,23 @@ impl Program {
     ///
     /// [`LoadError`].
     pub fn load<H: HelperTable + ?Sized>(packs: &Packs, code: &Code, helpers: &H) -> Result<Self, LoadError> {
-        Self::resolved(packs, code, &Plain(helpers))
+        Self::resolved(packs, code, &Plain(helpers), &[])
     }
 
-    fn resolved(packs: &Packs, code: &Code, resolve: &dyn Resolve) -> Result<Self, LoadError> {
+    fn resolved(packs: &Packs, code: &Code, resolve: &dyn Resolve, probes: &[u32]) -> Result<Self, LoadError> {
         let target = Target::NATIVE.ok_or(LoadError::NoCompiler)?;
-        let compiled = compile_resolved(code, target, resolve)?;
-        let bytes = compiled.bytes();
-        let loaded = packs.load(bytes, target.alignment());
-        Ok(Self { code: loaded.map_err(|source| LoadError::Place { len: bytes.len(), source })? })
+        let compiled = compile_resolved(code, target, resolve, probes)?;
+        let (bytes, len) = (compiled.bytes(), compiled.bytes().len());
+        let no_place = |source| LoadError::Place { len, source };
+        if compiled.faults().is_empty() {
+            return Ok(Self { code: packs.load(bytes, target.alignment()).map_err(no_place)? });
+        }
+        packs.resume_after_faults()?;
+        let staged = packs.stage(len, target.alignment());
+        let mut staged = staged.map_err(|source| no_place(source.into()))?;
+        staged.image().copy_from_slice(bytes);
+        staged.set_faults(compiled.faults().iter().map(|&(offset, landing)| Fault { offset, landing }).collect())?;
+        Ok(Self { code: staged.finalize().map_err(|source| no_place(source.into()))? })
     }
 
     /// Runs it with `arguments` in `r1` to `r5`; returns `r0`.
@@ -117,7 +132,7 @@ impl VerifiedProgram {
     /// The same with maps, and helpers that take and give addresses: `resolve` has what the program was verified for.
     pub(crate) fn resolved(packs: &Packs, verified: &Verified, resolve: &dyn Resolve) -> Result<Self, LoadError> {
         Ok(Self {
-            program: Program::resolved(packs, verified.code(), resolve)?,
+            program: Program::resolved(packs, verified.code(), resolve, verified.probes())?,
             context_len: verified.context_len(),
             context_align: verified.context_align(),
             may_write: verified.may_write(),
@@ -133,9 +148,10 @@ impl VerifiedProgram {
         self.check(context.as_ptr().addr(), context.len())?;
         let arguments = [context.as_mut_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
         // SAFETY: 1. it was verified: it reaches its stack and the bytes of the context that it was verified for, which
-        // are there and are nobody else's during the call; it reads only what has a value; and it ends. 2. helpers are
-        // safe functions that get numbers, or those of the host that it was verified for, with what they want; what it
-        // reaches of that host's maps are atomic words, which the host keeps as long as the program.
+        // are there and are nobody else's during the call; loads that were not proven go on if nothing is there; it
+        // reads only what has a value; and it ends. 2. helpers are safe functions that get numbers, or those of the
+        // host that it was verified for, with what they want; what it reaches of that host's maps are atomic words,
+        // which the host keeps as long as the program.
         Ok(unsafe { self.program.run(arguments) })
     }
 

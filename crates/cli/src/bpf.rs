@@ -43,6 +43,24 @@ enum Failure {
     Engine(#[from] engine::EngineError),
     #[error("memory: {0}")]
     Memory(#[from] hex::HexError),
+    #[error("program `{name}`")]
+    Program {
+        name: String,
+        #[source]
+        source: engine::EngineError,
+    },
+    #[error("the maps of the object are not made")]
+    Maps(#[from] palimpsest_bpf::map::MapError),
+    #[error("the object has no map `{name}`")]
+    NoMap { name: String },
+    #[error("--map fills maps of an object file, and this is none")]
+    NoMaps,
+    #[error("map `{name}` is not filled")]
+    Fill {
+        name: String,
+        #[source]
+        source: tools::FillError,
+    },
     #[error("cannot write the result")]
     Output(#[from] std::io::Error),
 }

@@ -121,3 +121,59 @@ fn what_is_wrong_is_said_in_one_line() {
         assert_eq!(palimpsest(line, b"").status.code(), Some(2), "{line:?}");
     }
 }
+
+fn object() -> String {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../bpf/tests/objects/golden/count.o").to_owned()
+}
+
+#[test]
+fn programs_of_objects_are_shown_verified_and_run() {
+    let object = object();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).expect("it can be written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let listing = printed(&["disasm", &object, "--program", "wrong"], b"");
+    assert!(listing.starts_with("wrong:\n; "), "{listing}");
+    assert!(listing.contains("return found->packets;") && listing.contains("call 1\n"), "{listing}");
+    let json = printed(&["disasm", &object, "--json"], b"");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+    assert_eq!(json[0]["program"], "count");
+    let input = file("input", &[2, 0, 100, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    // Two values for the array, of which the program adds up all, behind those that it puts there.
+    for engine in ENGINES {
+        let run = |program: &str| {
+            printed(&["run", &object, "--program", program, "--input", &input, "--engine", engine], b"")
+        };
+        assert_eq!(run("count"), "0x0\n");
+        assert_eq!(run("sum"), "0x2c\n");
+        // The limit, which is a constant: a length of 100 is beyond 99.
+        let limit = file("limit", &99_u32.to_le_bytes());
+        let rodata = format!(".rodata={limit}");
+        let line = ["run", &object, "--program", "count", "--input", &input, "--engine", engine, "--map", &rodata];
+        let said = refused(&line, b"");
+        assert!(said.contains("must have elements of"), "{said}");
+    }
+    let verified = printed(&["verify", &object, "--program", "count", "--context", "16"], b"");
+    assert!(verified.starts_with("count: verified: "), "{verified}");
+    let counts = format!("counts={}", file("counts", &[[7, 0, 0, 0].as_slice(), &[1; 16]].concat()));
+    printed(&["run", &object, "--program", "count", "--input", &input, "--map", &counts], b"");
+    for (line, reason) in [
+        (&["verify", &object, "--context", "16"][..], "program `wrong`: the program is refused: slot"),
+        (&["verify", &object, "--context", "16"], "return found->packets;]"),
+        (&["run", &object], "choose one by --program: count, "),
+        (&["run", &object, "--program", "nosuch"], "has no program `nosuch`; it has count, "),
+        (&["run", &object, "--program", "sum", "--input", &input, "--map", "nosuch=/dev/null"], "has no map `nosuch`"),
+        (&["run", "--from", "asm", "--map", "a=b"], "--map fills maps of an object file"),
+        (&["disasm", "--from", "asm", "--program", "a"], "--program chooses among"),
+    ] {
+        let output = palimpsest(line, b"exit\n");
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{line:?}: {error}");
+        assert!(error.contains(reason), "{line:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    assert_eq!(palimpsest(&["run", &object, "--map", "a"], b"").status.code(), Some(2));
+}

@@ -40,6 +40,7 @@ pub mod capabilities;
 mod causes;
 mod errno;
 pub mod event;
+pub mod fault;
 mod fork;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

@@ -106,6 +106,12 @@ impl HostedProgram {
         Ok(Self { program, _host: Arc::clone(&linked.host) })
     }
 
+    /// Whether contexts of `len` bytes that are aligned to `align` and must not be written are some for it.
+    pub(crate) fn fits(&self, len: usize, align: usize) -> Result<(), ContextError> {
+        // An address that is aligned to no more than that.
+        self.check(Context { address: align, len, access: Access::Read })
+    }
+
     fn check(&self, context: Context) -> Result<(), ContextError> {
         self.program.check(context.address, context.len)?;
         if context.access == Access::Read && self.program.may_write() {

@@ -33,6 +33,8 @@ pub(super) struct Buffer {
     /// Where functions leave.
     leaves: Vec<u32>,
     literals: Vec<u32>,
+    /// Loads that may fault, and where the code goes on then, in bytes.
+    faults: Vec<(u32, u32)>,
     /// The function that is being made.
     function: usize,
     /// Whether `leaves` of it is of this pass.
@@ -51,6 +53,7 @@ impl Buffer {
             starts: alloc::vec![UNKNOWN; instructions],
             leaves: alloc::vec![UNKNOWN; functions],
             literals: Vec::new(),
+            faults: Vec::new(),
             function: 0,
             has_left: false,
         }
@@ -60,6 +63,7 @@ impl Buffer {
     pub(super) fn begin_again(&mut self) {
         self.bytes.clear();
         self.gaps.clear();
+        self.faults.clear();
     }
 
     pub(super) fn begin_function(&mut self, function: usize) {
@@ -117,6 +121,12 @@ impl Buffer {
         (place != UNKNOWN).then(|| i64::from(place) - self.bytes.len() as i64)
     }
 
+    /// Notes that the instruction at `start`, behind which the code ends, may fault, and that it goes on behind it
+    /// then.
+    pub(super) fn may_fault(&mut self, start: usize) {
+        self.faults.push((start as u32, self.bytes.len() as u32));
+    }
+
     /// Puts addresses behind the code.
     pub(super) fn append_literals(&mut self, values: impl Iterator<Item = u64>) {
         self.literals.clear();
@@ -137,7 +147,8 @@ impl Buffer {
         }
     }
 
-    pub(super) fn into_parts(self) -> (Vec<u8>, Vec<u32>) {
-        (self.bytes, self.starts)
+    /// The code, where instructions begin, and where it may fault.
+    pub(super) fn into_parts(self) -> (Vec<u8>, Vec<u32>, Vec<(u32, u32)>) {
+        (self.bytes, self.starts, self.faults)
     }
 }

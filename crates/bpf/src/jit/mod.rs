@@ -183,6 +183,7 @@ pub enum CompileError {
 pub struct Compiled {
     bytes: Vec<u8>,
     starts: Vec<u32>,
+    faults: Vec<(u32, u32)>,
     code_len: usize,
 }
 
@@ -195,6 +196,12 @@ impl Compiled {
     /// How much of that is code.
     pub const fn code_len(&self) -> usize {
         self.code_len
+    }
+
+    /// Instructions of machine code that may fault, since the verifier could not prove that what they load is there,
+    /// and where the code goes on then: in bytes, in order. The register that they load is 0 then.
+    pub fn faults(&self) -> &[(u32, u32)] {
+        &self.faults
     }
 
     /// Where the code of each instruction begins, in bytes.
@@ -212,12 +219,17 @@ const MOST_BYTES: usize = 128 << 20;
 ///
 /// [`CompileError`].
 pub fn compile<H: HelperTable + ?Sized>(code: &Code, target: Target, helpers: &H) -> Result<Compiled, CompileError> {
-    compile_resolved(code, target, &Plain(helpers))
+    compile_resolved(code, target, &Plain(helpers), &[])
 }
 
-/// The same, with all that a host has.
-pub(crate) fn compile_resolved(code: &Code, target: Target, resolve: &dyn Resolve) -> Result<Compiled, CompileError> {
-    let literals = Literals::of(code, resolve)?;
+/// The same, with all that a host has, and with loads that may fault: instructions of the program, in order.
+pub(crate) fn compile_resolved(
+    code: &Code,
+    target: Target,
+    resolve: &dyn Resolve,
+    probes: &[u32],
+) -> Result<Compiled, CompileError> {
+    let literals = Literals { probes, ..Literals::of(code, resolve)? };
     match target {
         Target::X86_64 => translate::<arch::x86_64::X86_64>(code, &literals),
         Target::Aarch64 => translate::<arch::aarch64::Aarch64>(code, &literals),
@@ -229,6 +241,8 @@ struct Literals<'a> {
     /// Helpers by number, in order; calls by register go to `None`.
     values: Vec<(Option<i32>, Called)>,
     resolve: &'a dyn Resolve,
+    /// Loads that may fault.
+    probes: &'a [u32],
 }
 
 impl<'a> Literals<'a> {
@@ -257,7 +271,7 @@ impl<'a> Literals<'a> {
                 values.insert(place, value);
             }
         }
-        Ok(Self { values, resolve })
+        Ok(Self { values, resolve, probes: &[] })
     }
 
     /// The place of a literal.
@@ -304,6 +318,11 @@ impl Surroundings<'_> {
         resolved(value, self.literals.resolve)
     }
 
+    /// Whether the instruction is a load that may fault.
+    fn is_probe(&self) -> bool {
+        self.literals.probes.binary_search(&(self.index as u32)).is_ok()
+    }
+
     fn unsupported(&self) -> CompileError {
         CompileError::Unsupported {
             slot: self.code.slot(self.index),
@@ -325,8 +344,8 @@ fn translate<I: Isa>(code: &Code, literals: &Literals<'_>) -> Result<Compiled, C
         buffer.append_literals(literals.values.iter().map(|(_, called)| called.function));
     }
     buffer.fill_in(I::patch);
-    let (bytes, starts) = buffer.into_parts();
-    Ok(Compiled { bytes, starts, code_len })
+    let (bytes, starts, faults) = buffer.into_parts();
+    Ok(Compiled { bytes, starts, faults, code_len })
 }
 
 /// Functions whose addresses are taken.

@@ -2,19 +2,51 @@
 
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
-use super::{Target, compile};
+use super::{Called, Compiled, Plain, Resolve, Target, Then, compile_resolved};
 use crate::asm::assemble;
 use crate::code::Code;
+use crate::insn::Instruction;
 
 /// Touches most forms: loads, stores, divisions, shifts by a register, atomic operations, byte orders, calls, and jumps
 /// both ways.
 const PROGRAM: &str = include_str!("golden/program.bpf");
 
+/// What needs a host: maps, helpers with a sixth argument, a tail call, the address of a function, and loads that may
+/// fault.
+const HOSTED: &str = include_str!("golden/hosted.bpf");
+
+/// Addresses of nothing.
+struct Nowhere;
+
+impl Resolve for Nowhere {
+    fn helper(&self, id: i32) -> Option<Called> {
+        let then = if id == 12 { Then::LeaveUnlessZero } else { Then::GoOn };
+        Some(Called { function: 0x1122_3344_5566, data: Some(0x7788_99aa_bbcc), then })
+    }
+
+    fn map(&self, index: i32) -> Option<u64> {
+        Some(0x4d41_5000_0000_0000 | index as u64)
+    }
+
+    fn map_value(&self, _map: i32, offset: u32) -> Option<u64> {
+        Some(0x7fff_0000_0000 + u64::from(offset))
+    }
+}
+
+fn compiled(text: &str, target: Target, resolve: &dyn Resolve) -> (Code, Compiled) {
+    let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
+    let loads = code.instructions().iter().zip(0..).filter(|(step, _)| matches!(step, Instruction::Load { .. }));
+    // With a host, all of them.
+    let probes: Vec<u32> = if text == HOSTED { loads.map(|(_, index)| index).collect() } else { Vec::new() };
+    let compiled = compile_resolved(&code, target, resolve, &probes).expect("everything is there");
+    (code, compiled)
+}
+
 /// The code of each instruction in a line, behind the instruction.
-fn listing(target: Target) -> String {
-    let code = Code::new(&assemble(PROGRAM).expect("a program")).expect("its structure is right");
-    let compiled = compile(&code, target, &()).expect("no helpers are called");
+fn listing(text: &str, target: Target, resolve: &dyn Resolve) -> String {
+    let (code, compiled) = compiled(text, target, resolve);
     let ends = compiled.starts()[1..].iter().copied().chain([compiled.code_len() as u32]);
     let lines =
         code.instructions().iter().zip(compiled.starts().iter().zip(ends)).map(|(instruction, (start, end))| {
@@ -26,6 +58,24 @@ fn listing(target: Target) -> String {
 
 #[test]
 fn listings_are_as_they_were_when_somebody_read_them() {
-    assert_eq!(listing(Target::X86_64), include_str!("golden/x86_64.txt"));
-    assert_eq!(listing(Target::Aarch64), include_str!("golden/aarch64.txt"));
+    let plain = |target| listing(PROGRAM, target, &Plain(&()));
+    assert_eq!(plain(Target::X86_64), include_str!("golden/x86_64.txt"));
+    assert_eq!(plain(Target::Aarch64), include_str!("golden/aarch64.txt"));
+    assert_eq!(listing(HOSTED, Target::X86_64, &Nowhere), include_str!("golden/hosted.x86_64.txt"));
+    assert_eq!(listing(HOSTED, Target::Aarch64, &Nowhere), include_str!("golden/hosted.aarch64.txt"));
+}
+
+#[test]
+fn loads_that_may_fault_go_on_behind_themselves() {
+    for target in Target::ALL {
+        let (code, compiled) = compiled(HOSTED, target, &Nowhere);
+        let loads: Vec<usize> = (0..code.instructions().len())
+            .filter(|index| matches!(code.instructions()[*index], Instruction::Load { .. }))
+            .collect();
+        assert_eq!(compiled.faults().len(), loads.len());
+        for (index, (start, landing)) in loads.into_iter().zip(compiled.faults()) {
+            assert_eq!(*landing, compiled.starts()[index + 1], "{target:?}, {}", code.instructions()[index]);
+            assert!((compiled.starts()[index]..*landing).contains(start));
+        }
+    }
 }

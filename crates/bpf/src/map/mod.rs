@@ -378,6 +378,17 @@ impl Map {
         }
     }
 
+    /// Sets the first value of an array; what `value` lacks is zero.
+    pub(crate) fn set_first(&self, value: &[u8]) {
+        let len = self.definition.value_len as usize;
+        let mut whole = alloc::vec![0; len];
+        let given = value.len().min(len);
+        whole[..given].copy_from_slice(&value[..given]);
+        if let Store::Array(array) = &self.store {
+            array.values().write(0, &whole);
+        }
+    }
+
     /// How many bytes there are from `address` to the end of the first value of an array; `None` for others.
     pub(crate) fn rest_of_value(&self, address: u64) -> Option<u64> {
         let offset = address.checked_sub(self.first_value()?)?;

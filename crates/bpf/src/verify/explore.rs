@@ -28,8 +28,6 @@ struct Kept {
     open: usize,
     /// `may_goto`s and calls by helpers on the way to it.
     rounds: usize,
-    /// Whether it is that of a function which a helper calls.
-    entering: bool,
 }
 
 /// A way that is to be followed.
@@ -62,10 +60,12 @@ struct Explorer<'a> {
     meetings: Vec<Option<Vec<usize>>>,
     pending: Vec<Way>,
     context_use: Cell<ContextUse>,
+    /// Whether each instruction is a load that may find nothing.
+    probes: Vec<Cell<bool>>,
 }
 
 /// Follows every way through `code`.
-pub(super) fn explore(code: &Code, contract: &Contract) -> Result<ContextUse, VerifyError> {
+pub(super) fn explore(code: &Code, contract: &Contract) -> Result<(ContextUse, Vec<u32>), VerifyError> {
     let mut explorer = Explorer {
         code,
         contract,
@@ -74,6 +74,7 @@ pub(super) fn explore(code: &Code, contract: &Contract) -> Result<ContextUse, Ve
         meetings: meetings(code),
         pending: Vec::new(),
         context_use: Cell::new(ContextUse::Plain),
+        probes: alloc::vec![Cell::new(false); code.instructions().len()],
     };
     let mut state = State::new();
     if contract.context.is_some() {
@@ -99,7 +100,8 @@ pub(super) fn explore(code: &Code, contract: &Contract) -> Result<ContextUse, Ve
         }
         explorer.end(way.before);
     }
-    Ok(explorer.context_use.get())
+    let probes = (0..).zip(&explorer.probes).filter(|(_, is_probe)| is_probe.get()).map(|(index, _)| index);
+    Ok((explorer.context_use.get(), probes.collect()))
 }
 
 /// Where several ways meet: targets of jumps, and what `may_goto` guards.
@@ -140,6 +142,7 @@ impl Explorer<'_> {
             at: way.at,
             state: &mut way.state,
             context_use: &self.context_use,
+            is_probe: &self.probes[way.at],
         };
         match step.follow()? {
             Next::One(at) => way.at = at,
@@ -168,17 +171,15 @@ impl Explorer<'_> {
 
     /// Whether the way need not be followed, since one from here that includes it was. Otherwise keeps its state.
     fn is_known(&mut self, way: &mut Way) -> Result<bool, Fault> {
-        let entering = core::mem::take(&mut way.entering);
-        let guarded = entering || matches!(self.code.instructions()[way.at], Instruction::MayGoto { .. });
+        // A helper that calls a function counts, as `may_goto` does.
+        let guarded = core::mem::take(&mut way.entering)
+            || matches!(self.code.instructions()[way.at], Instruction::MayGoto { .. });
         let mut state = way.state.clone();
         state.forget(way.at, &self.live);
         let met = self.meetings[way.at].as_deref().unwrap_or_default();
         let mut earlier_round = None;
         for &index in met.iter().rev().take(LOOKED_AT) {
             let kept = &self.kept[index];
-            if kept.entering != entering {
-                continue;
-            }
             let is_open = kept.open > 0;
             if is_open && guarded && earlier_round.is_none() && kept.state.has_functions_of(&state) {
                 earlier_round = Some(index);
@@ -202,7 +203,7 @@ impl Explorer<'_> {
             return Ok(false);
         }
         let index = self.kept.len();
-        self.kept.push(Kept { state, before: way.before, open: 1, rounds: way.rounds, entering });
+        self.kept.push(Kept { state, before: way.before, open: 1, rounds: way.rounds });
         if let Some(met) = &mut self.meetings[way.at] {
             met.push(index);
         }

@@ -42,6 +42,18 @@ pub enum ContextAccess {
     Write,
 }
 
+/// What becomes of loads that cannot be proven to be harmless.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Unproven {
+    /// The program is refused.
+    #[default]
+    Refuse,
+    /// They are compiled in such a way that they give 0 where nothing is, and the program goes on. It can then read
+    /// whatever the process can, at addresses that it makes of numbers: give what it returns to nobody who must not
+    /// know that.
+    Probe,
+}
+
 /// How a program uses its context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ContextUse {
@@ -58,6 +70,7 @@ pub struct Contract {
     helpers: Vec<(i32, Signature)>,
     maps: Vec<MapShape>,
     budget: Option<usize>,
+    unproven: Unproven,
 }
 
 /// What the verifier knows of a map.
@@ -110,17 +123,24 @@ impl Contract {
         Self { budget: Some(budget), ..self }
     }
 
+    /// What becomes of loads that cannot be proven to be harmless; [`Unproven::Refuse`] if not set. Stores are refused
+    /// in any case.
+    pub fn unproven(self, unproven: Unproven) -> Self {
+        Self { unproven, ..self }
+    }
+
     /// Verifies `code`.
     ///
     /// # Errors
     ///
     /// [`VerifyError`].
     pub fn verify(&self, code: Code) -> Result<Verified, VerifyError> {
-        let context_align = match explore::explore(&code, self)? {
+        let (context_use, probes) = explore::explore(&code, self)?;
+        let context_align = match context_use {
             ContextUse::Atomic => 8,
             ContextUse::Plain => 1,
         };
-        Ok(Verified { code, context: self.context, context_align })
+        Ok(Verified { code, context: self.context, context_align, probes })
     }
 }
 
@@ -130,12 +150,19 @@ pub struct Verified {
     code: Code,
     context: Option<(u32, ContextAccess)>,
     context_align: usize,
+    /// Loads that may find nothing, by instruction, in order.
+    probes: Vec<u32>,
 }
 
 impl Verified {
     /// The program.
     pub fn code(&self) -> &Code {
         &self.code
+    }
+
+    /// Loads that may find nothing, and give 0 then: instructions by number, in order.
+    pub fn probes(&self) -> &[u32] {
+        &self.probes
     }
 
     /// Bytes of context that it needs.

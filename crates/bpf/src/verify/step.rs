@@ -5,7 +5,7 @@ use core::cell::Cell;
 use super::fault::Fault;
 use super::scalar::Scalar;
 use super::state::{Area, State, Unreadable, Value};
-use super::{ContextAccess, ContextUse, Contract};
+use super::{ContextAccess, ContextUse, Contract, Unproven};
 use crate::code::Code;
 use crate::insn::{AluOp, AtomicOp, Condition, Extension, Instruction, Operand, Register, Size, Wide, Width};
 use crate::interp::FRAME;
@@ -41,6 +41,8 @@ pub(super) struct Step<'a> {
     pub(super) at: usize,
     pub(super) state: &'a mut State,
     pub(super) context_use: &'a Cell<ContextUse>,
+    /// Whether the instruction is a load that may find nothing.
+    pub(super) is_probe: &'a Cell<bool>,
 }
 
 impl Step<'_> {
@@ -69,7 +71,13 @@ impl Step<'_> {
                 self.state.top_mut().set(dst, value);
             }
             Instruction::Load { size, extension, dst, base, offset } => {
-                let value = self.load(size, base, offset, Alignment::Any)?;
+                let value = match self.load(size, base, offset, Alignment::Any) {
+                    Err(_) if self.may_probe(base) => {
+                        self.is_probe.set(true);
+                        Value::Scalar(Scalar::of_size(size))
+                    }
+                    result => result?,
+                };
                 let value = match (extension, value) {
                     (Extension::Sign, Value::Scalar(number)) => Value::Scalar(number.sign_extended(Width::W64, size)),
                     (_, value) => value,
@@ -238,6 +246,17 @@ impl Step<'_> {
             Area::MapKey(_) => Err(Fault::ReadOnlyMap),
             Area::Stack(_) | Area::MapValue(_) | Area::Record { .. } => Ok(()),
         }
+    }
+
+    /// Whether a load that is not proven may be tried: not on the stack, where the host has its own things, and not
+    /// with what has no value or is no address at all.
+    fn may_probe(&self, base: Register) -> bool {
+        self.contract.unproven == Unproven::Probe
+            && match self.state.top().get(base) {
+                Value::Scalar(_) | Value::Maybe(..) => true,
+                Value::Pointer(area, _) => !matches!(area, Area::Stack(_)),
+                Value::Unset | Value::Map(_) | Value::Function(_) => false,
+            }
     }
 
     fn load(&self, size: Size, base: Register, offset: i16, alignment: Alignment) -> Result<Value, Fault> {

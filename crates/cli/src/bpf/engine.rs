@@ -1,10 +1,14 @@
 //! The ways to run a program.
 
+use std::sync::Arc;
+
 use clap::ValueEnum;
+use palimpsest_bpf::elf::{Explained, Program};
+use palimpsest_bpf::host::{Host, HostedError, HostedProgram, Linked};
 use palimpsest_bpf::interp::{HelperError, Helpers, Interpreter, Memory, RegionError, RunError};
 use palimpsest_bpf::jit::{Dispatcher, Helper, HelperTable};
 use palimpsest_bpf::verify::{ContextAccess, Contract, VerifyError};
-use palimpsest_bpf::{Code, ContextError, LoadError, VerifiedProgram};
+use palimpsest_bpf::{Code, ContextError, LoadError, StructureError, VerifiedProgram};
 
 /// Who runs a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -32,6 +36,12 @@ pub(crate) enum EngineError {
     Region(#[from] RegionError),
     #[error("the program was ended")]
     Run(#[from] RunError),
+    #[error("the program is refused")]
+    Explained(#[from] Explained),
+    #[error("the structure of the program is wrong")]
+    Structure(#[from] StructureError),
+    #[error("the program has no result")]
+    Hosted(#[from] HostedError),
     #[error("the context has {len} bytes, and contexts have less than 4 GiB")]
     Long { len: usize },
 }
@@ -39,9 +49,10 @@ pub(crate) enum EngineError {
 /// The helper of the conformance suite, which returns its first argument.
 pub(super) const IDENTITY: i32 = 5;
 
-struct Host;
+/// The host that the conformance suite wants.
+struct Suite;
 
-impl Helpers for Host {
+impl Helpers for Suite {
     fn call(&mut self, id: i32, arguments: [u64; 5], _memory: &mut Memory<'_>) -> Result<u64, HelperError> {
         if id == IDENTITY { Ok(arguments[0]) } else { Err(HelperError::Unknown) }
     }
@@ -57,7 +68,7 @@ extern "C" fn dispatch(value: u64, _: u64, _: u64, _: u64, _: u64, id: u64) -> u
     value
 }
 
-impl HelperTable for Host {
+impl HelperTable for Suite {
     fn helper(&self, id: i32) -> Option<Helper> {
         (id == IDENTITY).then_some(identity)
     }
@@ -75,7 +86,31 @@ pub(super) fn contract(len: u32, access: ContextAccess) -> Contract {
 /// Where the context of an interpreted program lies.
 const CONTEXT: u64 = 0x10_0000;
 
+fn promised(context: &[u8]) -> Result<u32, EngineError> {
+    u32::try_from(context.len()).map_err(|_| EngineError::Long { len: context.len() })
+}
+
+/// Verifies a program of an object for the host that has the object's maps.
+pub(super) fn link(host: &Arc<Host>, program: &Program, contract: Contract) -> Result<Linked, EngineError> {
+    Ok(host.verify(contract, program.code()?).map_err(|error| program.explain(error))?)
+}
+
 impl Engine {
+    /// Runs a program of an object with `context`, which it may write; returns `r0`.
+    pub(super) fn run_hosted(
+        self,
+        host: &Arc<Host>,
+        program: &Program,
+        context: &mut [u8],
+    ) -> Result<u64, EngineError> {
+        let contract = Contract::new().context(promised(context)?, ContextAccess::Write);
+        let linked = link(host, program, contract)?;
+        match self {
+            Self::Interpreter => Ok(linked.interpret(&Interpreter::default(), context)?),
+            Self::Compiler => Ok(HostedProgram::load(&palimpsest_bpf::Packs::new()?, &linked)?.run(context)?),
+        }
+    }
+
     /// Runs `code` with `context`, which it may write; returns `r0`.
     pub(super) fn run(self, code: Code, context: &mut [u8]) -> Result<u64, EngineError> {
         match self {
@@ -84,13 +119,12 @@ impl Engine {
                 let len = context.len() as u64;
                 let address = if context.is_empty() { 0 } else { CONTEXT };
                 memory.add(CONTEXT, context)?;
-                Ok(Interpreter::default().run(&code, [address, len, 0, 0, 0], &mut memory, &mut Host)?)
+                Ok(Interpreter::default().run(&code, [address, len, 0, 0, 0], &mut memory, &mut Suite)?)
             }
             Self::Compiler => {
-                let len = context.len();
-                let promised = u32::try_from(len).map_err(|_| EngineError::Long { len })?;
-                let verified = contract(promised, ContextAccess::Write).verify(code).map_err(EngineError::Compiler)?;
-                let program = VerifiedProgram::load(&palimpsest_bpf::Packs::new()?, &verified, &Host)?;
+                let verified =
+                    contract(promised(context)?, ContextAccess::Write).verify(code).map_err(EngineError::Compiler)?;
+                let program = VerifiedProgram::load(&palimpsest_bpf::Packs::new()?, &verified, &Suite)?;
                 Ok(program.run(context)?)
             }
         }

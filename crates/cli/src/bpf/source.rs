@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use palimpsest_bpf::asm::AsmError;
+use palimpsest_bpf::elf::{Object, ObjectError, Program};
 use palimpsest_bpf::insn::SLOT;
 use palimpsest_bpf::{Code, MOST_SLOTS, StructureError, asm};
 
@@ -14,7 +15,7 @@ use super::hex::{self, HexError};
 /// How a program is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Form {
-    /// Bytes.
+    /// Bytes, or an object file.
     Raw,
     /// Hexadecimal digits.
     Hex,
@@ -31,6 +32,17 @@ pub(crate) struct Source {
     /// How it is written.
     #[arg(long, value_name = "FORM", default_value = "raw")]
     from: Form,
+    /// Which program of an object file; all of them, or the only one, if none is named.
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
+}
+
+/// What a file holds.
+pub(super) enum Loaded {
+    /// A program.
+    Code(Code),
+    /// An object file with programs.
+    Object(Box<Object>),
 }
 
 /// Why there is no program.
@@ -52,6 +64,22 @@ pub(crate) enum SourceError {
     Asm(#[from] AsmError),
     #[error("the structure of the program is wrong")]
     Structure(#[from] StructureError),
+    #[error("the object file is not understood")]
+    Object(#[from] ObjectError),
+    #[error("the object file has no program `{asked}`; it has {}", List(names))]
+    NoProgram { asked: String, names: Vec<String> },
+    #[error("the object file has several programs; choose one by --program: {}", List(names))]
+    Several { names: Vec<String> },
+    #[error("--program chooses among those of an object file, and this is none")]
+    NoObject,
+}
+
+struct List<'a>(&'a [String]);
+
+impl std::fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_empty() { f.write_str("none") } else { f.write_str(&self.0.join(", ")) }
+    }
 }
 
 struct Name<'a>(&'a Path);
@@ -87,13 +115,45 @@ pub(super) fn read_text(path: &Path) -> Result<String, SourceError> {
 }
 
 impl Source {
-    /// The program, with its structure checked.
-    pub(super) fn code(&self) -> Result<Code, SourceError> {
+    /// What the file holds: code has its structure checked.
+    pub(super) fn load(&self) -> Result<Loaded, SourceError> {
         let bytes = match self.from {
             Form::Raw => read(&self.file)?,
             Form::Hex => hex::read(&read_text(&self.file)?)?,
             Form::Asm => asm::assemble(&read_text(&self.file)?)?,
         };
-        Ok(Code::new(&bytes)?)
+        if bytes.starts_with(b"\x7fELF") {
+            return Ok(Loaded::Object(Box::new(Object::parse(&bytes)?)));
+        }
+        if self.program.is_some() {
+            return Err(SourceError::NoObject);
+        }
+        Ok(Loaded::Code(Code::new(&bytes)?))
     }
+
+    /// The programs of an object that are meant.
+    pub(super) fn chosen<'a>(&self, object: &'a Object) -> Result<Vec<&'a Program>, SourceError> {
+        let is_meant = |program: &&Program| self.program.as_ref().is_none_or(|name| program.name() == name);
+        let chosen: Vec<&Program> = object.programs().iter().filter(is_meant).collect();
+        if chosen.is_empty() {
+            // An object without any is told of as one that lacks the one without a name.
+            return Err(SourceError::NoProgram {
+                asked: self.program.clone().unwrap_or_default(),
+                names: names(object),
+            });
+        }
+        Ok(chosen)
+    }
+
+    /// The one program that is meant.
+    pub(super) fn one<'a>(&self, object: &'a Object) -> Result<&'a Program, SourceError> {
+        match self.chosen(object)?[..] {
+            [one] => Ok(one),
+            _ => Err(SourceError::Several { names: names(object) }),
+        }
+    }
+}
+
+fn names(object: &Object) -> Vec<String> {
+    object.programs().iter().map(|program| program.name().to_owned()).collect()
 }

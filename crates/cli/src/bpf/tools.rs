@@ -2,15 +2,18 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Args;
-use palimpsest_bpf::asm;
-use palimpsest_bpf::verify::ContextAccess;
+use palimpsest_bpf::elf::Program;
+use palimpsest_bpf::map::{Kind, Map, OpError, Update};
+use palimpsest_bpf::verify::{ContextAccess, Contract};
+use palimpsest_bpf::{Code, asm};
 use serde::Serialize;
 
 use super::conformance::aligned;
 use super::engine::{self, Engine};
-use super::source::{self, Source, SourceError};
+use super::source::{self, Loaded, Source, SourceError};
 use super::{Failure, hex};
 
 /// The arguments of `palimpsest bpf disasm`.
@@ -25,23 +28,50 @@ pub(super) struct Disasm {
 
 #[derive(Serialize)]
 struct Line {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program: Option<String>,
     slot: usize,
     text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
+}
+
+fn lines(code: &Code, program: Option<&Program>) -> Vec<Line> {
+    let lines = code.instructions().iter().enumerate().map(|(index, instruction)| {
+        let slot = code.slot(index);
+        let source = program.and_then(|program| program.line(slot)).map(ToString::to_string);
+        Line { program: program.map(|program| program.name().to_owned()), slot, text: instruction.to_string(), source }
+    });
+    lines.collect()
 }
 
 pub(super) fn disasm(arguments: &Disasm) -> Result<(), Failure> {
-    let code = arguments.source.code()?;
-    let lines = code.instructions().iter().enumerate();
-    let lines = lines.map(|(index, instruction)| Line { slot: code.slot(index), text: instruction.to_string() });
+    let mut all = Vec::new();
+    match arguments.source.load()? {
+        Loaded::Code(code) => all.extend(lines(&code, None)),
+        Loaded::Object(object) => {
+            for program in arguments.source.chosen(&object)? {
+                all.extend(lines(&program.code().map_err(SourceError::from)?, Some(program)));
+            }
+        }
+    }
     let mut out = io::stdout().lock();
     if arguments.json {
-        let lines: Vec<Line> = lines.collect();
-        serde_json::to_writer(&mut out, &lines).map_err(io::Error::from)?;
+        serde_json::to_writer(&mut out, &all).map_err(io::Error::from)?;
         writeln!(out)?;
-    } else {
-        for Line { slot, text } in lines {
-            writeln!(out, "{slot:6}: {text}")?;
+        return Ok(());
+    }
+    let (mut program, mut source) = (None, None);
+    for line in &all {
+        if line.program != program {
+            program.clone_from(&line.program);
+            writeln!(out, "{}:", program.as_deref().unwrap_or_default())?;
         }
+        if line.source != source {
+            source.clone_from(&line.source);
+            writeln!(out, "; {}", source.as_deref().unwrap_or_default())?;
+        }
+        writeln!(out, "{:6}: {}", line.slot, line.text)?;
     }
     Ok(())
 }
@@ -83,16 +113,29 @@ pub(super) struct Verify {
 
 pub(super) fn verify(arguments: &Verify) -> Result<(), Failure> {
     let access = if arguments.read_only { ContextAccess::Read } else { ContextAccess::Write };
-    let verified = engine::contract(arguments.context, access).verify(arguments.source.code()?);
-    let verified = verified.map_err(engine::EngineError::from)?;
-    let code = verified.code();
-    writeln!(
-        io::stdout(),
-        "verified: {} slots, {} functions, {} of them active at once at most",
-        code.len(),
-        code.functions().len(),
-        code.frames()
-    )?;
+    let tell = |name: Option<&str>, code: &Code| {
+        let name = name.map_or(String::new(), |name| format!("{name}: "));
+        let (slots, functions, frames) = (code.len(), code.functions().len(), code.frames());
+        writeln!(
+            io::stdout(),
+            "{name}verified: {slots} slots, {functions} functions, {frames} of them active at once at most"
+        )
+    };
+    match arguments.source.load()? {
+        Loaded::Code(code) => {
+            let verified = engine::contract(arguments.context, access).verify(code);
+            tell(None, verified.map_err(engine::EngineError::from)?.code())?;
+        }
+        Loaded::Object(object) => {
+            let host = object.host()?.build();
+            let contract = Contract::new().context(arguments.context, access);
+            for program in arguments.source.chosen(&object)? {
+                let linked = engine::link(&host, program, contract.clone());
+                let failed = |source| Failure::Program { name: program.name().to_owned(), source };
+                tell(Some(program.name()), linked.map_err(failed)?.code())?;
+            }
+        }
+    }
     Ok(())
 }
 
@@ -104,15 +147,78 @@ pub(super) struct Run {
     /// The context: r1 is its address, r2 its length.
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
+    /// Put elements into a map of the object before the program runs: values one behind the other for an array, and
+    /// keys with their values for others. Again for each map.
+    #[arg(long, value_name = "NAME=FILE")]
+    map: Vec<MapContent>,
     /// Who runs the program.
     #[arg(long, value_name = "ENGINE", default_value = "compiler")]
     engine: Engine,
 }
 
+/// What a map is filled with.
+#[derive(Clone, Debug)]
+struct MapContent {
+    name: String,
+    file: PathBuf,
+}
+
+impl FromStr for MapContent {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, file) = text.split_once('=').ok_or("expected NAME=FILE")?;
+        Ok(Self { name: name.to_owned(), file: file.into() })
+    }
+}
+
+/// Why a map is not filled.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FillError {
+    #[error("the file has {len} bytes, and must have elements of {each} bytes each")]
+    Length { len: usize, each: usize },
+    #[error("element {index}")]
+    Element {
+        index: u32,
+        #[source]
+        source: OpError,
+    },
+}
+
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
-    let code = arguments.source.code()?;
     let context = arguments.input.as_deref().map(source::read).transpose()?.unwrap_or_default();
-    let result = arguments.engine.run(code, aligned(&mut Vec::new(), &context))?;
+    let mut room = Vec::new();
+    let context = aligned(&mut room, &context);
+    let result = match arguments.source.load()? {
+        Loaded::Code(_) if !arguments.map.is_empty() => return Err(Failure::NoMaps),
+        Loaded::Code(code) => arguments.engine.run(code, context)?,
+        Loaded::Object(object) => {
+            let program = arguments.source.one(&object)?;
+            let host = object.host()?.build();
+            for MapContent { name, file } in &arguments.map {
+                let map = host.map(name).ok_or_else(|| Failure::NoMap { name: name.clone() })?;
+                fill(map, &source::read(file)?).map_err(|source| Failure::Fill { name: name.clone(), source })?;
+            }
+            arguments.engine.run_hosted(&host, program, context)?
+        }
+    };
     writeln!(io::stdout(), "{result:#x}")?;
+    Ok(())
+}
+
+/// Puts elements into a map: values by number for arrays, keys with their values for others.
+fn fill(map: &Map, bytes: &[u8]) -> Result<(), FillError> {
+    let definition = map.definition();
+    let (key_len, value_len) = (definition.key_len as usize, definition.value_len as usize);
+    let is_array = matches!(definition.kind, Kind::Array | Kind::PerCpuArray);
+    let each = value_len + if is_array { 0 } else { key_len };
+    if each == 0 || !bytes.len().is_multiple_of(each) {
+        return Err(FillError::Length { len: bytes.len(), each });
+    }
+    for (index, element) in (0_u32..).zip(bytes.chunks_exact(each)) {
+        let number = index.to_ne_bytes();
+        let (key, value) = if is_array { (&number[..], element) } else { element.split_at(key_len) };
+        map.update(key, value, Update::Always).map_err(|source| FillError::Element { index, source })?;
+    }
     Ok(())
 }

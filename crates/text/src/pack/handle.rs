@@ -48,7 +48,7 @@ use super::{CHUNK, PACK};
 /// [`ForkPolicy`](super::ForkPolicy).
 #[derive(Clone)]
 pub struct Packs {
-    root: Arc<Root>,
+    pub(super) root: Arc<Root>,
 }
 
 impl Packs {

@@ -38,6 +38,7 @@ mod policy;
 mod program;
 mod reclaim;
 mod release;
+mod resume;
 mod retired;
 mod rewrite;
 mod root;

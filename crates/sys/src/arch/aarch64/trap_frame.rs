@@ -15,6 +15,11 @@ impl TrapFrame {
         self.0.uc_mcontext.pc as usize
     }
 
+    /// The instruction that the thread was at, and that has faulted.
+    pub fn program_counter(&self) -> usize {
+        self.0.uc_mcontext.pc as usize
+    }
+
     /// Where the thread goes on when the handler returns.
     pub fn resume_at(&mut self, address: usize) {
         self.0.uc_mcontext.pc = address as u64;

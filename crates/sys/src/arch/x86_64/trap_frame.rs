@@ -15,6 +15,11 @@ impl TrapFrame {
         (self.0.uc_mcontext.gregs[libc::REG_RIP as usize] as usize).wrapping_sub(1)
     }
 
+    /// The instruction that the thread was at, and that has faulted.
+    pub fn program_counter(&self) -> usize {
+        self.0.uc_mcontext.gregs[libc::REG_RIP as usize] as usize
+    }
+
     /// Where the thread goes on when the handler returns.
     pub fn resume_at(&mut self, address: usize) {
         self.0.uc_mcontext.gregs[libc::REG_RIP as usize] = address as i64;

@@ -23,6 +23,20 @@ pub(super) fn store(buffer: &mut Buffer, size: Size, base: Native, offset: i16, 
     encode::access(buffer, Access { log: log(size), kind: Kind::Store }, src, base, offset.into(), scratch);
 }
 
+/// A load where nothing may be: `dst` is 0 then, since the load that faults does not write it.
+pub(super) fn probe(buffer: &mut Buffer, access: Access, dst: Native, base: Native, offset: i16) {
+    let [scratch, copy, ..] = SCRATCH;
+    let mut base = base;
+    if base == dst {
+        encode::mov(buffer, Bits::B64, copy, base);
+        base = copy;
+    }
+    encode::mov_immediate(buffer, Bits::B64, dst, 0);
+    encode::access(buffer, access, dst, base, offset.into(), scratch);
+    // Its last instruction is the load.
+    buffer.may_fault(buffer.len() - 4);
+}
+
 /// `base + offset`, in a register of its own if it must be.
 fn address(buffer: &mut Buffer, base: Native, offset: i16) -> Native {
     let scratch = SCRATCH[0];

@@ -125,7 +125,11 @@ impl Isa for Aarch64 {
                     _ => Kind::Load,
                 };
                 let access = Access { log: memory::log(size), kind };
-                encode::access(buffer, access, native(dst), native(base), offset.into(), SCRATCH[0]);
+                if surroundings.is_probe() {
+                    memory::probe(buffer, access, native(dst), native(base), offset);
+                } else {
+                    encode::access(buffer, access, native(dst), native(base), offset.into(), SCRATCH[0]);
+                }
             }
             Instruction::Store { size, base, offset, value } => {
                 memory::store(buffer, size, native(base), offset, value);

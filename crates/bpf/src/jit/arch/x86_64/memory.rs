@@ -19,6 +19,19 @@ pub(super) fn load(buffer: &mut Buffer, size: Size, extension: Extension, dst: N
     encode::rm(buffer, bits, opcode, dst, place);
 }
 
+/// The same where nothing may be: `dst` is 0 then, since the load that faults does not write it.
+pub(super) fn probe(buffer: &mut Buffer, size: Size, extension: Extension, dst: Native, place: Place) {
+    let mut place = place;
+    if place.base == dst {
+        encode::mov(buffer, Bits::B64, R11, dst);
+        place.base = R11;
+    }
+    encode::mov_immediate(buffer, dst, 0);
+    let start = buffer.len();
+    load(buffer, size, extension, dst, place);
+    buffer.may_fault(start);
+}
+
 /// `*place = value`
 pub(super) fn store(buffer: &mut Buffer, size: Size, place: Place, value: Operand) {
     let bits = match size {

@@ -118,6 +118,9 @@ impl Isa for X86_64 {
                 let value = surroundings.resolved(value).ok_or_else(|| surroundings.unsupported())?;
                 encode::mov_immediate(buffer, native(dst), value);
             }
+            Instruction::Load { size, extension, dst, base, offset } if surroundings.is_probe() => {
+                memory::probe(buffer, size, extension, native(dst), place(base, offset));
+            }
             Instruction::Load { size, extension, dst, base, offset } => {
                 memory::load(buffer, size, extension, native(dst), place(base, offset));
             }

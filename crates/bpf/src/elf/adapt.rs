@@ -1,0 +1,366 @@
+//! Compile once, run everywhere: instructions that depend on types of the compiler's are changed to depend on those of
+//! the target (`enum bpf_core_relo_kind`, `include/uapi/linux/bpf.h` of Linux).
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::btf::{Btf, Form, MOST_STEPS, Member, Type, TypeId};
+use super::extension::Adaptation;
+use crate::insn::SLOT;
+
+/// Why an instruction cannot be adapted.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdaptError {
+    /// What the compiler has recorded makes no sense.
+    #[error("the record for slot {slot} is damaged: type {of}, access `{access}`, kind {kind}")]
+    Record {
+        /// The slot.
+        slot: usize,
+        /// Number of the type.
+        of: u32,
+        /// The access.
+        access: String,
+        /// What is wanted.
+        kind: u32,
+    },
+    /// Several types of the target have the name, and differ.
+    #[error("slot {slot}: several types of the target are called `{name}`, and differ in what is wanted")]
+    Ambiguous {
+        /// The slot.
+        slot: usize,
+        /// Name of the type.
+        name: String,
+    },
+    /// The instruction has no place for the number.
+    #[error("slot {slot}: the instruction with the operation code {opcode:#x} has no place for {value}")]
+    Place {
+        /// The slot.
+        slot: usize,
+        /// Operation code.
+        opcode: u8,
+        /// The number.
+        value: u64,
+    },
+}
+
+/// What is wanted of a field, a type or an enumeration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wanted {
+    ByteOffset,
+    ByteSize,
+    FieldExists,
+    Signed,
+    ShiftLeft,
+    ShiftRight,
+    LocalId,
+    TargetId,
+    TypeExists,
+    TypeSize,
+    ValueExists,
+    Value,
+}
+
+impl Wanted {
+    const fn new(kind: u32) -> Option<Self> {
+        Some(match kind {
+            0 => Self::ByteOffset,
+            1 => Self::ByteSize,
+            2 => Self::FieldExists,
+            3 => Self::Signed,
+            4 => Self::ShiftLeft,
+            5 => Self::ShiftRight,
+            6 => Self::LocalId,
+            7 => Self::TargetId,
+            8 | 12 => Self::TypeExists,
+            9 => Self::TypeSize,
+            10 => Self::ValueExists,
+            11 => Self::Value,
+            _ => return None,
+        })
+    }
+}
+
+/// A helper that there never is: what depends on something that the target does not have calls it, so that the verifier
+/// refuses it where it can be reached (libbpf does the same).
+const POISON: i32 = 195_896_080;
+
+/// A step from a type to what is in it.
+enum Step<'a> {
+    Member(&'a str),
+    Element(u32),
+}
+
+/// A field, and where it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Field {
+    bits_before: u64,
+    of: TypeId,
+    bits: Option<u32>,
+}
+
+/// Adapts the instruction in `slot`.
+pub(super) fn apply(
+    bytes: &mut [u8],
+    slot: usize,
+    adaptation: &Adaptation,
+    local: &Btf,
+    target: &Btf,
+) -> Result<(), AdaptError> {
+    let access = local.text(adaptation.access);
+    let damaged = || AdaptError::Record { slot, of: adaptation.of, access: access.to_string(), kind: adaptation.kind };
+    let indexes: Result<Vec<u32>, _> = access.split(':').map(str::parse).collect();
+    let indexes = indexes.map_err(|_| damaged())?;
+    let wanted = Wanted::new(adaptation.kind).ok_or_else(damaged)?;
+    if !(adaptation.offset as usize).is_multiple_of(SLOT) || bytes.len() < (slot + 1) * SLOT {
+        return Err(damaged());
+    }
+    if wanted == Wanted::LocalId {
+        return patch(bytes, slot, adaptation.of.into(), None);
+    }
+    let (root, root_type) = local.resolved(adaptation.of).ok_or_else(damaged)?;
+    let name = plain(local.text(named(local, adaptation.of).unwrap_or(root_type).name));
+    let mut found: Option<(u64, Option<u32>)> = None;
+    for (candidate, _) in target.ids().filter(|(_, other)| plain(target.text(other.name)) == name) {
+        let Some((candidate, _)) = target.resolved(candidate) else { continue };
+        let Some(answer) = ask(local, root, target, candidate, &indexes, wanted).map_err(|()| damaged())? else {
+            continue;
+        };
+        if found.is_some_and(|found| found != answer) {
+            return Err(AdaptError::Ambiguous { slot, name: name.to_string() });
+        }
+        found = Some(answer);
+    }
+    let is_question = matches!(wanted, Wanted::FieldExists | Wanted::TypeExists | Wanted::ValueExists);
+    match found {
+        Some((value, size)) => patch(bytes, slot, value, size),
+        None if is_question => patch(bytes, slot, 0, None),
+        None => {
+            poison(bytes, slot);
+            Ok(())
+        }
+    }
+}
+
+/// The type as it is named, behind qualifiers without names.
+fn named(btf: &Btf, mut id: TypeId) -> Option<&Type> {
+    for _ in 0..MOST_STEPS {
+        let found = btf.get(id)?;
+        match found.form {
+            Form::Alias(of) if found.name == 0 => id = of,
+            _ => return Some(found),
+        }
+    }
+    None
+}
+
+/// A name without its flavour, which begins with three underscores.
+fn plain(name: &str) -> &str {
+    match name.find("___") {
+        Some(place) if place > 0 => &name[..place],
+        _ => name,
+    }
+}
+
+/// What `candidate` has for what was wanted of `root`: a number, and the bytes of a field that is accessed. `None` if
+/// it does not have it; an error if the record is damaged.
+fn ask(
+    local: &Btf,
+    root: TypeId,
+    target: &Btf,
+    candidate: TypeId,
+    indexes: &[u32],
+    wanted: Wanted,
+) -> Result<Option<(u64, Option<u32>)>, ()> {
+    let (Some(own), Some(other)) = (local.get(root), target.get(candidate)) else { return Err(()) };
+    if core::mem::discriminant(&own.form) != core::mem::discriminant(&other.form) {
+        return Ok(None);
+    }
+    match wanted {
+        Wanted::TypeExists => return Ok(Some((1, None))),
+        Wanted::TargetId => return Ok(Some((candidate.into(), None))),
+        Wanted::TypeSize => return Ok(target.size(candidate).map(|size| (size.into(), None))),
+        Wanted::Value | Wanted::ValueExists => {
+            let (Form::Enum { values: own, .. }, Form::Enum { values, .. }) = (&own.form, &other.form) else {
+                return Err(());
+            };
+            let [index] = indexes else { return Err(()) };
+            let name = local.text(own.get(*index as usize).ok_or(())?.name);
+            let found = values.iter().find(|value| plain(target.text(value.name)) == plain(name));
+            let value = found.map(|found| if wanted == Wanted::Value { found.value } else { 1 });
+            return Ok(value.map(|value| (value, None)));
+        }
+        _ => {}
+    }
+    let (steps, own) = path(local, root, indexes).ok_or(())?;
+    let Some(field) = follow(target, candidate, &steps) else { return Ok(None) };
+    Ok(answer(target, field, wanted).map(|value| {
+        // What was read as so many bytes is read as that many where it has another size.
+        let sizes = (size_of_field(local, own), size_of_field(target, field));
+        let size = match sizes {
+            (Some(own), Some(size)) if own != size && wanted == Wanted::ByteOffset => Some(size),
+            _ => None,
+        };
+        (value, size)
+    }))
+}
+
+/// Bytes of a field that is no bit field.
+fn size_of_field(btf: &Btf, field: Field) -> Option<u32> {
+    if field.bits.is_some() { None } else { btf.size(field.of) }
+}
+
+/// The way that indexes mean, by names, and where it leads.
+fn path<'a>(btf: &'a Btf, root: TypeId, indexes: &[u32]) -> Option<(Vec<Step<'a>>, Field)> {
+    let (first, rest) = indexes.split_first()?;
+    let mut steps = Vec::from([Step::Element(*first)]);
+    let mut field = Field { bits_before: u64::from(*first) * u64::from(btf.size(root)?) * 8, of: root, bits: None };
+    for index in rest.iter().take(MOST_STEPS) {
+        let (_, found) = btf.resolved(field.of)?;
+        match &found.form {
+            Form::Struct { members, .. } => {
+                let member = members.get(*index as usize)?;
+                if member.name != 0 {
+                    steps.push(Step::Member(btf.text(member.name)));
+                }
+                field = inside(field, member);
+            }
+            Form::Array { of, .. } => {
+                steps.push(Step::Element(*index));
+                field = element(btf, field, *of, *index)?;
+            }
+            _ => return None,
+        }
+    }
+    Some((steps, field))
+}
+
+fn inside(field: Field, member: &Member) -> Field {
+    Field { bits_before: field.bits_before + u64::from(member.offset), of: member.of, bits: member.bits }
+}
+
+fn element(btf: &Btf, field: Field, of: TypeId, index: u32) -> Option<Field> {
+    let before = u64::from(index) * u64::from(btf.size(of)?) * 8;
+    Some(Field { bits_before: field.bits_before.checked_add(before)?, of, bits: None })
+}
+
+/// Where steps lead in another type.
+fn follow(btf: &Btf, root: TypeId, steps: &[Step<'_>]) -> Option<Field> {
+    let mut field = Field { bits_before: 0, of: root, bits: None };
+    for (number, step) in steps.iter().enumerate() {
+        match step {
+            // The first goes over whole types.
+            Step::Element(index) if number == 0 => {
+                field.bits_before = u64::from(*index) * u64::from(btf.size(root)?) * 8;
+            }
+            Step::Element(index) => {
+                let Form::Array { of, count } = btf.resolved(field.of)?.1.form else { return None };
+                // An array of no elements is as long as one likes.
+                if count > 0 && *index >= count {
+                    return None;
+                }
+                field = element(btf, field, of, *index)?;
+            }
+            Step::Member(name) => field = member_called(btf, field, name)?,
+        }
+    }
+    Some(field)
+}
+
+/// Members that are looked at for one name: so many has no structure, with all that have no names inside.
+const LOOKED_AT: usize = 100_000;
+
+/// The member of this name, in members without names too.
+fn member_called(btf: &Btf, within: Field, name: &str) -> Option<Field> {
+    let mut budget = LOOKED_AT;
+    let mut open = Vec::from([(within, 0)]);
+    while let Some((within, depth)) = open.pop() {
+        let Form::Struct { members, .. } = &btf.resolved(within.of)?.1.form else { continue };
+        for member in members {
+            budget = budget.checked_sub(1)?;
+            if member.name == 0 && depth < MOST_STEPS {
+                open.push((inside(within, member), depth + 1));
+            } else if plain(btf.text(member.name)) == plain(name) {
+                return Some(inside(within, member));
+            }
+        }
+    }
+    None
+}
+
+fn answer(btf: &Btf, field: Field, wanted: Wanted) -> Option<u64> {
+    if wanted == Wanted::FieldExists {
+        return Some(1);
+    }
+    let mut size = u64::from(btf.size(field.of)?);
+    let bits = field.bits.map_or(size * 8, u64::from);
+    let mut start = field.bits_before / 8;
+    if field.bits.is_some() {
+        // The least aligned bytes that have all of its bits.
+        loop {
+            start = field.bits_before / 8 / size.max(1) * size;
+            if field.bits_before + bits <= (start + size) * 8 {
+                break;
+            }
+            size = if size < 8 { size.max(1) * 2 } else { return None };
+        }
+    }
+    match wanted {
+        Wanted::ByteOffset => Some(start),
+        Wanted::ByteSize => Some(size),
+        Wanted::Signed => match btf.resolved(field.of)?.1.form {
+            Form::Integer { is_signed, .. } | Form::Enum { is_signed, .. } => Some(is_signed.into()),
+            _ => Some(0),
+        },
+        Wanted::ShiftLeft => 64_u64.checked_sub(field.bits_before + bits - start * 8),
+        Wanted::ShiftRight => 64_u64.checked_sub(bits),
+        _ => None,
+    }
+}
+
+/// Puts `value` into the instruction where the compiler has put its own, and changes how many bytes a load takes.
+fn patch(bytes: &mut [u8], slot: usize, value: u64, size: Option<u32>) -> Result<(), AdaptError> {
+    let at = slot * SLOT;
+    let opcode = bytes[at];
+    let no_place = || AdaptError::Place { slot, opcode, value };
+    let low = |value: u64| (value as u32).to_le_bytes();
+    match opcode & 7 {
+        // Loads of 64 bits.
+        0 if opcode == 0x18 && bytes.len() >= at + 2 * SLOT => {
+            bytes[at + 4..at + 8].copy_from_slice(&low(value));
+            bytes[at + 12..at + 16].copy_from_slice(&low(value >> 32));
+        }
+        // Loads and stores.
+        1..=3 => {
+            let offset = i16::try_from(value).map_err(|_| no_place())?;
+            bytes[at + 2..at + 4].copy_from_slice(&offset.to_le_bytes());
+            if let Some(size) = size {
+                let code = match size {
+                    1 => 0x10,
+                    2 => 0x08,
+                    4 => 0x00,
+                    8 => 0x18,
+                    _ => return Err(no_place()),
+                };
+                bytes[at] = opcode & !0x18 | code;
+            }
+        }
+        // Arithmetic with a constant.
+        4 | 7 if opcode & 8 == 0 => {
+            let value = i32::try_from(value as i64).or_else(|_| u32::try_from(value).map(|value| value as i32));
+            bytes[at + 4..at + 8].copy_from_slice(&value.map_err(|_| no_place())?.to_le_bytes());
+        }
+        _ => return Err(no_place()),
+    }
+    Ok(())
+}
+
+fn poison(bytes: &mut [u8], slot: usize) {
+    let at = slot * SLOT;
+    let is_wide = bytes[at] == 0x18 && bytes.len() >= at + 2 * SLOT;
+    let mut call = [0x85, 0, 0, 0, 0, 0, 0, 0];
+    call[4..].copy_from_slice(&POISON.to_le_bytes());
+    for place in bytes[at..].chunks_exact_mut(SLOT).take(1 + usize::from(is_wide)) {
+        place.copy_from_slice(&call);
+    }
+}

@@ -1,0 +1,103 @@
+//! `.BTF.ext`: which line of the source each instruction comes from, and what is to be adapted to other types.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::btf::{Btf, BtfError, Reader, TypeId};
+
+/// A line of the source, for the instructions from an offset on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct LineRecord {
+    /// Bytes into the section of code.
+    pub(super) offset: u32,
+    pub(super) file: u32,
+    pub(super) text: u32,
+    pub(super) line: u32,
+    pub(super) column: u32,
+}
+
+/// Something about a type that an instruction was compiled with.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Adaptation {
+    /// Bytes into the section of code.
+    pub(super) offset: u32,
+    pub(super) of: TypeId,
+    /// Text: which members and elements lead from the type to what is meant.
+    pub(super) access: u32,
+    pub(super) kind: u32,
+}
+
+/// What is told of one section of code.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Told {
+    pub(super) section: String,
+    /// By offset.
+    pub(super) lines: Vec<LineRecord>,
+    pub(super) adaptations: Vec<Adaptation>,
+}
+
+/// All sections of code that something is told of.
+pub(super) fn parse(bytes: &[u8], btf: &Btf) -> Result<Vec<Told>, BtfError> {
+    let all = Reader::new(".BTF.ext", bytes);
+    let mut header = all;
+    let len = header.header()?;
+    let mut told: Vec<Told> = Vec::new();
+    // Functions, which are not used here; lines; and, in newer objects, adaptations.
+    let mut fields = all.part(8, len.saturating_sub(8))?;
+    let mut part = || match fields.is_at_end() {
+        true => Ok(None),
+        false => Ok(Some((fields.u32()? as usize, fields.u32()? as usize))),
+    };
+    let (_functions, lines, adaptations) = (part()?, part()?, part()?);
+    if let Some((offset, count)) = lines {
+        let mut reader = all.part(len.saturating_add(offset), count)?;
+        each(&mut reader, btf, &mut told, 16, |told, record| {
+            let (offset, file, text, place) = (record.u32()?, record.u32()?, record.u32()?, record.u32()?);
+            told.lines.push(LineRecord { offset, file, text, line: place >> 10, column: place & 0x3ff });
+            Ok(())
+        })?;
+    }
+    if let Some((offset, count)) = adaptations {
+        let mut reader = all.part(len.saturating_add(offset), count)?;
+        each(&mut reader, btf, &mut told, 16, |told, record| {
+            let (offset, of, access, kind) = (record.u32()?, record.u32()?, record.u32()?, record.u32()?);
+            told.adaptations.push(Adaptation { offset, of, access, kind });
+            Ok(())
+        })?;
+    }
+    for told in &mut told {
+        told.lines.sort_unstable();
+        told.adaptations.sort_unstable();
+    }
+    Ok(told)
+}
+
+/// Calls `add` with each record, and with what is told of its section.
+fn each<'a>(
+    reader: &mut Reader<'a>,
+    btf: &Btf,
+    told: &mut Vec<Told>,
+    least: usize,
+    mut add: impl FnMut(&mut Told, &mut Reader<'a>) -> Result<(), BtfError>,
+) -> Result<(), BtfError> {
+    if reader.is_at_end() {
+        return Ok(());
+    }
+    let size = reader.u32()? as usize;
+    while !reader.is_at_end() {
+        let section = btf.text(reader.u32()?);
+        let count = reader.u32()?;
+        let place = match told.iter().position(|told| told.section == section) {
+            Some(place) => place,
+            None => {
+                told.push(Told { section: section.into(), ..Told::default() });
+                told.len() - 1
+            }
+        };
+        for _ in 0..count {
+            let bytes = reader.take(size.max(least))?;
+            add(&mut told[place], &mut Reader::new(".BTF.ext", bytes))?;
+        }
+    }
+    Ok(())
+}

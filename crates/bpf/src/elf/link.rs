@@ -1,0 +1,304 @@
+//! Programs from functions: each one with all that it calls.
+
+use alloc::collections::BTreeMap;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+use super::btf::Btf;
+use super::maps::{MapSource, Place};
+use super::program::{Program, SourceLine};
+use super::{ObjectError, Parts, Reference, Symbol, adapt};
+use crate::code::MOST_SLOTS;
+use crate::insn::SLOT;
+
+/// Kinds of references (`include/llvm/BinaryFormat/ELFRelocs/BPF.def` of LLVM, which RFC 9669's appendix names).
+const WIDE: u32 = 1;
+const CALL: u32 = 10;
+
+/// Operation codes that have references: a load of 64 bits, and a call.
+const LOAD_WIDE: u8 = 0x18;
+const CALL_CODE: u8 = 0x85;
+/// Sources of a load of 64 bits, and of a call.
+const FUNCTION: u8 = 4;
+const MAP: u8 = 5;
+const MAP_VALUE: u8 = 6;
+const LOCAL: u8 = 1;
+
+/// Where a function is: its section, and bytes into it.
+type FunctionPlace = (usize, u64);
+
+/// A call, or a load of an address, that is to be filled in.
+struct Fixup {
+    /// The slot, in the program.
+    slot: usize,
+    /// Slots of the instruction.
+    slots: usize,
+    callee: FunctionPlace,
+}
+
+/// A program that is being put together.
+struct Linker<'a> {
+    parts: &'a Parts<'a>,
+    maps: &'a [(Place, MapSource)],
+    functions: &'a BTreeMap<FunctionPlace, u64>,
+    target: Option<&'a Btf>,
+    name: &'a str,
+    bytes: Vec<u8>,
+    lines: Vec<(u32, SourceLine)>,
+    placed: BTreeMap<FunctionPlace, usize>,
+    waiting: Vec<FunctionPlace>,
+    fixups: Vec<Fixup>,
+}
+
+/// The programs of an object: functions that others can see, in any section but `.text`; or in that one if there are no
+/// others.
+pub(super) fn programs(
+    parts: &Parts<'_>,
+    maps: &[(Place, MapSource)],
+    target: Option<&Btf>,
+) -> Result<Vec<Program>, ObjectError> {
+    let mut functions = BTreeMap::new();
+    let mut entries: Vec<(&Symbol, FunctionPlace)> = Vec::new();
+    for symbol in &parts.symbols {
+        let Some(section) = symbol.section.filter(|section| symbol.is_function && parts.sections[*section].is_code)
+        else {
+            continue;
+        };
+        functions.insert((section, symbol.offset), symbol.size);
+        if symbol.is_global {
+            entries.push((symbol, (section, symbol.offset)));
+        }
+    }
+    let is_text = |(_, (section, _)): &(&Symbol, FunctionPlace)| parts.sections[*section].name == ".text";
+    if !entries.iter().all(is_text) {
+        entries.retain(|entry| !is_text(entry));
+    }
+    let programs = entries.into_iter().map(|(symbol, place)| {
+        let mut linker = Linker {
+            parts,
+            maps,
+            functions: &functions,
+            target,
+            name: &symbol.name,
+            bytes: Vec::new(),
+            lines: Vec::new(),
+            placed: BTreeMap::new(),
+            waiting: Vec::from([place]),
+            fixups: Vec::new(),
+        };
+        linker.link()?;
+        let section = parts.sections[place.0].name.clone();
+        Ok(Program::new(symbol.name.clone(), section, linker.bytes, linker.lines))
+    });
+    programs.collect()
+}
+
+fn imm(bytes: &[u8], slot: usize) -> i32 {
+    bytes[slot * SLOT..].get(4..8).and_then(|imm| imm.first_chunk()).map_or(0, |imm| i32::from_le_bytes(*imm))
+}
+
+fn set_imm(bytes: &mut [u8], slot: usize, value: i32) {
+    bytes[slot * SLOT + 4..slot * SLOT + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+impl Linker<'_> {
+    fn link(&mut self) -> Result<(), ObjectError> {
+        while let Some(place) = self.waiting.pop() {
+            if !self.placed.contains_key(&place) {
+                self.place(place)?;
+            }
+        }
+        for fixup in &self.fixups {
+            let target = self.placed[&fixup.callee];
+            let distance = target as i64 - (fixup.slot + fixup.slots) as i64;
+            set_imm(&mut self.bytes, fixup.slot, distance as i32);
+        }
+        Ok(())
+    }
+
+    fn error(&self, section: usize, offset: u64, what: &'static str, symbol: &str) -> ObjectError {
+        let section = self.parts.sections[section].name.clone();
+        ObjectError::Reference { section, offset, what, symbol: symbol.to_string() }
+    }
+
+    /// Appends a function.
+    fn place(&mut self, place: FunctionPlace) -> Result<(), ObjectError> {
+        let (section, start) = place;
+        let name = &self.parts.sections[section].name;
+        let size = self.functions.get(&place).copied();
+        let size = size.ok_or_else(|| self.error(section, start, "there is no function at", name))?;
+        let data = self.parts.sections[section].data;
+        let range = usize::try_from(start).ok().zip(usize::try_from(size).ok());
+        let code = range
+            .and_then(|(start, size)| data.get(start..)?.get(..size))
+            .filter(|code| code.len().is_multiple_of(SLOT) && start.is_multiple_of(SLOT as u64));
+        let code = code.ok_or_else(|| self.error(section, start, "the function here reaches beyond", name))?;
+        let first = self.bytes.len() / SLOT;
+        if first + code.len() / SLOT > MOST_SLOTS {
+            return Err(ObjectError::Long { program: self.name.to_string(), most: MOST_SLOTS });
+        }
+        self.placed.insert(place, first);
+        self.bytes.extend_from_slice(code);
+        self.adapt(section, start, size, first)?;
+        self.note_lines(section, start, size, first);
+        let count = code.len() / SLOT;
+        let mut slot = 0;
+        while slot < count {
+            slot += self.resolve(section, start + (slot * SLOT) as u64, first + slot)?;
+        }
+        Ok(())
+    }
+
+    /// Resolves the instruction at `offset` of the section, which is in `slot` of the program; how many slots it has.
+    fn resolve(&mut self, section: usize, offset: u64, slot: usize) -> Result<usize, ObjectError> {
+        let at = slot * SLOT;
+        let (opcode, source) = (self.bytes[at], self.bytes[at + 1] >> 4);
+        let references = &self.parts.references[section];
+        let found = references.binary_search_by_key(&offset, |(offset, _)| *offset).ok();
+        let reference = found.map(|place| &references[place].1);
+        match (opcode, reference) {
+            (LOAD_WIDE, _) if at + 2 * SLOT > self.bytes.len() => Ok(1),
+            (LOAD_WIDE, Some(reference)) => {
+                self.resolve_load(section, offset, slot, reference)?;
+                Ok(2)
+            }
+            (LOAD_WIDE, None) => Ok(2),
+            (CALL_CODE, Some(reference)) => {
+                self.resolve_call(section, offset, slot, reference)?;
+                Ok(1)
+            }
+            (CALL_CODE, None) if source == LOCAL => {
+                // Within the section, where the assembler knew the distance.
+                let target = offset as i64 + (1 + i64::from(imm(&self.bytes, slot))) * SLOT as i64;
+                let name = &self.parts.sections[section].name;
+                let target = u64::try_from(target);
+                let target = target.map_err(|_| self.error(section, offset, "a call goes before", name))?;
+                self.call(slot, 1, (section, target));
+                Ok(1)
+            }
+            (_, Some(reference)) => {
+                let symbol = self.symbol(section, offset, reference)?;
+                Err(self.error(section, offset, "an instruction that is no load and no call refers to", &symbol.name))
+            }
+            _ => Ok(1),
+        }
+    }
+
+    fn symbol(&self, section: usize, offset: u64, reference: &Reference) -> Result<&Symbol, ObjectError> {
+        let symbol = self.parts.symbols.get(reference.symbol);
+        symbol.ok_or_else(|| self.error(section, offset, "a reference to a symbol that is not there", ""))
+    }
+
+    fn call(&mut self, slot: usize, slots: usize, callee: FunctionPlace) {
+        self.waiting.push(callee);
+        self.fixups.push(Fixup { slot, slots, callee });
+    }
+
+    fn resolve_call(
+        &mut self,
+        section: usize,
+        offset: u64,
+        slot: usize,
+        reference: &Reference,
+    ) -> Result<(), ObjectError> {
+        let symbol = self.symbol(section, offset, reference)?;
+        let Some(target) = symbol.section else {
+            let what = "there is no function of this name; give it to the host as a helper and call it by number:";
+            return Err(self.error(section, offset, what, &symbol.name));
+        };
+        if reference.kind != CALL {
+            return Err(self.error(section, offset, "a call refers in a way that is not known to", &symbol.name));
+        }
+        // Of a section, the instruction says how many slots behind its beginning minus one.
+        let slots = i64::from(imm(&self.bytes, slot)) + 1;
+        let added = match reference.addend {
+            Some(addend) => addend,
+            None if symbol.is_section => slots * SLOT as i64,
+            None => 0,
+        };
+        let callee = symbol.offset.checked_add_signed(added);
+        let callee = callee.ok_or_else(|| self.error(section, offset, "a call goes before", &symbol.name))?;
+        self.bytes[slot * SLOT + 1] = self.bytes[slot * SLOT + 1] & 0x0f | LOCAL << 4;
+        self.call(slot, 1, (target, callee));
+        Ok(())
+    }
+
+    fn resolve_load(
+        &mut self,
+        section: usize,
+        offset: u64,
+        slot: usize,
+        reference: &Reference,
+    ) -> Result<(), ObjectError> {
+        let symbol = self.symbol(section, offset, reference)?;
+        let Some(target) = symbol.section else {
+            return Err(self.error(section, offset, "nothing in this object is called", &symbol.name));
+        };
+        if reference.kind != WIDE {
+            return Err(self.error(section, offset, "a load refers in a way that is not known to", &symbol.name));
+        }
+        let added = reference.addend.unwrap_or_else(|| imm(&self.bytes, slot).into());
+        let place = symbol.offset.checked_add_signed(added);
+        let place =
+            place.ok_or_else(|| self.error(section, offset, "a load refers to what is before", &symbol.name))?;
+        if self.parts.sections[target].is_code {
+            self.bytes[slot * SLOT + 1] = self.bytes[slot * SLOT + 1] & 0x0f | FUNCTION << 4;
+            set_imm(&mut self.bytes, slot + 1, 0);
+            self.call(slot, 2, (target, place));
+            return Ok(());
+        }
+        let found = (0..).zip(self.maps).find_map(|(index, (map, _))| match *map {
+            Place::Variables { section } if section == target => Some((index, Some(place))),
+            Place::Defined { section, offset } if (section, offset) == (target, place) => Some((index, None)),
+            _ => None,
+        });
+        let Some((index, value)) = found else {
+            let what = "there is neither a map nor a variable in the section that is referred to by";
+            return Err(self.error(section, offset, what, &symbol.name));
+        };
+        let (source, value) = match value {
+            None => (MAP, 0),
+            Some(value) => {
+                let far = || self.error(section, offset, "a load refers to what is far behind", &symbol.name);
+                (MAP_VALUE, u32::try_from(value).map_err(|_| far())?)
+            }
+        };
+        self.bytes[slot * SLOT + 1] = self.bytes[slot * SLOT + 1] & 0x0f | source << 4;
+        set_imm(&mut self.bytes, slot, index);
+        set_imm(&mut self.bytes, slot + 1, value as i32);
+        Ok(())
+    }
+
+    /// Adapts what the compiler has recorded of this function to the types of the target.
+    fn adapt(&mut self, section: usize, start: u64, size: u64, first: usize) -> Result<(), ObjectError> {
+        let (Some(target), Some(local)) = (self.target, &self.parts.btf) else { return Ok(()) };
+        let name = &self.parts.sections[section].name;
+        let told = self.parts.told.iter().filter(|told| told.section == *name);
+        for adaptation in told.flat_map(|told| &told.adaptations) {
+            let Some(offset) = u64::from(adaptation.offset).checked_sub(start).filter(|offset| *offset < size) else {
+                continue;
+            };
+            let slot = first + (offset / SLOT as u64) as usize;
+            let source = adapt::apply(&mut self.bytes, slot, adaptation, local, target).err();
+            if let Some(source) = source {
+                let program = self.name.to_string();
+                return Err(ObjectError::Adapt { program, source });
+            }
+        }
+        Ok(())
+    }
+
+    fn note_lines(&mut self, section: usize, start: u64, size: u64, first: usize) {
+        let Some(btf) = &self.parts.btf else { return };
+        let name = &self.parts.sections[section].name;
+        for told in self.parts.told.iter().filter(|told| told.section == *name) {
+            for record in &told.lines {
+                let Some(offset) = u64::from(record.offset).checked_sub(start).filter(|offset| *offset < size) else {
+                    continue;
+                };
+                let slot = first as u32 + (offset / SLOT as u64) as u32;
+                self.lines.push((slot, SourceLine::new(btf, record)));
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The maps of an object: those that types define, those of the section `maps`, and sections of variables.
+
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+use super::btf::{Btf, Form, TypeId};
+use super::{ObjectError, Parts};
+use crate::map::{Definition, Kind, ValueAccess};
+
+/// A map that an object wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MapSource {
+    definition: Definition,
+    /// What its only value begins with, for variables.
+    value: Option<Vec<u8>>,
+}
+
+impl MapSource {
+    /// What it is to be made from.
+    pub const fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    /// What its only value begins with, if it is a section of variables; what is missing is zero.
+    pub fn value(&self) -> Option<&[u8]> {
+        self.value.as_deref()
+    }
+}
+
+/// Where something is: a section, and bytes into it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// The map itself, which is defined there.
+    Defined { section: usize, offset: u64 },
+    /// Variables: all of a section.
+    Variables { section: usize },
+}
+
+/// Bytes of a definition in the section `maps` that are read: kind, lengths, entries (libbpf's `struct bpf_map_def`).
+const LEGACY: usize = 16;
+
+/// All maps, and where they are.
+pub(super) fn find(parts: &Parts<'_>) -> Result<Vec<(Place, MapSource)>, ObjectError> {
+    let mut maps = Vec::new();
+    for (index, section) in parts.sections.iter().enumerate() {
+        match section.name.as_str() {
+            "maps" => legacy(parts, index, &mut maps)?,
+            ".maps" => typed(parts, index, &mut maps)?,
+            name if is_variables(name) && section.size > 0 => {
+                let value_len = u32::try_from(section.size).unwrap_or(u32::MAX);
+                let mut definition = Definition::new(name, Kind::Array, 4, value_len, 1);
+                if name.starts_with(".rodata") {
+                    definition.access = ValueAccess::Read;
+                }
+                let value = Some(Vec::from(section.data));
+                maps.push((Place::Variables { section: index }, MapSource { definition, value }));
+            }
+            _ => {}
+        }
+    }
+    Ok(maps)
+}
+
+/// Whether a section of this name has variables.
+fn is_variables(name: &str) -> bool {
+    [".data", ".rodata", ".bss"]
+        .iter()
+        .any(|kind| name.strip_prefix(kind).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+}
+
+fn legacy(parts: &Parts<'_>, index: usize, maps: &mut Vec<(Place, MapSource)>) -> Result<(), ObjectError> {
+    let in_section = parts.symbols.iter().filter(|symbol| symbol.section == Some(index) && !symbol.is_section);
+    for symbol in in_section.filter(|symbol| !symbol.name.is_empty()) {
+        let wrong = |what| ObjectError::Map { map: symbol.name.clone(), what };
+        let start = usize::try_from(symbol.offset).unwrap_or(usize::MAX);
+        let bytes = parts.sections[index].data.get(start..).and_then(|rest| rest.first_chunk::<LEGACY>());
+        let bytes = bytes.ok_or_else(|| wrong("its definition reaches beyond the section `maps`"))?;
+        let field = |at: usize| {
+            let bytes = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+            u32::from_le_bytes(bytes)
+        };
+        let kind = Kind::new(field(0)).ok_or_else(|| ObjectError::Kind { map: symbol.name.clone(), kind: field(0) })?;
+        let definition = Definition::new(&symbol.name, kind, field(4), field(8), field(12));
+        let place = Place::Defined { section: index, offset: symbol.offset };
+        maps.push((place, MapSource { definition, value: None }));
+    }
+    Ok(())
+}
+
+fn typed(parts: &Parts<'_>, index: usize, maps: &mut Vec<(Place, MapSource)>) -> Result<(), ObjectError> {
+    let none = |what| ObjectError::Map { map: ".maps".to_string(), what };
+    let btf = parts.btf.as_ref().ok_or_else(|| none("the section needs types; compile with -g"))?;
+    let variables = btf.ids().find_map(|(_, found)| match &found.form {
+        Form::Section(variables) if btf.text(found.name) == ".maps" => Some(variables),
+        _ => None,
+    });
+    for variable in variables.ok_or_else(|| none("the section is not among the types"))? {
+        let name = btf.get(variable.of).map_or("", |found| btf.text(found.name));
+        // The compiler leaves offsets to the linker, so that the symbol tells where it is.
+        let symbol = parts.symbols.iter().find(|symbol| symbol.section == Some(index) && symbol.name == name);
+        let offset = symbol.map_or_else(|| variable.offset.into(), |symbol| symbol.offset);
+        let definition = define(btf, name, variable.of)?;
+        maps.push((Place::Defined { section: index, offset }, MapSource { definition, value: None }));
+    }
+    Ok(())
+}
+
+/// A map from the structure that defines it: numbers are the counts of arrays that pointers point to, and types what
+/// pointers point to (libbpf's `__uint` and `__type`).
+fn define(btf: &Btf, name: &str, of: TypeId) -> Result<Definition, ObjectError> {
+    let wrong = |what| ObjectError::Map { map: name.to_string(), what };
+    let Some(Form::Struct { members, .. }) = btf.resolved(of).map(|(_, found)| &found.form) else {
+        return Err(wrong("its type is no structure"));
+    };
+    let pointed = |id: TypeId| match btf.resolved(id)?.1.form {
+        Form::Pointer(to) => Some(to),
+        _ => None,
+    };
+    let number = |id: TypeId| match btf.resolved(pointed(id)?)?.1.form {
+        Form::Array { count, .. } => Some(count),
+        _ => None,
+    };
+    let (mut kind, mut key_len, mut value_len, mut entries) = (None, 0, 0, 0);
+    for member in members {
+        let count = || number(member.of).ok_or_else(|| wrong("a number is written wrongly; use __uint"));
+        let size = || {
+            let size = pointed(member.of).and_then(|to| btf.size(to));
+            size.ok_or_else(|| wrong("the type of keys or values has no size; use __type"))
+        };
+        match btf.text(member.name) {
+            "type" => kind = Some(count()?),
+            "key" => key_len = size()?,
+            "key_size" => key_len = count()?,
+            "value" => value_len = size()?,
+            "value_size" => value_len = count()?,
+            "max_entries" => entries = count()?,
+            "map_flags" | "pinning" | "numa_node" | "map_extra" => {}
+            "values" => return Err(wrong("maps with maps or programs as initial values are not made by the loader")),
+            _ => return Err(wrong("its structure has a member that is not known")),
+        }
+    }
+    let kind = kind.ok_or_else(|| wrong("its structure has no `type`"))?;
+    let kind = Kind::new(kind).ok_or_else(|| ObjectError::Kind { map: name.to_string(), kind })?;
+    Ok(Definition::new(name, kind, key_len, value_len, entries))
+}

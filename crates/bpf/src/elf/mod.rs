@@ -1,0 +1,303 @@
+//! Object files as clang and gcc make them: programs, maps, variables, and where they come from in the source.
+//!
+//! An [`Object`] is what a file says, with nothing resolved but what lies within it: each program is put together from
+//! its own function and those that it calls (`link`), from whatever sections they are in; its references to maps and
+//! variables are indexes into [`Object::maps`]. [`Object::host`] makes the maps and gives them to a host.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use palimpsest_bpf::elf::Object;
+//! use palimpsest_bpf::verify::{ContextAccess, Contract};
+//!
+//! let object = Object::parse(&std::fs::read("filter.o")?)?;
+//! let host = object.host()?.build();
+//! let program = object.program("filter").ok_or("no such program")?;
+//! let contract = Contract::new().context(64, ContextAccess::Read);
+//! let linked = host.verify(contract, program.code()?).map_err(|error| program.explain(error))?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Files may be hostile: time and memory are bounded by their length and by the measures of maps, and what is wrong is
+//! an [`ObjectError`].
+
+mod adapt;
+mod btf;
+mod extension;
+mod link;
+mod maps;
+mod program;
+
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, SectionFlags, SymbolKind};
+
+pub use adapt::AdaptError;
+pub use btf::{Btf, BtfError};
+pub use maps::MapSource;
+pub use program::{Explained, Program, SourceLine};
+
+use crate::host::{Host, HostBuilder};
+use crate::map::{Map, MapError};
+
+/// Why a file is no object with programs.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectError {
+    /// It is no ELF file for eBPF.
+    #[error("this is no object file for eBPF, little-endian and of 64 bits: {reason}")]
+    Foreign {
+        /// Why.
+        reason: String,
+    },
+    /// It is damaged.
+    #[error("the object file is damaged: {reason}")]
+    Damaged {
+        /// Where.
+        reason: String,
+    },
+    /// Its types are damaged.
+    #[error(transparent)]
+    Btf(#[from] BtfError),
+    /// A map has no measures.
+    #[error("map `{map}`: {what}")]
+    Map {
+        /// Its name.
+        map: String,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A map is of a kind that is not known.
+    #[error("map `{map}` is of the kind {kind}, which there is not here")]
+    Kind {
+        /// Its name.
+        map: String,
+        /// The number of Linux for its kind.
+        kind: u32,
+    },
+    /// Something is referred to that is not there, or cannot be referred to.
+    #[error("section `{section}`, byte {offset:#x}: {what} `{symbol}`")]
+    Reference {
+        /// Section of the reference.
+        section: String,
+        /// Where in it.
+        offset: u64,
+        /// What is wrong.
+        what: &'static str,
+        /// What is referred to.
+        symbol: String,
+    },
+    /// A program is longer than programs can be.
+    #[error("the program `{program}` is longer than {most} slots with all that it calls")]
+    Long {
+        /// Its name.
+        program: String,
+        /// Slots.
+        most: usize,
+    },
+    /// Types cannot be adapted.
+    #[error("program `{program}`")]
+    Adapt {
+        /// Its name.
+        program: String,
+        /// Why.
+        #[source]
+        source: AdaptError,
+    },
+}
+
+/// A section, as far as it matters.
+struct Section<'a> {
+    name: String,
+    data: &'a [u8],
+    size: u64,
+    is_code: bool,
+}
+
+/// A symbol, as far as it matters.
+struct Symbol {
+    name: String,
+    /// The section that it is in; `None` if it is not in this object.
+    section: Option<usize>,
+    offset: u64,
+    size: u64,
+    is_function: bool,
+    is_section: bool,
+    is_global: bool,
+}
+
+/// A reference from code.
+struct Reference {
+    symbol: usize,
+    kind: u32,
+    /// What is added, if the instruction does not say it.
+    addend: Option<i64>,
+}
+
+/// What a file says.
+struct Parts<'a> {
+    sections: Vec<Section<'a>>,
+    symbols: Vec<Symbol>,
+    /// Of each section by offset.
+    references: Vec<Vec<(u64, Reference)>>,
+    btf: Option<Btf>,
+    told: Vec<extension::Told>,
+}
+
+/// An object file.
+#[derive(Clone, Debug)]
+pub struct Object {
+    maps: Vec<MapSource>,
+    programs: Vec<Program>,
+    btf: Option<Arc<Btf>>,
+}
+
+impl Object {
+    /// Reads a file. What was compiled to be adapted to other types is left as it was compiled.
+    ///
+    /// # Errors
+    ///
+    /// [`ObjectError`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, ObjectError> {
+        Self::parse_for(bytes, None)
+    }
+
+    /// Reads a file and adapts its programs to the types of `target` (CO-RE): members of structures are where they are
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// [`ObjectError`].
+    pub fn parse_for(bytes: &[u8], target: Option<&Btf>) -> Result<Self, ObjectError> {
+        let parts = read(bytes)?;
+        let maps = maps::find(&parts)?;
+        let programs = link::programs(&parts, &maps, target)?;
+        let maps = maps.into_iter().map(|(_, map)| map).collect();
+        Ok(Self { maps, programs, btf: parts.btf.map(Arc::new) })
+    }
+
+    /// Its maps, and its sections of variables, which are arrays of one value.
+    pub fn maps(&self) -> &[MapSource] {
+        &self.maps
+    }
+
+    /// Its programs.
+    pub fn programs(&self) -> &[Program] {
+        &self.programs
+    }
+
+    /// The program of this name.
+    pub fn program(&self, name: &str) -> Option<&Program> {
+        self.programs.iter().find(|program| program.name() == name)
+    }
+
+    /// Its types.
+    pub fn btf(&self) -> Option<&Btf> {
+        self.btf.as_deref()
+    }
+
+    /// Makes its maps, with the values that variables have, for a host to which helpers may be added.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`].
+    pub fn host(&self) -> Result<HostBuilder, MapError> {
+        let mut builder = Host::builder();
+        for source in &self.maps {
+            builder = builder.map(Arc::new(source.make()?));
+        }
+        Ok(builder)
+    }
+}
+
+impl MapSource {
+    /// Makes the map, with the value that it begins with.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`].
+    pub fn make(&self) -> Result<Map, MapError> {
+        let map = Map::new(self.definition().clone())?;
+        if let Some(value) = self.value() {
+            map.set_first(value);
+        }
+        Ok(map)
+    }
+}
+
+fn damaged(error: object::Error) -> ObjectError {
+    ObjectError::Damaged { reason: error.to_string() }
+}
+
+fn read(bytes: &[u8]) -> Result<Parts<'_>, ObjectError> {
+    let foreign = |reason: &str| ObjectError::Foreign { reason: reason.to_string() };
+    let file = ElfFile64::<Endianness>::parse(bytes).map_err(|error| foreign(&error.to_string()))?;
+    if file.architecture() != object::Architecture::Bpf {
+        return Err(foreign("it is for another architecture"));
+    }
+    if !file.is_little_endian() {
+        return Err(foreign("it is big-endian; compile it for bpfel"));
+    }
+    let mut parts =
+        Parts { sections: Vec::new(), symbols: Vec::new(), references: Vec::new(), btf: None, told: Vec::new() };
+    // Sections by their number in the file; the first has none.
+    for section in file.sections() {
+        let place = section.index().0;
+        while parts.sections.len() < place {
+            parts.sections.push(Section { name: String::new(), data: &[], size: 0, is_code: false });
+            parts.references.push(Vec::new());
+        }
+        let is_code = matches!(section.flags(), SectionFlags::Elf { sh_flags, .. }
+            if sh_flags.0 & object::elf::SHF_EXECINSTR.0 != 0);
+        let name = section.name().map_err(damaged)?.to_string();
+        let data = section.data().map_err(damaged)?;
+        let mut references = Vec::new();
+        for (offset, relocation) in section.relocations() {
+            let object::RelocationFlags::Elf { r_type } = relocation.flags() else { continue };
+            let object::RelocationTarget::Symbol(symbol) = relocation.target() else { continue };
+            let addend = (!relocation.has_implicit_addend()).then(|| relocation.addend());
+            references.push((offset, Reference { symbol: symbol.0, kind: r_type.0, addend }));
+        }
+        references.sort_by_key(|(offset, _)| *offset);
+        parts.sections.push(Section { name, data, size: section.size(), is_code });
+        parts.references.push(references);
+    }
+    for symbol in file.symbols() {
+        while parts.symbols.len() < symbol.index().0 {
+            parts.symbols.push(Symbol::none());
+        }
+        parts.symbols.push(Symbol {
+            name: symbol.name().unwrap_or_default().to_string(),
+            section: symbol.section_index().map(|index| index.0).filter(|index| *index < parts.sections.len()),
+            offset: symbol.address(),
+            size: symbol.size(),
+            is_function: symbol.kind() == SymbolKind::Text,
+            is_section: symbol.kind() == SymbolKind::Section,
+            is_global: symbol.is_global(),
+        });
+    }
+    let data = |name: &str| parts.sections.iter().find(|section| section.name == name).map(|section| section.data);
+    let btf = data(".BTF").map(Btf::parse).transpose()?;
+    if let (Some(btf), Some(bytes)) = (&btf, data(".BTF.ext")) {
+        parts.told = extension::parse(bytes, btf)?;
+    }
+    parts.btf = btf;
+    Ok(parts)
+}
+
+impl Symbol {
+    const fn none() -> Self {
+        Self {
+            name: String::new(),
+            section: None,
+            offset: 0,
+            size: 0,
+            is_function: false,
+            is_section: false,
+            is_global: false,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A program of an object, and where its instructions come from in the source.
+
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::btf::Btf;
+use super::extension::LineRecord;
+use crate::code::{Code, StructureError};
+use crate::verify::VerifyError;
+
+/// A line of the source.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SourceLine {
+    file: String,
+    line: u32,
+    column: u32,
+    text: String,
+}
+
+impl SourceLine {
+    pub(super) fn new(btf: &Btf, record: &LineRecord) -> Self {
+        let text = btf.text(record.text).trim().to_string();
+        Self { file: btf.text(record.file).to_string(), line: record.line, column: record.column, text }
+    }
+
+    /// The file, as the compiler was given it.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The line, from 1.
+    pub const fn line(&self) -> u32 {
+        self.line
+    }
+
+    /// The column, from 1; 0 if it is not known.
+    pub const fn column(&self) -> u32 {
+        self.column
+    }
+
+    /// What stands there.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Display for SourceLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)?;
+        if self.column > 0 {
+            write!(f, ":{}", self.column)?;
+        }
+        if self.text.is_empty() { Ok(()) } else { write!(f, ": {}", self.text) }
+    }
+}
+
+/// A program: its own function and those that it calls, one behind the other.
+#[derive(Clone, Debug)]
+pub struct Program {
+    name: String,
+    section: String,
+    bytes: Vec<u8>,
+    /// By slot: the line of the instructions from there on.
+    lines: Vec<(u32, SourceLine)>,
+}
+
+impl Program {
+    pub(super) fn new(name: String, section: String, bytes: Vec<u8>, mut lines: Vec<(u32, SourceLine)>) -> Self {
+        lines.sort_by_key(|(slot, _)| *slot);
+        Self { name, section, bytes, lines }
+    }
+
+    /// Name of its function.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The section that its function is in.
+    pub fn section(&self) -> &str {
+        &self.section
+    }
+
+    /// Its byte code, in which maps are those of [`Object::maps`](super::Object::maps), by index.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The same with its structure checked.
+    ///
+    /// # Errors
+    ///
+    /// [`StructureError`].
+    pub fn code(&self) -> Result<Code, StructureError> {
+        Code::new(&self.bytes)
+    }
+
+    /// The line of the source that the instruction in `slot` comes from.
+    pub fn line(&self, slot: usize) -> Option<&SourceLine> {
+        let place = self.lines.partition_point(|(start, _)| *start as usize <= slot).checked_sub(1)?;
+        Some(&self.lines[place].1)
+    }
+
+    /// The error with the line of the source.
+    pub fn explain(&self, error: VerifyError) -> Explained {
+        Explained { line: self.line(error.slot).cloned().map(Box::new), error }
+    }
+}
+
+/// Why a program is refused, with the line of the source.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Explained {
+    error: VerifyError,
+    line: Option<Box<SourceLine>>,
+}
+
+impl Explained {
+    /// Why.
+    pub const fn error(&self) -> &VerifyError {
+        &self.error
+    }
+
+    /// Where, if the object tells.
+    pub fn line(&self) -> Option<&SourceLine> {
+        self.line.as_deref()
+    }
+}
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)?;
+        self.line.as_ref().map_or(Ok(()), |line| write!(f, " [{line}]"))
+    }
+}
+
+impl core::error::Error for Explained {}

@@ -1,0 +1,260 @@
+//! Hooks: places of a host program where programs are attached and detached while it runs.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use palimpsest_bpf::host::{Host, HostedProgram};
+//! use palimpsest_bpf::verify::{ContextAccess, Contract};
+//! use palimpsest_bpf::{Code, Packs, asm, hook};
+//!
+//! #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+//! #[repr(C)]
+//! struct Request {
+//!     bytes: u64,
+//! }
+//!
+//! hook! {
+//!     /// Before a request is answered; another number than 0 refuses it.
+//!     pub fn request(request: &Request) = "http.request";
+//! }
+//!
+//! # #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! assert_eq!(request(&Request { bytes: 5000 }), 0);
+//! let code = Code::new(&asm::assemble("r0 = 0\nr1 = *(u64 *)(r1 + 0)\nif r1 < 1000 goto out\nr0 = 1\nout: exit")?)?;
+//! let contract = Contract::new().context(size_of::<Request>() as u32, ContextAccess::Read);
+//! let linked = Host::builder().build().verify(contract, code)?;
+//! let program = Arc::new(HostedProgram::load(&Packs::new()?, &linked)?);
+//! let attached = request::HOOK.attach(0, program)?;
+//! assert_eq!((request(&Request { bytes: 5000 }), request(&Request { bytes: 5 })), (1, 0));
+//! attached.detach()?;
+//! assert_eq!(request(&Request { bytes: 5000 }), 0);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+//! # fn main() {}
+//! ```
+//!
+//! A hook is a static key ([`palimpsest_text::key`]): while nothing is attached, a call of its function is an
+//! instruction without effect. The first program that is attached rewrites all places where the function was inlined.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+use arc_swap::ArcSwapOption;
+use palimpsest_text::key::{Key, SwitchError};
+
+use crate::host::HostedProgram;
+use crate::map::Plain;
+use crate::program::ContextError;
+
+/// A program that is attached.
+#[derive(Clone, Debug)]
+struct Attachment {
+    priority: i32,
+    number: u64,
+    program: Arc<HostedProgram>,
+}
+
+/// A place where programs are attached. Made by [`hook!`](crate::hook!).
+pub struct Hook<T> {
+    key: &'static Key,
+    /// In the order in which they run; `None` for none.
+    programs: ArcSwapOption<Vec<Attachment>>,
+    /// Held while the list and the key change, so that they agree afterwards.
+    change: Mutex<()>,
+    numbers: AtomicU64,
+    failures: AtomicU64,
+    context: PhantomData<fn(&T)>,
+}
+
+impl<T> fmt::Debug for Hook<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hook").field("key", &self.key).field("programs", &self.programs).finish_non_exhaustive()
+    }
+}
+
+/// Why a program is not attached, or not detached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The hook's context is none for it.
+    #[error("the program cannot have the context of the hook `{hook}`")]
+    Context {
+        /// Name of the hook.
+        hook: &'static str,
+        /// Why.
+        #[source]
+        source: ContextError,
+    },
+    /// The hook's key cannot be switched.
+    #[error("the key of the hook `{hook}` cannot be switched")]
+    Switch {
+        /// Name of the hook.
+        hook: &'static str,
+        /// Why.
+        #[source]
+        source: SwitchError,
+    },
+}
+
+impl<T: Plain> Hook<T> {
+    /// A hook whose key is on while something is attached.
+    #[doc(hidden)]
+    pub const fn new(key: &'static Key) -> Self {
+        Self {
+            key,
+            programs: ArcSwapOption::const_empty(),
+            change: Mutex::new(()),
+            numbers: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            context: PhantomData,
+        }
+    }
+
+    /// Its name, which is that of its key.
+    pub fn name(&self) -> &'static str {
+        self.key.name()
+    }
+
+    /// How many programs are attached.
+    pub fn attached(&self) -> usize {
+        self.programs.load().as_ref().map_or(0, |programs| programs.len())
+    }
+
+    /// How often programs had no result, since a helper has failed.
+    pub fn failures(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Attaches a program: those of lower priority numbers run first, and those of one in the order in which they
+    /// came. It runs until the result is detached.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError`]; nothing is changed then.
+    pub fn attach(&'static self, priority: i32, program: Arc<HostedProgram>) -> Result<Attached<T>, AttachError> {
+        let hook = self.name();
+        program.fits(size_of::<T>(), align_of::<T>()).map_err(|source| AttachError::Context { hook, source })?;
+        let _held = self.lock();
+        // Relaxed: the number is all that matters.
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let mut programs = self.list();
+        let place = programs.partition_point(|other| other.priority <= priority);
+        programs.insert(place, Attachment { priority, number, program });
+        let is_first = programs.len() == 1;
+        self.programs.store(Some(Arc::new(programs)));
+        if is_first && let Err(source) = self.key.enable() {
+            self.programs.store(None);
+            return Err(AttachError::Switch { hook, source });
+        }
+        Ok(Attached { hook: self, number })
+    }
+
+    fn detach(&self, number: u64) -> Result<(), AttachError> {
+        let _held = self.lock();
+        let mut programs = self.list();
+        programs.retain(|attachment| attachment.number != number);
+        let is_last = programs.is_empty();
+        // The list first: nothing runs from here on, whatever becomes of the key.
+        self.programs.store((!is_last).then(|| Arc::new(programs)));
+        if is_last {
+            self.key.disable().map_err(|source| AttachError::Switch { hook: self.name(), source })?;
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        // Nothing that panics leaves list and key half changed.
+        self.change.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn list(&self) -> Vec<Attachment> {
+        self.programs.load().as_deref().cloned().unwrap_or_default()
+    }
+
+    /// Runs what is attached until a result is not 0; that, or 0.
+    #[doc(hidden)]
+    #[cold]
+    pub fn run(&self, context: &T) -> u64 {
+        let programs = self.programs.load();
+        let bytes = context.as_bytes();
+        for attachment in programs.iter().flat_map(|programs| programs.iter()) {
+            match attachment.program.run_read_only(bytes) {
+                Ok(0) => {}
+                Ok(verdict) => return verdict,
+                Err(_) => {
+                    // Relaxed: a statistic.
+                    self.failures.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        0
+    }
+}
+
+/// A program that is attached, until this is detached or dropped.
+#[must_use = "the program is detached when this is dropped"]
+pub struct Attached<T: Plain + 'static> {
+    hook: &'static Hook<T>,
+    number: u64,
+}
+
+impl<T: Plain> fmt::Debug for Attached<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attached").field("hook", self.hook).field("number", &self.number).finish()
+    }
+}
+
+impl<T: Plain> Attached<T> {
+    /// Detaches it: calls that begin from now on do not run it.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError::Switch`] if the key cannot be switched off; the program does not run any more nevertheless.
+    pub fn detach(self) -> Result<(), AttachError> {
+        let (hook, number) = (self.hook, self.number);
+        std::mem::forget(self);
+        hook.detach(number)
+    }
+}
+
+impl<T: Plain> Drop for Attached<T> {
+    fn drop(&mut self) {
+        // A key that stays on costs time and does no harm: the list is empty.
+        let _ = self.hook.detach(self.number);
+    }
+}
+
+/// Defines hooks: functions that run what is attached and return its verdict, 0 if nothing is attached or all programs
+/// return 0. Beside the function there is a module of the same name with the [`Hook`] as `HOOK`.
+///
+/// The context is a type of plain bytes, which programs may read ([`Plain`]). See the [module](mod@crate::hook).
+#[macro_export]
+macro_rules! hook {
+    ($($(#[$meta:meta])* $vis:vis fn $name:ident($context:ident: &$type:ty) = $text:literal);+ $(;)?) => {$(
+        $(#[$meta])*
+        #[inline]
+        $vis fn $name($context: &$type) -> u64 {
+            use $name::KEY;
+            if $crate::__text::branch!(unlikely KEY) { $name::HOOK.run($context) } else { 0 }
+        }
+
+        #[doc = concat!("The hook `", $text, "`.")]
+        $vis mod $name {
+            use super::*;
+
+            $crate::__text::static_key! {
+                /// On while something is attached.
+                pub(super) static KEY: $text = off;
+            }
+
+            /// What is attached.
+            pub static HOOK: $crate::hook::Hook<$type> = $crate::hook::Hook::new(&KEY);
+        }
+    )+};
+}

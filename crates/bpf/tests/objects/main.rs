@@ -1,0 +1,254 @@
+//! Object files that clang makes of C: read, verified, interpreted and compiled.
+//!
+//! The sources lie in `c`, what Debian's clang 14 has made of them in `golden`. Where there is a clang for eBPF, it
+//! compiles them again, and all that holds for the old ones holds for the new ones, too.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use palimpsest_bpf::Packs;
+use palimpsest_bpf::elf::{Btf, Object, ObjectError};
+use palimpsest_bpf::host::{Host, HostedProgram};
+use palimpsest_bpf::insn::Register;
+use palimpsest_bpf::interp::Interpreter;
+use palimpsest_bpf::jit::Target;
+use palimpsest_bpf::map::{ArrayHandle, HashHandle, Kind, ValueAccess};
+use palimpsest_bpf::verify::{ContextAccess, Contract, Fault};
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/objects").join(name)
+}
+
+/// The objects of this source: the golden one, and one that was compiled now.
+fn objects(name: &str) -> Vec<Vec<u8>> {
+    let golden = std::fs::read(folder("golden").join(format!("{name}.o"))).expect("it is in the repository");
+    let mut objects = vec![golden];
+    let flags = ["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-fdebug-compilation-dir=.", "-c", "-o", "-"];
+    let source = format!("{name}.c");
+    match Command::new("clang").args(flags).arg(&source).current_dir(folder("c")).output() {
+        Ok(output) if output.status.success() => objects.push(output.stdout),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            eprintln!("skipped: {name}.c is not compiled: {}", said.lines().next().unwrap_or("no reason given"));
+        }
+        Err(error) => eprintln!("skipped: {name}.c is not compiled: no clang ({error})"),
+    }
+    objects
+}
+
+const LEN: usize = 16;
+
+fn contract() -> Contract {
+    Contract::new().context(LEN as u32, ContextAccess::Read)
+}
+
+/// A packet: kind 2, no flags, a length, source 7, stamp 99.
+fn packet(length: u16) -> [u8; LEN] {
+    let mut bytes = [0; LEN];
+    bytes[0] = 2;
+    bytes[2..4].copy_from_slice(&length.to_le_bytes());
+    bytes[4] = 7;
+    bytes[8] = 99;
+    bytes
+}
+
+/// How a program is run.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Interpreted,
+    Compiled,
+}
+
+const WAYS: [Way; 2] = [Way::Interpreted, Way::Compiled];
+
+/// Runs the program of a host; what it returns, as the C type `int` has it.
+fn run(way: Way, object: &Object, host: &Arc<Host>, name: &str, context: &mut [u8; LEN]) -> u64 {
+    let program = object.program(name).unwrap_or_else(|| panic!("no program `{name}`"));
+    let linked = host.verify(contract(), program.code().expect("its structure is right"));
+    let linked = linked.unwrap_or_else(|error| panic!("{name}: {}", program.explain(error)));
+    match way {
+        Way::Interpreted => linked.interpret(&Interpreter::default(), context).expect("it ends"),
+        Way::Compiled if Target::NATIVE.is_none() => {
+            eprintln!("skipped: there is no compiler for this machine");
+            linked.interpret(&Interpreter::default(), context).expect("it ends")
+        }
+        Way::Compiled => {
+            let packs = Packs::new().expect("packs");
+            let program = HostedProgram::load(&packs, &linked).expect("room");
+            program.run_read_only(context).expect("a context")
+        }
+    }
+}
+
+#[test]
+fn programs_count_in_maps_and_variables() {
+    for bytes in objects("count") {
+        let object = Object::parse(&bytes).expect("an object");
+        for way in WAYS {
+            let host = object.host().expect("good measures").build();
+            assert_eq!(run(way, &object, &host, "count", &mut packet(100)), 0, "{way:?}");
+            assert_eq!(run(way, &object, &host, "count", &mut packet(1501)), 1, "{way:?}");
+            let map = |name: &str| Arc::clone(host.map(name).unwrap_or_else(|| panic!("no map `{name}`")));
+            let counts = HashHandle::<u32, [u64; 2]>::new(map("counts")).expect("its types");
+            assert_eq!(counts.get(&7), Some([2, 1601]));
+            let total = ArrayHandle::<u64>::new(map(".data")).expect("one variable");
+            assert_eq!(total.get(0), Some(1000 + 1601));
+            let mut bss = vec![0; map(".bss").definition().value_len as usize];
+            map(".bss").read(&[0; 4], 0, &mut bss).expect("it is there");
+            assert!(bss.contains(&2) && bss.contains(&7), "{bss:?}");
+            let events = map("events");
+            let mut consumer = events.ring().and_then(|ring| ring.take_consumer()).expect("a ring buffer");
+            let mut records = Vec::new();
+            consumer.drain(|record| records.push(record.to_vec()));
+            let words: Vec<u8> = [99_u64, 3002].iter().flat_map(|word| word.to_le_bytes()).collect();
+            assert_eq!(records, [words]);
+        }
+    }
+}
+
+#[test]
+fn callbacks_texts_and_loops_are_what_c_says() {
+    for bytes in objects("count") {
+        let object = Object::parse(&bytes).expect("an object");
+        for way in WAYS {
+            let host = object.host().expect("good measures").build();
+            // 8 times the kind, and 0 to 7.
+            assert_eq!(run(way, &object, &host, "sum", &mut packet(0)), 16 + 28, "{way:?}");
+            assert_eq!(run(way, &object, &host, "is_ours", &mut b"palimpsest\0.....".to_owned()), 0);
+            assert_ne!(run(way, &object, &host, "is_ours", &mut b"palimpsesu\0.....".to_owned()), 0);
+            let mut bytes = *b"0123456789abcdef";
+            let fnv = bytes
+                .iter()
+                .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+            assert_eq!(run(way, &object, &host, "checksum", &mut bytes), fnv);
+        }
+    }
+}
+
+#[test]
+fn maps_are_as_they_are_defined() {
+    for bytes in objects("count") {
+        let object = Object::parse(&bytes).expect("an object");
+        let found = |name: &str| {
+            let map = object.maps().iter().find(|map| map.definition().name == name);
+            let definition = map.unwrap_or_else(|| panic!("no map `{name}`")).definition();
+            (definition.kind, definition.key_len, definition.value_len, definition.max_entries, definition.access)
+        };
+        assert_eq!(found("counts"), (Kind::Hash, 4, 16, 64, ValueAccess::Write));
+        assert_eq!(found("kinds"), (Kind::Array, 4, 8, 8, ValueAccess::Write));
+        assert_eq!(found("events"), (Kind::RingBuffer, 0, 0, 4096, ValueAccess::Write));
+        assert_eq!(found(".rodata").4, ValueAccess::Read);
+        let sections: Vec<&str> = object.programs().iter().map(|program| program.section()).collect();
+        assert!(sections.contains(&"hook/packet") && !sections.contains(&"shared"), "{sections:?}");
+    }
+    for bytes in objects("legacy") {
+        let object = Object::parse(&bytes).expect("an object");
+        for way in WAYS {
+            let host = object.host().expect("good measures").build();
+            assert_eq!(run(way, &object, &host, "legacy", &mut [0; LEN]), 7);
+            let second =
+                HashHandle::<u32, u32>::new(Arc::clone(host.map("second").expect("there"))).expect("its types");
+            assert_eq!((host.maps().len(), second.get(&1)), (2, Some(7)), "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_refused_is_shown_in_the_source() {
+    for bytes in objects("count") {
+        let object = Object::parse(&bytes).expect("an object");
+        let host = object.host().expect("good measures").build();
+        let program = object.program("wrong").expect("there");
+        let error = host.verify(contract(), program.code().expect("right")).map(drop).expect_err("it may be null");
+        let explained = program.explain(error);
+        assert_eq!(explained.error().fault, Fault::MaybeNull { register: Register::R0 });
+        let line = explained.line().expect("compiled with -g");
+        assert!(line.file().ends_with("count.c") && line.text() == "return found->packets;", "{line}");
+        let source = std::fs::read_to_string(folder("c").join("count.c")).expect("the source");
+        let text = source.lines().nth(line.line() as usize - 1).expect("the line is there");
+        assert_eq!(text.trim(), line.text());
+        assert!(explained.to_string().contains("may be 0 here; compare it with 0 first ["), "{explained}");
+    }
+}
+
+#[test]
+fn programs_are_adapted_to_other_types() {
+    let targets = objects("target");
+    for (bytes, target) in objects("adapt").iter().zip(&targets) {
+        // As it was compiled: id at 0, the array at 8, the small number at 16; it is longer than the context.
+        let target = Object::parse(target).expect("an object");
+        let target = target.btf().expect("compiled with -g");
+        let object = Object::parse_for(bytes, Some(target)).expect("it is adapted");
+        let host = object.host().expect("no maps").build();
+        let contract = Contract::new().context(64, ContextAccess::Read);
+        let run = |name: &str, context: &mut [u8]| {
+            let program = object.program(name).expect("there");
+            let linked = host.verify(contract.clone(), program.code().expect("right"));
+            let linked = linked.unwrap_or_else(|error| panic!("{}", program.explain(error)));
+            linked.interpret(&Interpreter::default(), context).expect("it ends")
+        };
+        let mut context = [0xee; 64];
+        // Where C puts them in target.c: id at 8, small at 16, the array at 24 + 8.
+        context[8..12].copy_from_slice(&3_u32.to_le_bytes());
+        context[16] = 5;
+        context[32 + 4..32 + 6].copy_from_slice(&4_u16.to_le_bytes());
+        assert_eq!(run("request", &mut context), 3_04_05);
+        // 8 + 8 + 8 + 24 bytes.
+        assert_eq!(run("sizes", &mut context), 48 * 1000 + 40);
+        // Types that are not there at all: what depends on them is refused where it can be reached.
+        let empty = Object::parse(&objects("legacy")[0]).expect("an object");
+        let lacking = Object::parse_for(bytes, empty.btf()).expect("it is poisoned");
+        let program = lacking.program("request").expect("there");
+        let error = host.verify(contract.clone(), program.code().expect("right")).map(drop).expect_err("poisoned");
+        assert!(matches!(error.fault, Fault::Helper { .. }), "{error}");
+    }
+}
+
+/// Random numbers, the same each time: xorshift by Marsaglia.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, count: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % count
+    }
+}
+
+#[test]
+fn damaged_objects_are_errors() {
+    assert!(matches!(Object::parse(b"\x7fELF"), Err(ObjectError::Foreign { .. })));
+    assert!(matches!(Object::parse(&[]), Err(ObjectError::Foreign { .. })));
+    assert!(Btf::parse(&[0x9f, 0xeb, 1, 0]).is_err());
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let (mut read, mut refused) = (0, 0);
+    for name in ["count", "legacy", "adapt", "target"] {
+        let good = &objects(name)[0];
+        let target = Object::parse(good).expect("an object");
+        for round in 0..1500 {
+            let mut bytes = good.clone();
+            if round % 10 == 0 {
+                bytes.truncate(random.below(good.len()));
+            }
+            for _ in 0..1 + random.below(8) {
+                if !bytes.is_empty() {
+                    let place = random.below(bytes.len());
+                    bytes[place] = [0, 1, 0x7f, 0x80, 0xff, random.below(256) as u8][random.below(6)];
+                }
+            }
+            match Object::parse_for(&bytes, target.btf()) {
+                Err(_) => refused += 1,
+                Ok(object) => {
+                    read += 1;
+                    for program in object.programs() {
+                        let _ = program.code().map(|code| Contract::new().budget(1000).verify(code).is_ok());
+                        let _ = program.line(random.below(100));
+                    }
+                }
+            }
+        }
+    }
+    assert!(read > 100 && refused > 100, "{read} read, {refused} refused: the damage tells nothing");
+}

@@ -1,0 +1,124 @@
+//! SIGSEGV and SIGBUS: one handler for the faults of code that says where to go on after them, in front of whoever else
+//! handles the signals.
+//!
+//! The handler asks its [`Claim`] first. What that calls foreign goes to the action that was there before ours, with
+//! the same arguments, or to the default action, which ends the process. The handler is installed once: who replaces it
+//! later has to call it for what is not theirs, or faults that were ours end the process.
+//!
+//! It allocates nothing, takes no lock and uses no thread-local storage. It runs under the mask of the action behind it
+//! and on the alternate stack, if the thread has one.
+
+use std::io;
+use std::mem;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub use crate::arch::TrapFrame;
+pub use crate::trap::Claimed;
+
+/// Decides about a fault of the instruction at [`TrapFrame::program_counter`]. Runs in a signal handler, possibly in
+/// several threads at once: it must be async-signal-safe.
+pub type Claim = fn(&mut TrapFrame) -> Claimed;
+
+/// Why faults cannot be handled.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the kernel refused a handler for signal {signal} with error {errno}")]
+pub struct FaultHandlerError {
+    /// The signal.
+    pub signal: i32,
+    /// The kernel's answer.
+    pub errno: i32,
+}
+
+const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// The actions that were there before ours.
+static BEHIND: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
+
+/// The claim, as a number, zero before the first installation.
+static CLAIM: AtomicUsize = AtomicUsize::new(0);
+
+/// Puts the handler in front of the present actions, the first time that it is called. `claim` must be the same each
+/// time: one part of the program has the faults.
+///
+/// # Errors
+///
+/// [`FaultHandlerError`], the same each time.
+pub fn install(claim: Claim) -> Result<(), FaultHandlerError> {
+    static INSTALLED: OnceLock<Result<(), FaultHandlerError>> = OnceLock::new();
+    *INSTALLED.get_or_init(|| {
+        // Relaxed: the handler that reads it is installed below, by a system call.
+        CLAIM.store(claim as usize, Ordering::Relaxed);
+        for (signal, behind) in SIGNALS.into_iter().zip(&BEHIND) {
+            let present = behind.get_or_init(|| sigaction(signal, None).unwrap_or(default_action()));
+            let mut ours = *present;
+            ours.sa_sigaction = on_fault as extern "C" fn(_, _, _) as usize;
+            ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | present.sa_flags & libc::SA_NODEFER;
+            sigaction(signal, Some(&ours))?;
+        }
+        Ok(())
+    })
+}
+
+fn default_action() -> libc::sigaction {
+    // SAFETY: all-zero is a valid `sigaction`, and means the default.
+    unsafe { mem::zeroed() }
+}
+
+/// Sets a signal's action, or only asks; the one before is the answer.
+fn sigaction(signal: i32, new: Option<&libc::sigaction>) -> Result<libc::sigaction, FaultHandlerError> {
+    let mut old = default_action();
+    // SAFETY: `new` is null or a valid action, whose handler is async-signal-safe; `old` is a valid place for the
+    // answer.
+    let answer = unsafe { libc::sigaction(signal, new.map_or(ptr::null(), ptr::from_ref), &mut old) };
+    if answer == 0 {
+        return Ok(old);
+    }
+    Err(FaultHandlerError { signal, errno: io::Error::last_os_error().raw_os_error().unwrap_or(0) })
+}
+
+/// Async-signal-safe: atomics, the claim, system calls.
+extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid `siginfo_t` to an SA_SIGINFO handler.
+    let code = unsafe { (*info).si_code };
+    // Signals that were sent are nobody's faults.
+    if code > 0 && claim_of(context) == Claimed::Ours {
+        return;
+    }
+    let place = SIGNALS.iter().position(|known| *known == signal);
+    let behind = place.and_then(|place| BEHIND[place].get());
+    match behind.map_or(libc::SIG_DFL, |action| action.sa_sigaction) {
+        libc::SIG_IGN if code <= 0 => {}
+        // The kernel does not let a fault be ignored (`force_sig_info_to_task`).
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // The instruction faults again, and what was sent is sent again: now with the default action.
+            let _ = sigaction(signal, Some(&default_action()));
+            if code <= 0 {
+                // SAFETY: a signal to this thread, which is delivered when this handler is done.
+                unsafe { libc::raise(signal) };
+            }
+        }
+        handler if behind.is_some_and(|action| action.sa_flags & libc::SA_SIGINFO != 0) => {
+            type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+            // SAFETY: installed with SA_SIGINFO, so that it has this type.
+            let handler = unsafe { mem::transmute::<usize, Handler>(handler) };
+            handler(signal, info, context);
+        }
+        handler => {
+            // SAFETY: installed without SA_SIGINFO, so that it has this type.
+            let handler = unsafe { mem::transmute::<usize, extern "C" fn(i32)>(handler) };
+            handler(signal);
+        }
+    }
+}
+
+fn claim_of(context: *mut libc::c_void) -> Claimed {
+    // SAFETY: the kernel passes a valid `ucontext_t`, which nobody else refers to while the handler runs.
+    let frame = unsafe { &mut *context.cast::<TrapFrame>() };
+    // Relaxed: stored before the handler was installed.
+    let claim = CLAIM.load(Ordering::Relaxed);
+    // SAFETY: not zero once the handler is installed, and only ever stored from a `Claim`.
+    let claim = unsafe { mem::transmute::<usize, Claim>(claim) };
+    claim(frame)
+}

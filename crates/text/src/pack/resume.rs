@@ -1,0 +1,76 @@
+//! Faults of programs that say where to go on: a handler for SIGSEGV and SIGBUS that looks them up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use palimpsest_sys::fault::{self, Claimed, FaultHandlerError, TrapFrame};
+
+use super::Packs;
+
+/// Packs whose programs' faults are handled. A list that only grows: a handler may look at it at any time.
+struct Known {
+    packs: Packs,
+    next: Option<&'static Self>,
+}
+
+static KNOWN: AtomicPtr<Known> = AtomicPtr::new(std::ptr::null_mut());
+
+fn first() -> Option<&'static Known> {
+    // Acquire: with the release of `add`; without it the fields could be missing.
+    let first = KNOWN.load(Ordering::Acquire);
+    // SAFETY: null, or an entry that is never freed.
+    unsafe { first.as_ref() }
+}
+
+fn all() -> impl Iterator<Item = &'static Known> {
+    std::iter::successors(first(), |known| known.next)
+}
+
+/// Async-signal-safe: lock-free look-ups.
+fn claim(frame: &mut TrapFrame) -> Claimed {
+    let address = frame.program_counter();
+    let landing = all().find_map(|known| known.packs.lookup(address)?.landing());
+    match landing {
+        Some(landing) => {
+            frame.resume_at(landing.as_ptr().addr());
+            Claimed::Ours
+        }
+        None => Claimed::Foreign,
+    }
+}
+
+impl Packs {
+    /// From now on, programs of these packs that fault where their table says ([`Staged::set_faults`]) go on where it
+    /// says. Other faults go to the handlers that were there before.
+    ///
+    /// The packs live as long as the process from then on.
+    ///
+    /// [`Staged::set_faults`]: super::Staged::set_faults
+    ///
+    /// # Errors
+    ///
+    /// [`FaultHandlerError`].
+    pub fn resume_after_faults(&self) -> Result<(), FaultHandlerError> {
+        fault::install(claim)?;
+        let mut entry: Option<Box<Known>> = None;
+        loop {
+            if all().any(|known| Arc::ptr_eq(&known.packs.root, &self.root)) {
+                return Ok(());
+            }
+            let next = first();
+            let mut new = entry.take().unwrap_or_else(|| Box::new(Known { packs: self.clone(), next }));
+            new.next = next;
+            let seen = next.map_or(std::ptr::null_mut(), |next| std::ptr::from_ref(next).cast_mut());
+            let new = Box::leak(new);
+            // Release: with the acquire of `first`.
+            match KNOWN.compare_exchange(seen, new, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                // Somebody was faster; it may have been with these packs.
+                Err(_) => {
+                    // SAFETY: leaked above, and nobody has seen it.
+                    entry = Some(unsafe { Box::from_raw(new) });
+                }
+            }
+        }
+    }
+}
