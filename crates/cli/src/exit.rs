@@ -3,11 +3,13 @@
 /// Shown below `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes of doctor:
-  0  everything works at its best
-  1  everything works, some of it by a fallback
-  2  something that is needed is missing
-Exit codes of bench:
-  0  everything was measured, or skipped with a reason given
+  0  every feature works at its best
+  1  every feature works, some slower
+  2  the command line is not understood
+  3  some feature does not work
+  4  the report could not be written
+Exit codes of tour and bench:
+  0  everything was measured, or left out with a reason given
   1  a measurement failed, or a result could not be written
   2  the command line is not understood, or selects nothing
 Exit codes of run:
@@ -25,11 +27,19 @@ Exit codes of numa:
   1  there is no such process, or it may not be looked into
   2  the command line is not understood";
 
+/// Every feature works, some slower.
+pub(crate) const SLOWER: u8 = 1;
+
+/// Some feature does not work.
+pub(crate) const FAILS: u8 = 3;
+
+/// The report could not be written.
+pub(crate) const UNWRITTEN: u8 = 4;
+
 /// A measurement failed, a result could not be written, or an eBPF program is refused.
 pub(crate) const FAILED: u8 = 1;
 
 /// The command line is not understood, or selects nothing. Also what clap exits with.
-#[cfg(any(test, feature = "bench"))]
 pub(crate) const USAGE: u8 = 2;
 
 /// A program was not started because it could not be served. With the next two, the numbers of `env(1)`: programs

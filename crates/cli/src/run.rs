@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode};
 pub(crate) use arguments::Arguments;
 use rustix::process::geteuid;
 
-use crate::run::arguments::{At, Threads};
+use crate::run::arguments::{At, PaysAfter, Threads};
 use crate::run::object::{Folders, Object, ObjectError};
 use crate::run::program::ProgramError;
 use crate::run::proof::NotLoaded;
@@ -32,6 +32,11 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Failure::Program(ProgramError::NotExecutable { .. }) | Failure::Exec { .. } => exit::NOT_STARTED.into(),
         Failure::Program(_) | Failure::Object(_) | Failure::NotLoaded(_) => exit::REFUSED.into(),
     }
+}
+
+/// Where a program is, if PATH leads to one that can be executed.
+pub(crate) fn locate(program: &OsStr) -> Option<PathBuf> {
+    program::locate(program, env::var_os("PATH").as_deref()).ok()
 }
 
 /// Why the program was not started.
@@ -110,6 +115,9 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
         Some(Threads::Refuse) => variables.push(("PALIMPSEST_THREADS", "refuse".into())),
         None => {}
     }
+    if let Some(PaysAfter(text)) = &arguments.pays_after {
+        variables.push(("PALIMPSEST_PAYS_AFTER", text.into()));
+    }
     if !arguments.trust.is_empty() {
         let names: Vec<&str> = arguments.trust.iter().map(|trusted| trusted.name()).collect();
         variables.push(("PALIMPSEST_TRUST", names.join(",").into()));
@@ -159,6 +167,8 @@ mod tests {
             "--huge",
             "--threads",
             "stop",
+            "--pays-after",
+            "3900",
             "--trust",
             "go,io_uring",
             "--dry-run",
@@ -176,6 +186,7 @@ mod tests {
             ("PALIMPSEST_REPORT", "out.txt"),
             ("PALIMPSEST_HUGE", "collapse"),
             ("PALIMPSEST_THREADS", "stop"),
+            ("PALIMPSEST_PAYS_AFTER", "3900"),
             ("PALIMPSEST_TRUST", "go,io_uring"),
             ("PALIMPSEST_DRY_RUN", "1"),
             ("PALIMPSEST_QUIET", "1"),
@@ -200,6 +211,8 @@ mod tests {
             &["--freeze", "--at", "size:1T", "true"],
             &["--freeze", "--threads", "some", "true"],
             &["--freeze", "--trust", "rust", "true"],
+            &["--freeze", "--pays-after", "0", "true"],
+            &["--freeze", "--pays-after", "soon", "true"],
         ] {
             assert_eq!(parse(line).expect_err(&format!("{line:?}")).exit_code(), i32::from(exit::USAGE), "{line:?}");
         }

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use common::{Memory, freeze, page, play, skip};
 use palimpsest_fork::arena::Arena;
 use palimpsest_fork::guard::{self, Outcome, Remap};
-use palimpsest_fork::{Chunk, Measure, Options, Skip};
+use palimpsest_fork::{ExtentLen, Measure, Options, Skip};
 use palimpsest_sys::pages::maps::{Maps, Permissions};
 use palimpsest_sys::proc::sysctl;
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 const MIB: usize = 1 << 20;
 
 fn options() -> Options {
-    Options::new().chunk(Chunk::Bytes(4 * MIB)).measure(Measure::Nothing)
+    Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing)
 }
 
 fn frozen(len: usize) -> Memory {
@@ -141,7 +141,7 @@ fn a_move_that_is_refused_half_way_is_undone() {
     play("a_move_that_is_refused_half_way_is_undone", || {
         let memory = frozen(16 * MIB);
         let target = Memory::apart(16 * MIB);
-        // Two chunks have moved by then.
+        // Two extents have moved by then.
         refuse(libc::SYS_mremap, 0, memory.at(8 * MIB).addr());
         for flags in [libc::MREMAP_MAYMOVE, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED] {
             let (new_len, new_address) = match flags {
@@ -190,8 +190,8 @@ fn a_thaw_that_is_refused_half_way_leaves_the_rest_as_it_was() {
     });
 }
 
-/// Each test fails on `reason_to_skip` without the line of its reason, and the first on `USERFAULT` without its first bit.
-/// The last does not: see there.
+/// Each test fails on `reason_to_skip` without the line of its reason, and the first on `USERFAULT` without its first
+/// bit. The last does not: see there.
 fn is_skipped(name: &str, reasons: &[Skip], make: impl FnOnce(&Memory) -> Result<(), &'static str>) {
     play(name, || {
         let memory = Memory::apart(4 * MIB);

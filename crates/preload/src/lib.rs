@@ -5,6 +5,11 @@
 //! functions for them, and they ask [`palimpsest_fork::guard`] first. Everything else is passed on to the next
 //! definition.
 //!
+//! ```text
+//! palimpsest run --freeze -- program                                         finds the object and sets the variables
+//! PALIMPSEST_FREEZE=fork LD_PRELOAD=/path/libpalimpsest_preload.so program   the same without the command
+//! ```
+//!
 //! | module | holds |
 //! |---|---|
 //! | `start`, `started` | what happens before `main`: real functions, settings; what is known then |
@@ -15,7 +20,8 @@
 //! | `next`, `kernel`, `arch`, `errno` | what would be called without this object: the next definition, or the kernel |
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
 //! | `confine` | `prctl`: whether the program has confined itself |
-//! | `channel`, `environment`, `handed_over`, `allocator` | care for the program: its descriptors, its children, its heap |
+//! | `channel`, `environment`, `allocator` | care for the program: its descriptors, its children, its heap |
+//! | `handed_over` | the descriptor that this object came by, if it did |
 //!
 //! Rules for the defined functions: they may run in a signal handler, inside `malloc`, in the dynamic linker, and
 //! before this object has started. They take no lock, allocate nothing and use no thread-local storage (which may

@@ -30,9 +30,16 @@ const ID: &str = env!("PALIMPSEST_OBJECT_ID");
 /// Why it cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ObjectError {
-    #[error("PALIMPSEST_PRELOAD names {}, which is no file; leave the variable out to use the object inside this program", path.display())]
+    #[error(
+        "PALIMPSEST_PRELOAD names {}, which is no file; leave the variable out to use the object inside this program",
+        path.display()
+    )]
     Missing { path: PathBuf },
-    #[error("the path {} has a colon, a blank or a dollar sign, which LD_PRELOAD does not take literally; put the object elsewhere", path.display())]
+    #[error(
+        "the path {} has a colon, a blank or a dollar sign, which LD_PRELOAD does not take literally; put the object \
+         elsewhere",
+        path.display()
+    )]
     NotOneEntry { path: PathBuf },
     #[error(
         "this program was built without {NAME}, which is not installed at {} either; build it from the source tree \

@@ -32,15 +32,35 @@ pub(crate) enum ProgramError {
         #[source]
         source: NotElf,
     },
-    #[error("{} is for another architecture (ELF machine {machine}); it cannot be run with an object for this one", path.display())]
+    #[error(
+        "{} is for another architecture (ELF machine {machine}); \
+         it cannot be run with an object for this one",
+        path.display()
+    )]
     Foreign { path: PathBuf, machine: u16 },
-    #[error("{} is statically linked, so that nothing can be preloaded; link it dynamically, or use the crate palimpsest-fork in it", path.display())]
+    #[error(
+        "{} is statically linked, so that nothing can be preloaded; \
+         link it dynamically, or use the crate palimpsest-fork in it",
+        path.display()
+    )]
     Static { path: PathBuf },
-    #[error("{} uses the dynamic linker {}, not that of glibc, for which the object is made; use a build for glibc", path.display(), linker.display())]
+    #[error(
+        "{} uses the dynamic linker {}, not that of glibc, for which the object is made; \
+         use a build for glibc",
+        path.display(), linker.display()
+    )]
     OtherLibrary { path: PathBuf, linker: PathBuf },
-    #[error("{} gets more rights when it is started (set-user-id, set-group-id or capabilities), and then nothing is preloaded; start it as the user that it becomes", path.display())]
+    #[error(
+        "{} gets more rights when it is started (set-user-id, set-group-id or capabilities), and then nothing is \
+         preloaded; start it as the user that it becomes",
+        path.display()
+    )]
     Privileged { path: PathBuf },
-    #[error("{} is a script whose interpreters are scripts, more than {DEPTH} deep; name the program behind them", path.display())]
+    #[error(
+        "{} is a script whose interpreters are scripts, more than {DEPTH} deep; \
+         name the program behind them",
+        path.display()
+    )]
     TooDeep { path: PathBuf },
 }
 

@@ -2,8 +2,8 @@
 //! `LD_PRELOAD` that the program gets, and runs none of it.
 //!
 //! A linker that cannot load an entry of `LD_PRELOAD` says so on standard error and runs the program without it: a
-//! service would run unfrozen for months before somebody looks. What this cannot see is a security module that gives the
-//! program other rights than its caller's when it is executed; the dynamic linker ignores `LD_PRELOAD` then.
+//! service would run unfrozen for months before somebody looks. What this cannot see is a security module that gives
+//! the program other rights than its caller's when it is executed; the dynamic linker ignores `LD_PRELOAD` then.
 
 use std::ffi::OsStr;
 use std::io;

@@ -5,7 +5,7 @@ use std::mem::{self, MaybeUninit};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use palimpsest_sys::memory::call;
+use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::extent::Commit;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
@@ -48,7 +48,7 @@ impl Core {
     pub(super) fn create(backing: Backing, watched: Result<(), Errno>) -> Result<NonNull<Self>, Errno> {
         let layout = Layout::reserve()?;
         let rights = Permissions::READ.union(Permissions::WRITE);
-        let mapped = call::map(mapping_len(), rights, Commit::Uncounted).inspect_err(|_| {
+        let mapped = calls::map(mapping_len(), rights, Commit::Uncounted).inspect_err(|_| {
             // SAFETY: nobody knows of it yet.
             unsafe { layout.release() };
         })?;
@@ -93,7 +93,7 @@ impl Core {
         unsafe { this.layout.release() };
         let start = core.addr().get();
         // SAFETY: 1. the mapping that `create` made; nothing in the value has a destructor that matters.
-        let _ = unsafe { call::unmap(Span::new(start, start + mapping_len())) };
+        let _ = unsafe { calls::unmap(Span::new(start, start + mapping_len())) };
     }
 
     /// Allocates at least `size` bytes at a multiple of `align`, a power of two.

@@ -17,8 +17,7 @@ use palimpsest_sys::pages::vmas::VmaFlags;
 use rustix::io::Errno;
 
 use super::errno::Kept;
-use super::moving::dress;
-use super::parts::{Part, parts, whole_pages};
+use super::parts::{Part, dress, parts, whole_pages};
 use super::release::{Reach, release};
 use super::{Outcome, changed, touches};
 use crate::engine::frozen_map::Entry;

@@ -6,7 +6,7 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::AtomicPtr;
 
-use palimpsest_sys::memory::call;
+use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::extent::{Extent, Use};
 use palimpsest_sys::memory::own::{Own, Reserved};
 use palimpsest_sys::memory::remap;
@@ -25,7 +25,7 @@ use super::contents;
 use super::descriptors;
 use super::error::{Left, TakeError};
 use super::heirs;
-use super::options::{Descriptors, Options, OtherThreads, Scope};
+use super::options::{Descriptors, Scope, SnapshotOptions, Threads};
 use super::state::{Contents, Copied, MAPPINGS, NotTaken, Part, Reach, State, Whole, pointer};
 use super::thread::{Running, Thread};
 use crate::engine::frozen_map::Entry;
@@ -57,8 +57,8 @@ pub(super) enum Stack {
 /// # Safety
 ///
 /// As [`Snapshot::take`](super::Snapshot::take).
-pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>, TakeError> {
-    refuse_threads(options.other_threads)?;
+pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own<State>, TakeError> {
+    refuse_threads(options.threads)?;
     if rustix::process::getrlimit(Resource::Fsize).current.is_some() {
         return Err(TakeError::FileSize);
     }
@@ -149,7 +149,7 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
             kept,
             current: vmas,
             excluded,
-            program_break: call::program_break(),
+            program_break: calls::program_break(),
             stack: running.stack,
         });
     }
@@ -173,8 +173,8 @@ fn tell_guards(tables: &Shared, parts: &[Part]) {
     }
 }
 
-fn refuse_threads(threads: OtherThreads) -> Result<(), TakeError> {
-    if threads == OtherThreads::Asleep {
+fn refuse_threads(threads: Threads) -> Result<(), TakeError> {
+    if threads == Threads::Asleep {
         return Ok(());
     }
     let count = palimpsest_sys::threads::hold::count().map_err(|errno| TakeError::Call { call: "stat", errno })?;
@@ -436,14 +436,14 @@ unsafe fn replace_part(
         if readable != part.permissions {
             // For the time of the copy; the mapping below has the rights of before.
             // SAFETY: 1. no code that runs meanwhile uses the memory.
-            unsafe { call::protect(piece, readable) }.map_err(|errno| TakeError::Call { call: "mprotect", errno })?;
+            unsafe { calls::protect(piece, readable) }.map_err(|errno| TakeError::Call { call: "mprotect", errno })?;
         }
         // SAFETY: (1).
         let replaced = unsafe { replace_piece(piece, offset, part.permissions, vma, pagemap, extent) };
         if replaced.is_err() && readable != part.permissions {
             // The process goes on as it was. A refusal leaves it the right to read what nobody reads.
             // SAFETY: as above.
-            let _ = unsafe { call::protect(piece, part.permissions) };
+            let _ = unsafe { calls::protect(piece, part.permissions) };
         }
         replaced?;
     }

@@ -12,6 +12,7 @@ use crate::memory::huge::{CollapseError, HUGE_PAGE, collapse};
 use crate::memory::mapping::{Mapping, Protection, Source};
 use crate::memory::shared_memory::{CreateError, Pages, SharedMemory};
 use crate::numa::{Locating, locating, policy};
+use crate::pages::pagemap::{Pagemap, ScanWay};
 use crate::pages::smaps;
 use crate::proc::{sysctl, thp};
 use crate::proc_mem::ProcMem;
@@ -173,8 +174,27 @@ pub(super) fn membarrier() -> Trial {
     verdict("membarrier", Probe::Membarrier).map(|()| "membarrier works for PRIVATE_EXPEDITED_SYNC_CORE".to_owned())
 }
 
+pub(super) fn freeze_calls() -> Result<(), Lack> {
+    seccomp::probe_freeze().or_else(|(call, verdict)| judged(&call.to_string(), verdict))
+}
+
+pub(super) fn page_scan() -> Result<ScanWay, Lack> {
+    match Pagemap::open() {
+        Ok(mut pagemap) => {
+            let way = pagemap.way();
+            pagemap.close();
+            Ok(way)
+        }
+        Err(error) => Err(Lack::new(Causes(&error).to_string(), "mount -t proc proc /proc")),
+    }
+}
+
 fn verdict(call: &str, probe: Probe) -> Result<(), Lack> {
-    let why = match seccomp::probe(probe) {
+    judged(call, seccomp::probe(probe))
+}
+
+fn judged(call: &str, verdict: Verdict) -> Result<(), Lack> {
+    let why = match verdict {
         Verdict::Allowed => return Ok(()),
         Verdict::Refused(Errno::INVAL) => {
             return Err(Lack::new(format!("this kernel does not know {call} as it is needed"), "use a newer kernel"));

@@ -1,7 +1,6 @@
 //! Memory of this process: the objects behind it, mappings of them, and what replaces a mapping in place.
 
 pub(crate) mod area;
-pub mod call;
 pub mod calls;
 pub(crate) mod error;
 pub mod extent;
@@ -15,12 +14,13 @@ pub mod remap;
 pub(crate) mod reservation;
 pub mod sealed;
 pub mod sealed_file;
-pub mod segment;
 pub(crate) mod shared_memory;
 pub(crate) mod shutter;
 pub mod span;
+pub mod sysv;
 pub mod traits;
 pub mod vec;
 pub mod view;
+pub mod words;
 
 pub use handed_over::hand_over;

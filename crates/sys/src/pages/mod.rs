@@ -4,6 +4,7 @@ pub mod kept;
 pub(crate) mod lines;
 pub mod maps;
 pub mod pagemap;
+pub mod policy;
 pub mod query;
 pub mod smaps;
 pub mod vmas;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -69,7 +69,6 @@ fn nobody_notices() {
 /// Everybody sleeps, some for as many seconds; whether these still slept when all had been held twice.
 fn held_asleep(seconds: i64) -> bool {
     static WORD: AtomicU32 = AtomicU32::new(0);
-    WORD.store(0, Ordering::Relaxed);
     let limit = libc::timespec { tv_sec: seconds, tv_nsec: 0 };
     let (read, write) = pipe();
     let (polled, poll_write) = pipe();
@@ -91,8 +90,11 @@ fn held_asleep(seconds: i64) -> bool {
     let traced = hold();
     let slept_on = !nanosleep.is_finished() && !futex_limited.is_finished();
     assert!(traced >= 5 || !slept_on, "{traced}");
-    WORD.store(1, Ordering::Relaxed);
-    assert_eq!(futex(&WORD, libc::FUTEX_WAKE, 1, ptr::null()), Ok(1), "it waits again");
+    // It was let go and is on its way back there, as soon as it gets a CPU.
+    while futex(&WORD, libc::FUTEX_WAKE, 1, ptr::null()) == Ok(0) {
+        assert!(!futex_wait.is_finished(), "it does not wait again");
+        thread::yield_now();
+    }
     rustix::io::write(&write, b"x").expect("somebody reads");
     rustix::io::write(&poll_write, b"x").expect("somebody reads");
     assert_eq!(nanosleep.join().expect("alive"), Ok(0));

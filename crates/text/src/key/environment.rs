@@ -1,11 +1,10 @@
 //! `PALIMPSEST_KEYS`: switching keys when the program starts, or when a library with keys of its own is loaded.
 
-use palimpsest_sys::Causes;
 use std::io::Write as _;
 use std::sync::OnceLock;
 use std::{env, io};
 
-use palimpsest_sys::{in_program, in_secure_execution};
+use palimpsest_sys::{Causes, in_program, in_secure_execution};
 
 use super::change::{self, Request, Switched};
 use super::directive::{self, Directive};

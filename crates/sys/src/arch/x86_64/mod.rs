@@ -6,4 +6,5 @@ pub(super) mod pointer_tag;
 pub(super) mod serialize;
 pub(super) mod system_call;
 pub(super) mod thread_block;
+pub(super) mod thread_pointer;
 pub(super) mod trap_frame;
