@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `start`, `started` | what happens before `main`: real functions, settings; what is known then |
 //! | `settings` | the environment variables `PALIMPSEST_…` |
+//! | `local_text` | the program's text in huge pages on one node |
 //! | `fork`, `moment`, `freezing` | `fork`: whether it is time to freeze, and doing it once |
 //! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect` |
 //! | `dispatch` | these calls through `syscall` |
@@ -48,6 +49,7 @@ mod fork;
 mod freezing;
 mod handed_over;
 mod kernel;
+mod local_text;
 mod memory;
 mod moment;
 mod next;

@@ -20,8 +20,9 @@ use std::ptr;
 use rustix::mm::Advice;
 
 use crate::memory::area::reserve_aligned;
+use crate::memory::calls::protection;
 use crate::memory::error::MapError;
-use crate::memory::extent::{ExtentError, protection};
+use crate::memory::extent::ExtentError;
 use crate::memory::file::FileId;
 use crate::memory::huge::HUGE_PAGE;
 use crate::memory::sealed_file::SealedFile;
@@ -33,7 +34,7 @@ use crate::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use crate::pages::smaps;
 use crate::pages::vmas::each_mapping;
 use crate::proc::ProcError;
-use crate::threads::hold::{StopError, World};
+use crate::threads::hold::{self, StopError, World};
 
 /// Bytes that are compared at a time.
 const AT_ONCE: usize = 1 << 20;
@@ -291,11 +292,13 @@ impl Drop for Stand {
 /// [`ExchangeError`]: nothing has changed.
 pub fn exchange(stands: &mut [Stand]) -> Result<(), ExchangeError> {
     let pagemap = Pagemap::open().map_err(ExchangeError::Pagemap)?;
-    let world = World::prepare()?;
-    let stopped = world.stop_others()?;
+    // Where there is no other thread, there is nobody who could start one, and no signal handler is left behind.
+    let is_alone = hold::count() == Ok(1);
+    let world = if is_alone { None } else { Some(World::prepare()?) };
+    let stopped = world.as_ref().map(World::stop_others).transpose()?;
     // Nothing is allocated from here on: a held thread may be inside the heap.
     for stand in &mut *stands {
-        // SAFETY: 1. all others are held.
+        // SAFETY: 1. all others are held, or there are none.
         stand.outcome = Some(unsafe { stand.move_over(&pagemap) });
     }
     drop(stopped);
