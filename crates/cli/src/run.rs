@@ -105,7 +105,14 @@ fn preload(object: &OsStr, present: Option<OsString>) -> OsString {
 /// The object's settings. Those that the command line does not mention stay as they are in the environment.
 fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
     let mut variables: Vec<(&str, OsString)> = Vec::new();
-    if let Some(At(text)) = &arguments.at {
+    if arguments.local_text {
+        let text = arguments.node.map_or_else(|| "local".to_owned(), |node| format!("local:{node}"));
+        variables.push(("PALIMPSEST_TEXT", text.into()));
+    }
+    if !arguments.freeze {
+        variables.push(("PALIMPSEST_FREEZE", "off".into()));
+    }
+    if let (Some(At(text)), true) = (&arguments.at, arguments.freeze) {
         variables.push(("PALIMPSEST_FREEZE", text.into()));
     }
     if let Some(place) = &arguments.report {
@@ -201,6 +208,10 @@ mod tests {
     #[test]
     fn without_flags_the_environment_decides() {
         assert!(variables(&parse(&["--freeze", "true"]).expect("a valid line")).is_empty());
+        let local = parse(&["--local-text", "--node", "1", "true"]).expect("a valid line");
+        assert_eq!(variables(&local), [("PALIMPSEST_TEXT", "local:1".into()), ("PALIMPSEST_FREEZE", "off".into())]);
+        let both = parse(&["--local-text", "--freeze", "true"]).expect("a valid line");
+        assert_eq!(variables(&both), [("PALIMPSEST_TEXT", "local".into())]);
         let reported = parse(&["--freeze", "--report", "--", "true"]).expect("a valid line");
         assert_eq!(variables(&reported), [("PALIMPSEST_REPORT", "stderr".into())]);
     }
@@ -210,6 +221,7 @@ mod tests {
         for line in [
             &["--", "true"][..],
             &["--freeze"],
+            &["--freeze", "--node", "1", "true"],
             &["--freeze", "--at", "never", "true"],
             &["--freeze", "--at", "fork:0", "true"],
             &["--freeze", "--at", "size:1T", "true"],

@@ -1,36 +1,10 @@
 //! One copy of some bytes, wanted on one node.
 
-use std::fmt;
-
 use palimpsest_sys::memory::sealed::{Made, SealError, SealedBytes};
 use palimpsest_sys::numa::NodeId;
 
-use crate::shared::{Folder, Key, NotShared, Obtained, Registered};
-
-/// Where a copy comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
-pub enum Origin {
-    /// This process has made it for itself.
-    Private,
-    /// This process has made it, and others of this user may use it.
-    Made,
-    /// Another process of this user has made it.
-    Found {
-        /// A process that had it.
-        process: i32,
-    },
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Private => formatter.write_str("private"),
-            Self::Made => formatter.write_str("shared, made here"),
-            Self::Found { process } => write!(formatter, "shared, found at process {process}"),
-        }
-    }
-}
+use crate::shared::{Folder, Key, NotShared, Obtained, Origin, Registered};
+use crate::wishes;
 
 /// Why there is no copy.
 #[derive(Debug, thiserror::Error)]
@@ -91,10 +65,6 @@ impl Copy {
 
     /// What it lacks of what was wished for.
     pub(crate) fn lacks(&self) -> Vec<String> {
-        let line = |error: &dyn std::error::Error| palimpsest_sys::Causes(error).to_string();
-        let shared = self.not_shared.as_ref().map(|why| format!("not shared: {}", line(why)));
-        let placed = self.made.not_placed.as_ref().map(|why| format!("not asked of the node: {}", line(why)));
-        let huge = self.made.not_huge.as_ref().map(|why| format!("not in huge pages: {}", line(why)));
-        shared.into_iter().chain(placed).chain(huge).collect()
+        self.not_shared.iter().map(wishes::not_shared).chain(wishes::lacks(&self.made)).collect()
     }
 }

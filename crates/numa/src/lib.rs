@@ -5,6 +5,7 @@
 //! | [`Topology`] | nodes, CPUs, distances and memory, and which of them this process may use |
 //! | [`current_node`] | the node that the calling thread runs on |
 //! | [`Replicated`] | plain data that is only read, with a copy on every node that is worth one |
+//! | [`ProgramText`] | the program's own text, in huge pages on its node |
 //! | [`Folder`] | where processes of one user find each other's copies |
 //!
 //! ```
@@ -28,13 +29,16 @@ mod copy;
 mod replicated;
 mod shared;
 mod status;
+mod text;
 mod topology;
+mod wishes;
 
-pub use copy::{CopyError, Origin};
+pub use copy::CopyError;
 pub use palimpsest_sys::memory::sealed::SealError;
 pub use palimpsest_sys::memory::sealed_file::AdoptError;
 pub use palimpsest_sys::numa::{Locating, NodeId, NodeSet, current_node, locating};
-pub use replicated::{Local, Options, Plain, Reader, ReplicateError, Replicated, Sharing, When};
-pub use shared::{Folder, FolderError, NotShared};
+pub use replicated::{Local, Options, Plain, Reader, ReplicateError, Replicated, When};
+pub use shared::{Folder, FolderError, NotShared, Origin, Sharing};
 pub use status::{NodeStatus, Placed};
+pub use text::{Localized, ProgramText, TextOptions, TextRefusal};
 pub use topology::{Allowance, Basis, Memory, Node, Topology};

@@ -19,7 +19,7 @@ use palimpsest_sys::numa::{NodeId, current_node};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::copy::{Copy, CopyError};
-use crate::shared::Folder;
+use crate::shared::Sharing;
 use crate::status::NodeStatus;
 use crate::topology::Topology;
 
@@ -37,18 +37,6 @@ pub enum When {
     Lazy,
     /// All of them at once.
     Eager,
-}
-
-/// Who uses a copy.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Sharing {
-    /// This process, and those that are forked from it.
-    #[default]
-    Private,
-    /// All processes of this user that have the same bytes and name the same folder: together they take the memory of
-    /// one. This process keeps a descriptor for each copy, by which the others find it; children inherit it, and can
-    /// do nothing with it that they could not do without.
-    User(Folder),
 }
 
 /// How data is replicated.
@@ -223,7 +211,7 @@ impl Generation {
     fn new(content: &[u8], options: &Options, first: usize) -> Result<Self, CopyError> {
         let homes = options.topology.homes();
         let copies: Box<[Slot]> = homes.iter().map(|_| Slot::default()).collect();
-        let copy = Copy::get(content, homes[first], folder(options))?;
+        let copy = Copy::get(content, homes[first], options.sharing.folder())?;
         copies[first].claimed.store(true, Ordering::Relaxed);
         // Nobody else knows it yet.
         let _ = copies[first].made.set(Ok(copy));
@@ -246,7 +234,7 @@ impl Generation {
         let slot = &self.copies[place];
         // Relaxed: it only picks one thread; the copy is handed over by `OnceLock`.
         if !slot.claimed.swap(true, Ordering::Relaxed) {
-            let copy = Copy::get(self.bytes(self.first), options.topology.homes()[place], folder(options));
+            let copy = Copy::get(self.bytes(self.first), options.topology.homes()[place], options.sharing.folder());
             // This thread alone has claimed it.
             let _ = slot.made.set(copy);
         }
@@ -275,13 +263,6 @@ impl Generation {
             // The bytes are those of a `T`, and start a page.
             Err(_) => unreachable!("what was made of a value can be read as one"),
         }
-    }
-}
-
-fn folder(options: &Options) -> Option<&Folder> {
-    match &options.sharing {
-        Sharing::Private => None,
-        Sharing::User(folder) => Some(folder),
     }
 }
 

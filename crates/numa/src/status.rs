@@ -7,7 +7,8 @@ use palimpsest_sys::numa::NodeId;
 use palimpsest_sys::numa::placement::{self, Place};
 use palimpsest_sys::pages::smaps;
 
-use crate::copy::{Copy, CopyError, Origin};
+use crate::copy::{Copy, CopyError};
+use crate::shared::Origin;
 
 /// Where the bytes of a copy are.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

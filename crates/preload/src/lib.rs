@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `start`, `started` | what happens before `main`: real functions, settings; what is known then |
 //! | `settings` | the environment variables `PALIMPSEST_…` |
+//! | `local_text` | the program's text in huge pages on one node |
 //! | `fork`, `moment`, `freezing`, `ended` | `fork`: whether it is time to freeze, doing it once, and why not |
 //! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect` |
 //! | `dispatch` | these calls through `syscall` |
@@ -49,6 +50,7 @@ mod fork;
 mod freezing;
 mod handed_over;
 mod kernel;
+mod local_text;
 mod memory;
 mod moment;
 mod next;

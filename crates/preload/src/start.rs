@@ -9,7 +9,7 @@ use palimpsest_sys::proc::status::Status;
 use crate::channel::Noted;
 use crate::settings::{Heirs, Moment, ReportTo, Settings};
 use crate::started::{self, End, Started};
-use crate::{confine, environment, execute, fork, handed_over, memory, moment, protection};
+use crate::{confine, environment, execute, fork, handed_over, local_text, memory, moment, protection};
 
 /// The dynamic linker calls this with the program's arguments and environment, as glibc does for all of `.init_array`.
 #[cfg(not(test))]
@@ -40,6 +40,7 @@ fn begin(environment: *mut *mut c_char) {
     // SAFETY: 1. glibc passes the array that it got from the kernel, which is writable; 2. as below, before `main`.
     unsafe { handed_over::give_up(environment) };
     let standard_error = Noted::now(libc::STDERR_FILENO);
+    local_text::begin(standard_error);
     let complain = |text: &str| {
         let line = format!("palimpsest: {text}; the program runs unfrozen\n");
         // Without standard error, nothing can be reported.

@@ -11,8 +11,14 @@ use clap::{Args, ValueEnum};
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Arguments {
     /// Freeze its memory at a fork, so that this and later forks take constant time.
-    #[arg(long, required = true)]
+    #[arg(long, required_unless_present = "local_text")]
     pub(crate) freeze: bool,
+    /// Run its text, and that of its libraries, from huge pages on one NUMA node.
+    #[arg(long)]
+    pub(crate) local_text: bool,
+    /// Which node, if not that of the main thread.
+    #[arg(long, value_name = "N", requires = "local_text")]
+    pub(crate) node: Option<u16>,
     /// When, if not at the first fork that is worth it: `fork` (the first), `fork:N`, `signal:NAME` (at the fork after
     /// it) or `size:BYTES` (the first fork with so much memory; suffixes K, M, G).
     #[arg(long, value_name = "WHEN")]

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::{Outcome, Remap, madvise, mremap, protected, replaced, thaw, touches};
 use crate::engine::span::Span;
-use crate::options::{Answer, Chunk, Measure, Options};
+use crate::options::{Answer, ExtentLen, Measure, Options};
 use crate::report::Report;
 
 /// The unit of what is done, a quarter of a piece.
@@ -279,7 +279,7 @@ fn same(one: Result<(), Errno>, other: Result<(), Errno>) -> Result<(), String> 
 /// Freezes what is about as long as the mirrored memory: less of it would be a sanitizer's, which refuses to have its
 /// own replaced.
 fn freeze() -> Result<Report, String> {
-    let options = Options::new().measure(Measure::Nothing).chunk(Chunk::Bytes(2 << 20)).least(CELLS * CELL / 2);
+    let options = Options::new().measure(Measure::Nothing).extent(ExtentLen::Bytes(2 << 20)).least(CELLS * CELL / 2);
     let options = options.answer_for(Answer::RawAllocator);
     // SAFETY: 1. to 4. one thread, which discards through guards, and nothing of the kernel's is under way.
     let report = unsafe { crate::freeze(&options) }.map_err(|error| error.to_string())?;
@@ -291,8 +291,8 @@ fn freeze() -> Result<Report, String> {
 fn place(cells: usize) -> Result<usize, String> {
     const APART: usize = 8 << 20;
     let none = Permissions::default();
-    let start = calls::map_zeros(cells * CELL + 2 * APART, none, palimpsest_sys::memory::extent::Commit::Uncounted);
-    let start = start.map_err(|errno| errno.to_string())?;
+    let start = calls::map(cells * CELL + 2 * APART, none, palimpsest_sys::memory::extent::Commit::Uncounted);
+    let start = start.map_err(|errno| errno.to_string())?.start;
     replaced(start..start + cells * CELL + 2 * APART);
     Ok((start + 1).next_multiple_of(APART))
 }

@@ -123,7 +123,7 @@ pub(super) fn remove(folder: BorrowedFd<'_>, name: &Name) {
 pub(crate) struct Registered {
     folder: Folder,
     name: Name,
-    _file: SealedFile,
+    file: SealedFile,
 }
 
 impl Registered {
@@ -139,9 +139,16 @@ impl Registered {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::openat(folder, name.to_string(), flags, Mode::RUSR | Mode::WUSR) {
             // One of a process of this number that was killed says the same.
-            Ok(_) | Err(Errno::EXIST) => Ok(Self { folder: place.clone(), name, _file: file }),
+            Ok(_) | Err(Errno::EXIST) => Ok(Self { folder: place.clone(), name, file }),
             Err(errno) => Err(FolderError::Entry { name: name.to_string(), errno }),
         }
+    }
+}
+
+impl Registered {
+    /// The object that it offers.
+    pub(crate) fn file(&self) -> &SealedFile {
+        &self.file
     }
 }
 

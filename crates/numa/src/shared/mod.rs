@@ -18,6 +18,7 @@
 mod folder;
 mod lock;
 mod name;
+mod origin;
 
 use std::os::fd::AsFd;
 
@@ -29,6 +30,7 @@ use rustix::process::Pid;
 pub(crate) use folder::Registered;
 pub use folder::{Folder, FolderError};
 pub(crate) use name::Key;
+pub use origin::{Origin, Sharing};
 
 use lock::Lock;
 use name::Name;

@@ -6,3 +6,4 @@ mod languages;
 mod options;
 mod sanitized;
 mod scenarios;
+mod text;

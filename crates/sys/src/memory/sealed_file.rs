@@ -120,7 +120,7 @@ impl SealedFile {
     }
 
     /// Bytes.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
@@ -135,7 +135,7 @@ impl SealedFile {
     }
 
     /// The descriptor, if it still is this file's.
-    pub(super) fn verified(&self) -> Result<BorrowedFd<'_>, Errno> {
+    pub(crate) fn verified(&self) -> Result<BorrowedFd<'_>, Errno> {
         // SAFETY: not -1. The number may belong to another file by now, or to none; the next line finds out, and
         // nothing else uses it before.
         let file = unsafe { BorrowedFd::borrow_raw(self.descriptor) };

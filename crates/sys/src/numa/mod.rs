@@ -7,6 +7,7 @@
 //! | [`policy`] | the calling thread's memory policy and affinity, as `numactl` and cpusets left them |
 //! | [`placement`] | the node that each page is on |
 //! | [`numa_maps`] | the same, mapping by mapping, of any process |
+//! | [`text`] | what is shown in the place of the program's text |
 //!
 //! No C library of NUMA is used: system calls and files of `/sys` and `/proc` alone.
 //!
@@ -32,6 +33,7 @@ pub mod placement;
 pub mod policy;
 mod set;
 pub mod sysfs;
+pub mod text;
 
 use std::fmt;
 

@@ -1,0 +1,187 @@
+//! The program's own text: what is exchanged runs on as before, at the same addresses, and can be patched.
+
+use std::ffi::CString;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use palimpsest_numa::{Folder, NodeId, Origin, ProgramText, Sharing, TextOptions};
+use palimpsest_sys::pages::maps::{Maps, Permissions};
+
+/// Functions of the library, and bytes of each: 8 MiB, in which three huge pages lie whole wherever it is loaded.
+const FUNCTIONS: usize = 2100;
+const PADDING: usize = 4096;
+
+/// Tells a child where the library is.
+const LIBRARY: &str = "PALIMPSEST_TEST_LIBRARY";
+
+/// Makes a library with much text; none without a C compiler.
+fn build(folder: &Path) -> Option<PathBuf> {
+    let (source, object) = (folder.join("big.c"), folder.join("libbig.so"));
+    let jump = match std::env::consts::ARCH {
+        "x86_64" => "jmp",
+        _ => "b",
+    };
+    let mut text = String::new();
+    for number in 0..FUNCTIONS {
+        let fill = format!("__asm__ volatile(\"{jump} 1f; .fill {PADDING},1,0; 1:\");");
+        writeln!(text, "int f{number}(int x){{{fill}return x+{number};}}").expect("a string");
+    }
+    let list: String = (0..FUNCTIONS).map(|number| format!("f{number},")).collect();
+    writeln!(text, "int (*const all[])(int)={{{list}}};").expect("a string");
+    writeln!(text, "int call(int n,int x){{return all[n](x);}}").expect("a string");
+    fs::write(&source, text).expect("written");
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&object).arg(&source).status();
+    built.is_ok_and(|status| status.success()).then_some(object)
+}
+
+fn library() -> PathBuf {
+    std::env::var_os(LIBRARY).expect("told by the parent").into()
+}
+
+/// Ends threads, also when an assertion fails.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+type Call = extern "C" fn(i32, i32) -> i32;
+
+/// The library's `call`.
+fn load() -> Call {
+    let path = CString::new(library().into_os_string().into_encoded_bytes()).expect("no zero");
+    // SAFETY: a library without constructors.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    assert!(!handle.is_null());
+    // SAFETY: a library that is loaded, and a C string.
+    let symbol = unsafe { libc::dlsym(handle, c"call".as_ptr()) };
+    // SAFETY: a function of this type, by the source above.
+    unsafe { std::mem::transmute::<*mut libc::c_void, Call>(symbol) }
+}
+
+/// A process of its own for one test: text is exchanged for all of it.
+fn apart(name: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(library) = build(folder.path()) else { return println!("skipped: no C compiler (cc)") };
+    let mut child = Command::new(std::env::current_exe().expect("known"));
+    child.args(["--exact", name, "--nocapture", "--include-ignored"]).env(LIBRARY, library);
+    let output = child.output().expect("started");
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn all_functions_work(call: Call) {
+    for number in (0..FUNCTIONS).step_by(7) {
+        let number = i32::try_from(number).expect("small");
+        assert_eq!(call(number, 5), number + 5);
+    }
+}
+
+/// Bytes of the library's text that were exchanged.
+fn of_library(text: &ProgramText) -> usize {
+    text.parts().iter().filter(|part| part.path == library()).map(|part| part.exchanged).sum()
+}
+
+#[test]
+fn text_runs_on_while_it_is_exchanged() {
+    apart("exchanged_while_it_runs");
+}
+
+#[test]
+#[ignore = "runs in a process of its own, as part of another test"]
+fn exchanged_while_it_runs() {
+    let call = load();
+    let before = Maps::read().expect("mounted");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _ended = Ended(&done);
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    all_functions_work(call);
+                }
+            });
+        }
+        let text = ProgramText::localize(&TextOptions::default()).expect("nothing is in the way");
+        assert!(of_library(&text) >= 6 << 20, "{:?}", text.parts());
+        for part in text.parts().iter().filter(|part| part.exchanged > 0) {
+            let is_told = part.lacks.iter().any(|lack| lack.contains("huge"));
+            assert!(part.huge == part.exchanged || is_told, "{part:?}");
+            assert_eq!(part.origin, Some(Origin::Private));
+        }
+        assert!(text.to_string().contains("KiB of text on node"), "{text}");
+    });
+    all_functions_work(call);
+    let after = Maps::read().expect("mounted");
+    assert!(after.writable_and_executable().next().is_none());
+    // Every address has the rights that it had.
+    for map in before.iter().filter(|map| map.permissions.contains(Permissions::EXECUTE)) {
+        for address in (map.start..map.end).step_by(1 << 16) {
+            assert_eq!(after.at(address).expect("still mapped").permissions, map.permissions, "{address:#x}");
+        }
+    }
+    // Once more: nothing is left to exchange, and nothing is undone.
+    let again = ProgramText::localize(&TextOptions::default()).expect("nothing is in the way");
+    assert_eq!(of_library(&again), 0, "{:?}", again.parts());
+    all_functions_work(call);
+}
+
+#[test]
+fn patched_pages_stay_and_exchanged_ones_can_be_patched() {
+    apart("patched_before_and_after");
+}
+
+#[test]
+#[ignore = "runs in a process of its own, as part of another test"]
+fn patched_before_and_after() {
+    let call = load();
+    let start = call as usize;
+    let maps = Maps::read().expect("mounted");
+    let text = maps.at(start).expect("there").clone();
+    let memory = fs::File::options().read(true).write(true).open("/proc/self/mem").expect("mounted");
+    // As a debugger writes: into padding that nobody executes, in the first whole huge page.
+    let first = text.start.next_multiple_of(2 << 20) as u64;
+    let mut zeros = [0; 4096];
+    memory.read_exact_at(&mut zeros, first).expect("mapped");
+    let hole = zeros.windows(16).position(|window| window == [0; 16]).expect("padding") as u64;
+    memory.write_all_at(b"patch", first + hole).expect("a private copy");
+    let exchanged = of_library(&ProgramText::localize(&TextOptions::default()).expect("nothing is in the way"));
+    let whole = (text.end & !((2 << 20) - 1)) - text.start.next_multiple_of(2 << 20);
+    assert_eq!(exchanged, whole - (2 << 20), "all but the page that was written");
+    let mut read = [0; 5];
+    memory.read_exact_at(&mut read, first + hole).expect("mapped");
+    assert_eq!(&read, b"patch");
+    let second = first + (2 << 20);
+    memory.read_exact_at(&mut zeros, second).expect("mapped");
+    let hole = zeros.windows(16).position(|window| window == [0; 16]).expect("padding") as u64;
+    memory.write_all_at(b"later", second + hole).expect("exchanged text can have breakpoints");
+    memory.read_exact_at(&mut read, second + hole).expect("mapped");
+    assert_eq!(&read, b"later");
+    all_functions_work(call);
+}
+
+#[test]
+fn text_at_the_same_place_in_a_huge_page_is_shared() {
+    apart("shared_with_itself");
+}
+
+#[test]
+#[ignore = "runs in a process of its own, as part of another test"]
+fn shared_with_itself() {
+    let call = load();
+    let parent = tempfile::tempdir().expect("a folder");
+    let folder = parent.path().join("copies");
+    let options = TextOptions { node: Some(NodeId(0)), sharing: Sharing::User(Folder::at(&folder)) };
+    let text = ProgramText::localize(&options).expect("nothing is in the way");
+    let of_library = text.parts().iter().find(|part| part.path == library() && part.exchanged > 0);
+    assert_eq!(of_library.expect("exchanged").origin, Some(Origin::Made));
+    assert!(fs::read_dir(&folder).expect("there").count() > 1);
+    drop(text);
+    all_functions_work(call);
+}

@@ -1,0 +1,84 @@
+//! The program's text in huge pages on one node, before `main`: `PALIMPSEST_TEXT`.
+//!
+//! Whatever goes wrong, the program runs from its own file, and one line on standard error says why.
+
+use std::ffi::OsStr;
+
+use palimpsest_numa::{NodeId, ProgramText, Sharing, TextOptions};
+use palimpsest_sys::Causes;
+
+use crate::channel::Noted;
+
+/// The variable.
+const VARIABLE: &str = "PALIMPSEST_TEXT";
+
+/// What it says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wish {
+    /// Text stays where it is.
+    Off,
+    /// On this node, or that of the main thread.
+    Local(Option<NodeId>),
+}
+
+fn parse(value: &OsStr) -> Option<Wish> {
+    match value.to_str()? {
+        "" | "off" => Some(Wish::Off),
+        "local" => Some(Wish::Local(None)),
+        text => {
+            let digits =
+                text.strip_prefix("local:").filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
+            Some(Wish::Local(Some(NodeId(digits.parse().ok()?))))
+        }
+    }
+}
+
+/// Does what the variable says.
+pub(crate) fn begin(standard_error: Option<Noted>) {
+    let Some(value) = std::env::var_os(VARIABLE) else { return };
+    let tell = |text: &str| {
+        let line = format!("palimpsest: {}\n", text.replace('\n', " "));
+        // Without standard error there is nobody to tell.
+        let _ = standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
+    };
+    let node = match parse(&value) {
+        Some(Wish::Off) => return,
+        Some(Wish::Local(node)) => node,
+        None => {
+            let value = value.display();
+            return tell(&format!(
+                "{VARIABLE}={value}: not understood; allowed: off, local, local:N with the number of a node; the program \
+                 runs from its own file"
+            ));
+        }
+    };
+    // Private: no process has a descriptor that a plain one would not have. Forked children share the copies.
+    match ProgramText::localize(&TextOptions { node, sharing: Sharing::Private }) {
+        Err(error) => tell(&format!("{}; the program runs from its own file", Causes(&error))),
+        Ok(text) => {
+            // Small programs have nothing to exchange, and nothing is wrong with them.
+            let refused = text.parts().iter().filter(|part| part.exchanged == 0).find_map(|part| part.lacks.first());
+            if let Some(lack) = refused {
+                tell(&format!("{lack}; a part of the program runs from its own file"));
+            } else if std::env::var_os("PALIMPSEST_REPORT").is_some_and(|place| place == "stderr") {
+                tell(&text.to_string());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_is_understood() {
+        let parse = |text: &str| parse(OsStr::new(text));
+        assert_eq!((parse(""), parse("off")), (Some(Wish::Off), Some(Wish::Off)));
+        assert_eq!(parse("local"), Some(Wish::Local(None)));
+        assert_eq!(parse("local:1"), Some(Wish::Local(Some(NodeId(1)))));
+        for wrong in ["1", "local:", "local:+1", "local:-1", "local:4294967296", "LOCAL", "node:1"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Programs whose text is in huge pages on one node.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::common::{PLAIN, Ran, compile, frozen, object, run};
+
+fn program() -> Option<&'static Path> {
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/big_text.c");
+    PROGRAM.get_or_init(|| compile(Path::new(source), "big_text", &[])).as_deref()
+}
+
+fn with(variables: &[(&str, &str)]) -> Option<Ran> {
+    let object = object();
+    Some(run(&[program()?.to_str()?], frozen(object.to_str()?, variables)))
+}
+
+const RUNS: &str = "thread: right\nchild: 0\n";
+
+#[test]
+fn an_unmodified_program_runs_from_memory() {
+    let Some(program) = program() else { return };
+    let plain = run(&[program.to_str().expect("UTF-8")], PLAIN);
+    assert_eq!(plain.stdout, format!("text in memory: 0\n{RUNS}"), "{}", plain.stderr);
+    for variables in [
+        &[("PALIMPSEST_TEXT", "local"), ("PALIMPSEST_FREEZE", "off")][..],
+        &[("PALIMPSEST_TEXT", "local:0"), ("PALIMPSEST_FREEZE", "fork")],
+    ] {
+        let ran = with(variables).expect("compiled above");
+        let expected = (format!("text in memory: 1\n{RUNS}"), Some(0));
+        assert_eq!((ran.stdout, ran.status), expected, "{variables:?}: {}", ran.stderr);
+        assert_eq!(ran.stderr, "", "{variables:?}");
+    }
+}
+
+#[test]
+fn it_can_be_off_and_what_is_not_understood_is_told_in_one_line() {
+    for (value, told) in
+        [("", ""), ("off", ""), ("here", "palimpsest: PALIMPSEST_TEXT=here: not understood; allowed: ")]
+    {
+        let variables = [("PALIMPSEST_TEXT", value), ("PALIMPSEST_FREEZE", "off")];
+        let Some(ran) = with(&variables) else { return };
+        assert_eq!((ran.stdout, ran.status), (format!("text in memory: 0\n{RUNS}"), Some(0)), "{value}");
+        assert!(ran.stderr.starts_with(told) && ran.stderr.lines().count() == usize::from(!told.is_empty()), "{value}");
+    }
+}
+
+#[test]
+fn what_is_refused_leaves_the_program_in_its_own_file() {
+    let Some(program) = program() else { return };
+    // No memory object of that size may be made.
+    let line = format!("ulimit -f 100; exec {}", program.display());
+    let object = object();
+    let variables = [("PALIMPSEST_TEXT", "local"), ("PALIMPSEST_FREEZE", "off")];
+    let ran = run(&["sh", "-c", &line], frozen(object.to_str().expect("UTF-8"), &variables));
+    assert_eq!((ran.stdout, ran.status), (format!("text in memory: 0\n{RUNS}"), Some(0)), "{}", ran.stderr);
+    assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("RLIMIT_FSIZE") && ran.stderr.contains("runs from its own file"), "{}", ran.stderr);
+}
+
+#[test]
+fn python_computes_the_same() {
+    let command =
+        ["python3", "-c", "import hashlib,json;print(json.dumps([hashlib.sha256(b'x').hexdigest(),sum(range(9))]))"];
+    let plain = run(&command, PLAIN);
+    if plain.status != Some(0) {
+        return println!("skipped: no python3: {}", plain.stderr);
+    }
+    let object = object();
+    let variables = [("PALIMPSEST_TEXT", "local"), ("PALIMPSEST_FREEZE", "off")];
+    let ran = run(&command, frozen(object.to_str().expect("UTF-8"), &variables));
+    assert_eq!((ran.stdout, ran.stderr, ran.status), (plain.stdout, plain.stderr, Some(0)));
+}

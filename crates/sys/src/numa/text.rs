@@ -1,0 +1,317 @@
+//! The text and constants of the running program and its libraries, and what is shown in their place.
+//!
+//! A [`Part`] is a mapping that shows an object's file and cannot be written. A [`Stand`] is the same bytes in a memory
+//! object that nobody can change, mapped privately beside it; [`exchange`] moves stands over what they stand for. At no
+//! moment is anything mapped writable and executable, and no code is copied to run from elsewhere: a thread that
+//! executes a page which is being exchanged waits in its fault until the kernel has done it.
+//!
+//! The new mappings are private, as the old ones were: a breakpoint, a static key or a relocation makes a copy of its
+//! page, as ever. Pages that have such a copy already are never exchanged, for their bytes are not those of the file.
+//!
+//! To be moved there (`mremap`), and not mapped, has a reason: perf hears of mappings and not of moves, and goes on to
+//! tell symbols by the program's own file.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use rustix::mm::Advice;
+
+use crate::memory::area::reserve_aligned;
+use crate::memory::calls::protection;
+use crate::memory::error::MapError;
+use crate::memory::extent::ExtentError;
+use crate::memory::file::FileId;
+use crate::memory::huge::HUGE_PAGE;
+use crate::memory::sealed_file::SealedFile;
+use crate::memory::span::Span;
+use crate::memory::{calls, remap};
+use crate::objects::keep_loaded;
+use crate::pages::maps::Permissions;
+use crate::pages::pagemap::{Pagemap, PagemapError, Wanted};
+use crate::pages::smaps;
+use crate::pages::vmas::each_mapping;
+use crate::proc::ProcError;
+use crate::threads::hold::{self, StopError, World};
+
+/// Bytes that are compared at a time.
+const AT_ONCE: usize = 1 << 20;
+
+/// A mapping of an object's file that cannot be written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Where it is.
+    pub span: Span,
+    /// Its rights.
+    pub permissions: Permissions,
+    /// The file.
+    pub file: FileId,
+    /// Its name, when it was mapped.
+    pub path: PathBuf,
+}
+
+/// Why a part stays as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    /// No object has it, or it cannot be kept loaded.
+    #[error("the mapping at {:#x} belongs to no object that can be kept loaded", .0.start)]
+    NotLoaded(Span),
+    /// Its bytes could not be read.
+    #[error("the bytes at {:#x} cannot be read", span.start)]
+    Read {
+        /// Where.
+        span: Span,
+        /// The operating system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The stand could not be mapped.
+    #[error("no room for a second mapping")]
+    Room(#[source] MapError),
+    /// The stand could not be mapped.
+    #[error("the stand cannot be mapped")]
+    Map(#[source] rustix::io::Errno),
+    /// It cannot be told whether pages were written.
+    #[error(transparent)]
+    Pagemap(#[from] PagemapError),
+    /// The bytes of the stand are others.
+    #[error("other bytes than those at {:#x} were to stand there", .0.start)]
+    Different(Span),
+    /// Something else is mapped there by now, or with other rights.
+    #[error("the mapping at {:#x} has changed meanwhile", .0.start)]
+    Changed(Span),
+    /// Pages were written since: a breakpoint, a key.
+    #[error("pages at {:#x} were written meanwhile", .0.start)]
+    Written(Span),
+    /// The kernel did not move it.
+    #[error("the kernel does not put the stand in place")]
+    Move(#[from] ExtentError),
+}
+
+/// The parts of the program and the libraries that it has loaded: private mappings of files, of which some part can be
+/// executed, that can be read and not written. Locked and otherwise special ones are left out.
+///
+/// # Errors
+///
+/// `/proc` is not mounted, or a line has an unknown form.
+pub fn parts() -> Result<Vec<Part>, ProcError> {
+    let all = smaps::overlapping(0..usize::MAX)?;
+    let executed: Vec<_> =
+        all.iter().map(|entry| &entry.map).filter(|map| map.permissions.contains(Permissions::EXECUTE)).collect();
+    let is_part = |entry: &&smaps::SmapsEntry| {
+        let map = &entry.map;
+        let rights = map.permissions;
+        // Locked; sealed; of hugetlbfs; watched by userfaultfd; a device's.
+        let is_plain =
+            ![b"lo", b"sl", b"ht", b"um", b"uw", b"io", b"pf"].iter().any(|flag| entry.vm_flags.contains(flag));
+        map.inode != 0
+            && is_plain
+            && rights.contains(Permissions::READ)
+            && !rights.contains(Permissions::WRITE)
+            && !rights.contains(Permissions::SHARED)
+            && executed.iter().any(|other| (other.device, other.inode) == (map.device, map.inode))
+    };
+    let part = |entry: &smaps::SmapsEntry| {
+        let path = entry.map.path.clone().filter(|path| path.is_absolute() && !is_memory(path))?;
+        let map = &entry.map;
+        let file = FileId { device: map.device, inode: map.inode };
+        Some(Part { span: Span::new(map.start, map.end), permissions: map.permissions, file, path })
+    };
+    Ok(all.iter().filter(is_part).filter_map(part).collect())
+}
+
+/// Whether it is in memory already.
+fn is_memory(path: &Path) -> bool {
+    path.to_string_lossy().starts_with("/memfd:")
+}
+
+impl Part {
+    /// The whole huge pages in it of which no page was written, in runs.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::Pagemap`].
+    pub fn clean_runs(&self) -> Result<Vec<Span>, TextError> {
+        let start = self.span.start.next_multiple_of(HUGE_PAGE);
+        let end = self.span.end & !(HUGE_PAGE - 1);
+        if start >= end {
+            return Ok(Vec::new());
+        }
+        let mut runs: Vec<Span> = Vec::new();
+        let mut at = start;
+        Pagemap::open()?.scan(start..end, Wanted::Written, &mut |written| {
+            let below = written.start & !(HUGE_PAGE - 1);
+            if at < below {
+                runs.push(Span::new(at, below));
+            }
+            at = at.max(written.end.next_multiple_of(HUGE_PAGE));
+            ControlFlow::Continue(())
+        })?;
+        if at < end {
+            runs.push(Span::new(at, end));
+        }
+        Ok(runs)
+    }
+
+    /// Reads the bytes at `run`, and sees to it that they stay there.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::NotLoaded`], [`TextError::Read`].
+    pub fn bytes(&self, run: Span) -> Result<Vec<u8>, TextError> {
+        keep_loaded(run.start).map_err(|_| TextError::NotLoaded(run))?;
+        let failed = |source| TextError::Read { span: run, source };
+        let memory = File::open("/proc/self/mem").map_err(failed)?;
+        let mut bytes = vec![0; run.len()];
+        memory.read_exact_at(&mut bytes, run.start as u64).map_err(failed)?;
+        Ok(bytes)
+    }
+}
+
+/// What is to be shown in the place of a run, mapped elsewhere for now.
+#[derive(Debug)]
+pub struct Stand {
+    /// # Invariants
+    ///
+    /// 1. A mapping of this value's own, as long as `place`, with the rights of the part that is there.
+    own: Span,
+    place: Span,
+    permissions: Permissions,
+    /// What is mapped at `place`.
+    file: FileId,
+    /// Set by [`exchange`].
+    outcome: Option<Result<(), TextError>>,
+}
+
+impl Stand {
+    /// Maps the start of `file`, which has the bytes that are at `run` of `part`, to be moved there.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError`]: also if the bytes are others.
+    pub fn new(part: &Part, run: Span, file: &SealedFile) -> Result<Self, TextError> {
+        if run.is_empty() || run.intersection(part.span) != run || file.len() < run.len() {
+            return Err(TextError::Changed(run));
+        }
+        keep_loaded(run.start).map_err(|_| TextError::NotLoaded(run))?;
+        let area = reserve_aligned(run.len(), HUGE_PAGE).map_err(TextError::Room)?;
+        let own = Span::new(area.address(), area.address() + run.len());
+        let stand = Self { own, place: run, permissions: part.permissions, file: part.file, outcome: None };
+        let at = ptr::with_exposed_provenance_mut(own.start);
+        let rights = rustix::mm::ProtFlags::from_bits_retain(protection(part.permissions).cast_unsigned());
+        let flags = rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::FIXED;
+        let descriptor = file.verified().map_err(TextError::Map)?;
+        // SAFETY: the range was reserved just now, for this value.
+        unsafe { rustix::mm::mmap(at, own.len(), rights, flags, descriptor, 0) }.map_err(TextError::Map)?;
+        // Huge pages are mapped as such before the move, which keeps them so. Before Linux 5.14 they come one by one.
+        // SAFETY: this value's own mapping, whose contents stay.
+        let _ = unsafe { rustix::mm::madvise(at, own.len(), Advice::LinuxPopulateRead) };
+        stand.compare()?;
+        Ok(stand)
+    }
+
+    /// Whether its bytes are those at its place.
+    fn compare(&self) -> Result<(), TextError> {
+        let failed = |source| TextError::Read { span: self.place, source };
+        let memory = File::open("/proc/self/mem").map_err(failed)?;
+        let mut there = vec![0; AT_ONCE.min(self.own.len())];
+        for offset in (0..self.own.len()).step_by(AT_ONCE) {
+            let len = AT_ONCE.min(self.own.len() - offset);
+            memory.read_exact_at(&mut there[..len], (self.place.start + offset) as u64).map_err(failed)?;
+            let own = ptr::with_exposed_provenance::<u8>(self.own.start + offset);
+            // SAFETY: inside this value's own mapping (invariant 1), which can be read, as all parts can, and shows a
+            // file that nobody can change.
+            let own = unsafe { std::slice::from_raw_parts(own, len) };
+            if own != &there[..len] {
+                return Err(TextError::Different(self.place));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the place is mapped as it was. Does not use the heap.
+    fn is_as_it_was(&self) -> bool {
+        let mut is_so = false;
+        let read = each_mapping(&mut |map| {
+            let file = FileId { device: map.device, inode: map.inode };
+            let holds = map.start <= self.place.start && self.place.end <= map.end;
+            is_so |= holds && map.permissions == self.permissions && file == self.file;
+            if map.end > self.place.start { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        read.is_ok() && is_so
+    }
+
+    /// Where it stands, or is to stand.
+    pub fn place(&self) -> Span {
+        self.place
+    }
+
+    /// What came of it; nothing before the exchange.
+    pub fn into_outcome(mut self) -> Option<Result<(), TextError>> {
+        self.outcome.take()
+    }
+
+    /// Moves it over its place, if that is as it was.
+    ///
+    /// # Safety
+    ///
+    /// 1. No other thread runs: nobody maps, unmaps or writes there during the call.
+    unsafe fn move_over(&mut self, pagemap: &Pagemap) -> Result<(), TextError> {
+        if !self.is_as_it_was() {
+            return Err(TextError::Changed(self.place));
+        }
+        let mut is_written = false;
+        pagemap.scan(self.place.range(), Wanted::Written, &mut |_| {
+            is_written = true;
+            ControlFlow::Break(())
+        })?;
+        if is_written {
+            return Err(TextError::Written(self.place));
+        }
+        // SAFETY: 1. its own mapping (invariant 1), and a place where the same file is mapped with the same rights as
+        // when its bytes were compared, and no page was written since. 2. (1).
+        unsafe { remap::replace_by(self.own, self.place) }?;
+        self.own = Span::default();
+        Ok(())
+    }
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        // SAFETY: 1. this value's own mapping (invariant 1), or nothing.
+        let _ = unsafe { calls::unmap(self.own) };
+    }
+}
+
+/// Moves stands over what they stand for, while every other thread is held still. Each tells what came of it.
+///
+/// # Errors
+///
+/// [`ExchangeError`]: nothing has changed.
+pub fn exchange(stands: &mut [Stand]) -> Result<(), ExchangeError> {
+    let pagemap = Pagemap::open().map_err(ExchangeError::Pagemap)?;
+    // Where there is no other thread, there is nobody who could start one, and no signal handler is left behind.
+    let is_alone = hold::count() == Ok(1);
+    let world = if is_alone { None } else { Some(World::prepare()?) };
+    let stopped = world.as_ref().map(World::stop_others).transpose()?;
+    // Nothing is allocated from here on: a held thread may be inside the heap.
+    for stand in &mut *stands {
+        // SAFETY: 1. all others are held, or there are none.
+        stand.outcome = Some(unsafe { stand.move_over(&pagemap) });
+    }
+    drop(stopped);
+    Ok(())
+}
+
+/// Why nothing was exchanged.
+#[derive(Debug, thiserror::Error)]
+pub enum ExchangeError {
+    /// It cannot be told whether pages were written.
+    #[error(transparent)]
+    Pagemap(PagemapError),
+    /// The other threads cannot be held.
+    #[error("other threads cannot be held still")]
+    Stop(#[from] StopError),
+}
