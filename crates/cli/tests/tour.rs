@@ -64,8 +64,8 @@ fn a_record_on_standard_output_stands_there_alone() {
     assert_eq!(record["version"], 1);
 }
 
-/// Names of the crates that `cargo run --release` compiles, the object that is inside the program included; `None` where
-/// there is no cargo.
+/// Names of the crates that `cargo run --release` compiles, the object that is inside the program included; `None`
+/// where there is no cargo.
 fn crates() -> Option<BTreeSet<String>> {
     let mut cargo = Command::new(option_env!("CARGO").unwrap_or("cargo"));
     cargo.args(["tree", "--offline", "--edges", "normal,build", "--prefix", "none", "--format", "{p}"]);
