@@ -175,7 +175,8 @@ impl Code {
         self.at_slot(slot)
     }
 
-    fn at_slot(&self, slot: i64) -> Option<usize> {
+    /// The instruction that begins in this slot.
+    pub(crate) fn at_slot(&self, slot: i64) -> Option<usize> {
         self.slots.binary_search(&u32::try_from(slot).ok()?).ok()
     }
 
@@ -189,7 +190,10 @@ impl Code {
         for (index, instruction) in self.instructions.iter().enumerate() {
             let (slot, instruction) = (self.slot(index), *instruction);
             let what = match instruction {
-                Instruction::LoadWide { value: Wide::Value(_) | Wide::Function(_), .. } => continue,
+                Instruction::LoadWide {
+                    value: Wide::Value(_) | Wide::Function(_) | Wide::MapByIndex(_) | Wide::MapValueByIndex { .. },
+                    ..
+                } => continue,
                 Instruction::LoadWide { .. } => return Err(StructureError::Unresolved { slot, instruction }),
                 Instruction::Packet { .. } => {
                     "a legacy packet load, which is obsolete (RFC 9669, section 5.5); read the packet through a pointer"
@@ -258,7 +262,10 @@ impl Code {
     fn deepest(&self) -> Result<usize, StructureError> {
         let mut calls = Vec::new();
         for (index, instruction) in self.instructions.iter().enumerate() {
-            if let Instruction::Call(Callee::Local(distance)) = *instruction {
+            // Who has a function's address may have a helper call it.
+            if let Instruction::Call(Callee::Local(distance))
+            | Instruction::LoadWide { value: Wide::Function(distance), .. } = *instruction
+            {
                 let callee = self.target_of(index, distance)?;
                 calls.push((self.function_of(index).0, self.function_of(callee).0));
             }

@@ -19,12 +19,16 @@
 #![deny(unsafe_code)]
 
 extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
 
 pub mod asm;
 mod code;
+pub mod host;
 pub mod insn;
 pub mod interp;
 pub mod jit;
+pub mod map;
 #[cfg(feature = "std")]
 mod program;
 pub mod verify;

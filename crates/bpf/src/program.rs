@@ -4,7 +4,7 @@
 use palimpsest_text::{LoadError as PackError, Packs};
 
 use crate::code::Code;
-use crate::jit::{CompileError, HelperTable, Target, compile};
+use crate::jit::{CompileError, HelperTable, Plain, Resolve, Target, compile_resolved};
 use crate::verify::Verified;
 
 /// A compiled program, which can be run from any thread.
@@ -42,8 +42,12 @@ impl Program {
     ///
     /// [`LoadError`].
     pub fn load<H: HelperTable + ?Sized>(packs: &Packs, code: &Code, helpers: &H) -> Result<Self, LoadError> {
+        Self::resolved(packs, code, &Plain(helpers))
+    }
+
+    fn resolved(packs: &Packs, code: &Code, resolve: &dyn Resolve) -> Result<Self, LoadError> {
         let target = Target::NATIVE.ok_or(LoadError::NoCompiler)?;
-        let compiled = compile(code, target, helpers)?;
+        let compiled = compile_resolved(code, target, resolve)?;
         let bytes = compiled.bytes();
         let loaded = packs.load(bytes, target.alignment());
         Ok(Self { code: loaded.map_err(|source| LoadError::Place { len: bytes.len(), source })? })
@@ -106,8 +110,14 @@ impl VerifiedProgram {
     ///
     /// [`LoadError`].
     pub fn load<H: HelperTable + ?Sized>(packs: &Packs, verified: &Verified, helpers: &H) -> Result<Self, LoadError> {
+        // Contracts that others can make promise numbers to helpers and take numbers from them, and have no maps.
+        Self::resolved(packs, verified, &Plain(helpers))
+    }
+
+    /// The same with maps, and helpers that take and give addresses: `resolve` has what the program was verified for.
+    pub(crate) fn resolved(packs: &Packs, verified: &Verified, resolve: &dyn Resolve) -> Result<Self, LoadError> {
         Ok(Self {
-            program: Program::load(packs, verified.code(), helpers)?,
+            program: Program::resolved(packs, verified.code(), resolve)?,
             context_len: verified.context_len(),
             context_align: verified.context_align(),
             may_write: verified.may_write(),
@@ -120,11 +130,12 @@ impl VerifiedProgram {
     ///
     /// [`ContextError`].
     pub fn run(&self, context: &mut [u8]) -> Result<u64, ContextError> {
-        self.check(context)?;
+        self.check(context.as_ptr().addr(), context.len())?;
         let arguments = [context.as_mut_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
         // SAFETY: 1. it was verified: it reaches its stack and the bytes of the context that it was verified for, which
         // are there and are nobody else's during the call; it reads only what has a value; and it ends. 2. helpers are
-        // safe functions, and get numbers.
+        // safe functions that get numbers, or those of the host that it was verified for, with what they want; what it
+        // reaches of that host's maps are atomic words, which the host keeps as long as the program.
         Ok(unsafe { self.program.run(arguments) })
     }
 
@@ -137,14 +148,19 @@ impl VerifiedProgram {
         if self.may_write {
             return Err(ContextError::ReadOnly);
         }
-        self.check(context)?;
+        self.check(context.as_ptr().addr(), context.len())?;
         let arguments = [context.as_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
         // SAFETY: 1. as in `run`; of the context it was verified that it is not written. 2. as there.
         Ok(unsafe { self.program.run(arguments) })
     }
 
-    fn check(&self, context: &[u8]) -> Result<(), ContextError> {
-        let (len, address) = (context.len(), context.as_ptr().addr());
+    /// Whether it writes to its context.
+    pub(crate) const fn may_write(&self) -> bool {
+        self.may_write
+    }
+
+    /// Whether `len` bytes at `address` are a context for it.
+    pub(crate) fn check(&self, address: usize, len: usize) -> Result<(), ContextError> {
         if len < self.context_len {
             return Err(ContextError::Short { len, least: self.context_len });
         }

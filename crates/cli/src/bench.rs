@@ -2,9 +2,9 @@
 
 mod arguments;
 mod export;
-mod format;
+pub(crate) mod format;
 mod html;
-mod output;
+pub(crate) mod output;
 mod progress;
 mod table;
 
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 pub(crate) use arguments::Arguments;
 use palimpsest_bench::harness::record::{FORMAT_VERSION, Report};
-use palimpsest_bench::harness::{Asked, BenchError, Group, Request, Wanted, named};
+use palimpsest_bench::harness::{Asked, BenchError, Group, Request, Wanted, host, named};
 use palimpsest_bench::suites;
 
 use crate::{complain, exit};
@@ -100,6 +100,10 @@ fn measure(arguments: &Arguments) -> Result<(), Failure> {
         program: Some(std::env::current_exe().map_err(Failure::OwnFile)?),
     };
     arguments.outputs.ensure_writable()?;
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if let Some(load) = host::load_average().filter(|load| *load > cores as f64) {
+        eprintln!("palimpsest: load average {load:.0} on {cores} CPUs: figures are rough");
+    }
     let report = suites::run(suites::all(), &request, &progress::Lines::new())?;
     tell(arguments, &report)
 }

@@ -8,8 +8,8 @@ Exit codes of doctor:
   2  the command line is not understood
   3  some feature does not work
   4  the report could not be written
-Exit codes of bench:
-  0  everything was measured, or skipped with a reason given
+Exit codes of tour and bench:
+  0  everything was measured, or left out with a reason given
   1  a measurement failed, or a result could not be written
   2  the command line is not understood, or selects nothing
 Exit codes of run:

@@ -1,5 +1,5 @@
-//! `palimpsest`: what this machine allows (`doctor`), what that is worth (`bench`), programs with it (`run`), eBPF
-//! programs (`bpf`), and NUMA nodes (`numa`).
+//! `palimpsest`: a look at what it does (`tour`), what this machine allows (`doctor`), what that is worth (`bench`),
+//! programs with it (`run`), eBPF programs (`bpf`), and NUMA nodes (`numa`).
 //!
 //! Exit codes are part of the interface; see [`exit`].
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ mod documents;
 mod exit;
 mod numa;
 mod run;
+mod tour;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -23,12 +24,15 @@ use palimpsest_sys::Causes;
 #[derive(Debug, Parser)]
 #[command(name = "palimpsest", version, after_help = exit::HELP)]
 struct Cli {
+    /// Without one, the tour.
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show six things live, each beside what people do today, in half a minute; what is done without a command, too.
+    Tour(tour::Arguments),
     /// Tell what this machine, kernel, container and user allow, and what Palimpsest makes of it.
     Doctor(doctor::DoctorArgs),
     /// Measure Palimpsest against what people do today, in one run.
@@ -55,7 +59,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    match Cli::parse().command.unwrap_or_else(|| Command::Tour(tour::Arguments::default())) {
+        Command::Tour(arguments) => tour::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
@@ -87,7 +92,7 @@ mod tests {
     fn bench_takes_suites_and_flags_in_any_order() {
         let parsed =
             Cli::try_parse_from(["palimpsest", "bench", "pack", "--quick", "--json", "a.json", "--filter", "call"]);
-        let Command::Bench(arguments) = parsed.expect("a valid line").command else {
+        let Some(Command::Bench(arguments)) = parsed.expect("a valid line").command else {
             panic!("not bench");
         };
         assert_eq!(arguments.suites, ["pack"]);
@@ -98,8 +103,10 @@ mod tests {
     }
 
     #[test]
-    fn unknown_flags_and_missing_commands_are_refused() {
-        assert!(Cli::try_parse_from(["palimpsest"]).is_err());
+    fn without_a_command_it_is_the_tour_and_unknown_flags_are_refused() {
+        assert!(matches!(Cli::try_parse_from(["palimpsest"]), Ok(Cli { command: None })));
+        let tour = Cli::try_parse_from(["palimpsest", "tour", "--html", "t.html"]).expect("a valid line");
+        assert!(matches!(tour.command, Some(Command::Tour(_))));
         assert!(Cli::try_parse_from(["palimpsest", "run", "--nosuch"]).is_err());
         for line in [&["--nosuch"][..], &["--json"], &["--quick", "--check"], &["pack", "--from", "a.json"]] {
             let line = ["palimpsest", "bench"].iter().chain(line);

@@ -18,7 +18,7 @@ pub(crate) use arguments::Arguments;
 pub(crate) use object::{BYTES as OBJECT, NAME as OBJECT_NAME};
 use rustix::process::geteuid;
 
-use crate::run::arguments::{At, Threads};
+use crate::run::arguments::{At, PaysAfter, Threads};
 use crate::run::object::{Folders, Object, ObjectError};
 use crate::run::program::ProgramError;
 use crate::run::proof::NotLoaded;
@@ -117,6 +117,9 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
         Some(Threads::Refuse) => variables.push(("PALIMPSEST_THREADS", "refuse".into())),
         None => {}
     }
+    if let Some(PaysAfter(text)) = &arguments.pays_after {
+        variables.push(("PALIMPSEST_PAYS_AFTER", text.into()));
+    }
     if !arguments.trust.is_empty() {
         let names: Vec<&str> = arguments.trust.iter().map(|trusted| trusted.name()).collect();
         variables.push(("PALIMPSEST_TRUST", names.join(",").into()));
@@ -166,6 +169,8 @@ mod tests {
             "--huge",
             "--threads",
             "stop",
+            "--pays-after",
+            "3900",
             "--trust",
             "go,io_uring",
             "--dry-run",
@@ -183,6 +188,7 @@ mod tests {
             ("PALIMPSEST_REPORT", "out.txt"),
             ("PALIMPSEST_HUGE", "collapse"),
             ("PALIMPSEST_THREADS", "stop"),
+            ("PALIMPSEST_PAYS_AFTER", "3900"),
             ("PALIMPSEST_TRUST", "go,io_uring"),
             ("PALIMPSEST_DRY_RUN", "1"),
             ("PALIMPSEST_QUIET", "1"),
@@ -207,6 +213,8 @@ mod tests {
             &["--freeze", "--at", "size:1T", "true"],
             &["--freeze", "--threads", "some", "true"],
             &["--freeze", "--trust", "rust", "true"],
+            &["--freeze", "--pays-after", "0", "true"],
+            &["--freeze", "--pays-after", "soon", "true"],
         ] {
             assert_eq!(parse(line).expect_err(&format!("{line:?}")).exit_code(), i32::from(exit::USAGE), "{line:?}");
         }

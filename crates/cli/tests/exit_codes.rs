@@ -63,7 +63,6 @@ fn unknown_suites_flags_and_empty_selections_are_usage_errors() {
         &["bench", "--filter", "nosuch"],
         &["bench", "pack", "--json", "-", "--csv", "-"],
         &["nosuch"],
-        &[],
     ] {
         let output = palimpsest(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

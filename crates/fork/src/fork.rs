@@ -6,12 +6,13 @@ use palimpsest_sys::last_errno;
 use rustix::process::Pid;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::engine::Repaired;
 use crate::engine::registry::{self, Shared};
 use crate::engine::round::Mode;
+use crate::engine::{Repair, Repaired};
 use crate::error::{ForkError, FreezeError};
 use crate::guard;
 use crate::hazards;
+use crate::options::Pays;
 use crate::process::{nanos, played};
 
 /// Who one is after a fork.
@@ -36,7 +37,8 @@ pub enum Forked {
 ///
 /// [`ForkError`] with the kernel's answer.
 pub unsafe fn fork() -> Result<Forked, ForkError> {
-    let shared = registry::shared().filter(|shared| shared.has_frozen());
+    let is_watched = |shared: &&Shared| shared.has_frozen() && !shared.statistics.is_over() || shared.has_erased();
+    let shared = registry::shared().filter(is_watched);
     if let Some(shared) = shared.filter(|shared| shared.statistics.is_due() || shared.has_erased()) {
         // SAFETY: 1. is (2).
         let outcome = unsafe { repair(shared) };
@@ -97,19 +99,31 @@ unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
     let most = if shared.has_erased() { u64::MAX } else { locked.ledger().most() };
     let outcome = checked.and_then(|()| {
         played(&mut locked, &options, Mode::FreezeWithin(most), |_, done| {
-            (done.repaired, done.quote, nanos(done.looked), nanos(done.taken.saturating_sub(done.looked)))
+            let repair = Repair {
+                quote: done.quote,
+                looked: nanos(done.looked),
+                worked: nanos(done.taken.saturating_sub(done.looked)),
+                fresh: nanos(done.expected.worth.per_fork),
+                frozen: done.frozen,
+            };
+            (done.repaired, repair)
         })
     });
     let taken = nanos(started.elapsed());
     match outcome {
         Err(_) => locked.ledger().refused(taken),
-        Ok((_, quote, ..)) if quote > most => locked.ledger().declined(quote, taken),
-        Ok((_, quote, looked, worked)) => {
-            locked.ledger().repaired(quote, looked, worked);
+        Ok((_, repair)) if repair.quote > most => locked.ledger().declined(repair.quote, taken),
+        Ok((_, repair)) => {
+            locked.ledger().repaired(repair);
             shared.statistics.count_repair();
         }
     }
-    outcome.map(|(repaired, ..)| repaired)
+    let has_lost = options.pays != Pays::Anyway && locked.ledger().has_lost();
+    drop(locked);
+    if has_lost && let Err(errno) = guard::thaw_all() {
+        tracing::debug!(%errno, "frozen memory that does not pay is not thawed");
+    }
+    outcome.map(|(repaired, _)| repaired)
 }
 
 /// What this process knows of its frozen memory.

@@ -61,6 +61,17 @@ pub enum Measure {
     Nothing,
 }
 
+/// Which memory is worth freezing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Pays {
+    /// All that can be frozen: for who knows that the forks will come, or counts their pauses and nothing else.
+    #[default]
+    Anyway,
+    /// Memory whose freeze is expected to take less than so many forks save. All is [thawed](crate::guard::thaw_all)
+    /// again if it turns out to make forks dearer than they were.
+    Within(u32),
+}
+
 /// How to freeze. The default freezes what is worth it and refuses what is dangerous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
@@ -69,6 +80,7 @@ pub struct Options {
     pub(crate) pages: Pages,
     pub(crate) other_threads: OtherThreads,
     pub(crate) measure: Measure,
+    pub(crate) pays: Pays,
     /// One bit for each [`Answer`].
     answers: usize,
 }
@@ -82,6 +94,7 @@ impl Options {
             pages: Pages::default(),
             other_threads: OtherThreads::default(),
             measure: Measure::default(),
+            pays: Pays::default(),
             answers: 0,
         }
     }
@@ -125,6 +138,13 @@ impl Options {
     #[must_use]
     pub fn measure(mut self, measure: Measure) -> Self {
         self.measure = measure;
+        self
+    }
+
+    /// Which memory is worth freezing.
+    #[must_use]
+    pub fn pays(mut self, pays: Pays) -> Self {
+        self.pays = pays;
         self
     }
 

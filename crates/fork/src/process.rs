@@ -12,9 +12,11 @@ use crate::engine::own::{exclude, find_rseq, note_home};
 use crate::engine::registry::{self, Locked};
 use crate::engine::round::{Done, Mode, Round};
 use crate::error::FreezeError;
+use crate::guard;
 use crate::hazards;
-use crate::options::{ExtentLen, Measure, Options, OtherThreads};
+use crate::options::{ExtentLen, Measure, Options, OtherThreads, Pays};
 use crate::report::{FrozenRange, Report, SkippedRange, Verdict};
+use crate::worth::Worth;
 
 /// Forks that are timed, of which the shortest counts.
 const TRIALS: usize = 5;
@@ -49,20 +51,32 @@ pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
     hazards::check(options)?;
     let (before, unmeasured) = measure(options);
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
-    let (mut report, looked) =
-        played(&mut locked, options, Mode::Freeze, |tables, done| (told(tables, Mode::Freeze, done), done.looked))?;
+    let mut report = played(&mut locked, options, Mode::Freeze, |tables, done| {
+        let report = told(tables, Mode::Freeze, done);
+        tables.ledger().froze(report.frozen_bytes(), nanos(done.looked), nanos(done.taken), done.frozen);
+        report
+    })?;
+    locked.shared.statistics.begin();
     locked.remember(options.extent(ExtentLen::Bytes(report.extent)));
-    locked.ledger().froze(report.frozen_bytes(), nanos(looked), nanos(report.taken));
     drop(locked);
     report.notes.extend(lost_names(&report));
     report.notes.extend(let_core_dumps_have_files());
     report.fork_before = before;
     report.fork_after = measure(options).0;
     report.notes.extend(unmeasured);
-    report.judge();
-    // Without it the first fork tells.
-    if let (Some(after), Some(mut locked)) = (report.fork_after, registry::known()?.lock()) {
-        locked.ledger().measured(nanos(after));
+    if let (Some(before), Some(after)) = (report.fork_before, report.fork_after) {
+        // Without the lock the first fork tells.
+        if let Some(mut locked) = registry::known()?.lock() {
+            locked.ledger().measured(
+                report.worth.map_or(0, |worth| nanos(worth.per_fork)),
+                nanos(before),
+                nanos(after),
+            );
+        }
+        report.judge(before, after);
+        if options.pays != Pays::Anyway && after >= before && report.frozen_bytes() > 0 {
+            report.thawed(guard::thaw_all());
+        }
     }
     tracing::debug!(frozen = report.frozen_bytes(), skipped = report.skipped_bytes(), "froze this process");
     Ok(report)
@@ -88,7 +102,7 @@ pub(crate) fn played<T>(
     locked: &mut Locked,
     options: &Options,
     mode: Mode,
-    tell: impl FnOnce(&Tables<'_>, &Done) -> T,
+    tell: impl FnOnce(&mut Tables<'_>, &Done) -> T,
 ) -> Result<T, FreezeError> {
     let (pagemap, guards) = open_pages()?;
     let headroom = hazards::headroom();
@@ -111,7 +125,7 @@ pub(crate) fn played<T>(
         // the caller's contract for a freeze. A survey changes nothing.
         unsafe { round.play(mode, &blocked) }?
     };
-    Ok(tell(&tables, &done))
+    Ok(tell(&mut tables, &done))
 }
 
 /// The report of a round.
@@ -126,6 +140,7 @@ fn told(tables: &Tables<'_>, mode: Mode, done: &Done) -> Report {
         bytes: one.populated,
         reason: one.reason,
     });
+    let expected = done.expected;
     Report {
         frozen: eligible.filter(|range| range.bytes > 0).collect(),
         skipped: skipped.collect(),
@@ -135,6 +150,8 @@ fn told(tables: &Tables<'_>, mode: Mode, done: &Done) -> Report {
         fork_before: None,
         fork_after: None,
         verdict: Verdict::Unmeasured,
+        worth: (expected.worth != Worth::default()).then_some(expected.worth),
+        left_worth: (expected.left != Worth::default()).then_some(expected.left),
         peak_extra: done.figures.peak_extra,
         taken: done.taken,
         way: done.way,

@@ -6,6 +6,7 @@ mod common;
 use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 
+use common::guarded::{madvise, mremap};
 use common::{Memory, freeze, in_child, page, play, skip};
 use palimpsest_fork::guard::{self, Outcome, Remap};
 use palimpsest_fork::{Measure, Options};
@@ -16,37 +17,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const MIB: usize = 1 << 20;
 const GUARD_INSTALL: i32 = 102;
 const DONTNEED_LOCKED: i32 = 24;
-
-fn errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).expect("an errno")
-}
-
-/// `madvise` as an interposer does it.
-fn madvise(memory: &Memory, offset: usize, len: usize, advice: i32) -> Result<(), Errno> {
-    // SAFETY: the scenario's own memory.
-    match unsafe { guard::madvise(memory.at(offset).addr(), len, advice) } {
-        Outcome::Done(result) => result,
-        Outcome::NotOurs => {
-            // SAFETY: as above.
-            let answer = unsafe { libc::madvise(memory.at(offset), len, advice) };
-            if answer == 0 { Ok(()) } else { Err(errno()) }
-        }
-    }
-}
-
-/// `mremap` as an interposer does it.
-fn mremap(remap: Remap) -> Result<usize, Errno> {
-    // SAFETY: the scenario's own memory.
-    match unsafe { guard::mremap(remap) } {
-        Outcome::Done(result) => result,
-        Outcome::NotOurs => {
-            let Remap { address, len, new_len, flags, new_address } = remap;
-            // SAFETY: as above.
-            let at = unsafe { libc::syscall(libc::SYS_mremap, address, len, new_len, flags, new_address) };
-            usize::try_from(at).map_err(|_| errno())
-        }
-    }
-}
 
 fn filled(len: usize) -> Memory {
     let memory = Memory::apart(len);

@@ -190,8 +190,8 @@ fn a_thaw_that_is_refused_half_way_leaves_the_rest_as_it_was() {
     });
 }
 
-/// Each test fails on `reason_to_skip` without the line of its reason, and the first on `USERFAULT` without its first bit.
-/// The last does not: see there.
+/// Each test fails on `reason_to_skip` without the line of its reason, and the first on `USERFAULT` without its first
+/// bit. The last does not: see there.
 fn is_skipped(name: &str, reasons: &[Skip], make: impl FnOnce(&Memory) -> Result<(), &'static str>) {
     play(name, || {
         let memory = Memory::apart(4 * MIB);

@@ -5,6 +5,11 @@
 //! functions for them, and they ask [`palimpsest_fork::guard`] first. Everything else is passed on to the next
 //! definition.
 //!
+//! ```text
+//! palimpsest run --freeze -- program                                         finds the object and sets the variables
+//! PALIMPSEST_FREEZE=fork LD_PRELOAD=/path/libpalimpsest_preload.so program   the same without the command
+//! ```
+//!
 //! | module | holds |
 //! |---|---|
 //! | `start`, `started` | what happens before `main`: real functions, settings; what is known then |

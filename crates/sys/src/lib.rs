@@ -4,7 +4,7 @@
 //!
 //! | module or type | what it does |
 //! |---|---|
-//! | [`SharedMemory`], [`Mapping`], [`Reservation`], [`View`] | memory objects and mappings that end with their owner; none is ever writable and executable |
+//! | [`SharedMemory`], [`Mapping`], [`Reservation`], [`View`] | memory with an owner, never writable and executable |
 //! | [`collapse`] | huge pages by request |
 //! | [`pages`] | what the kernel says of memory: mappings, populated pages, private copies |
 //! | [`CoreSync`] | makes every core of this process drop what it has fetched ahead |
@@ -14,7 +14,7 @@
 //! | [`ForkDetector`], [`ForkWitness`] | who was forked from whom |
 //! | [`objects_with_note`], [`keep_loaded`], [`Caller`] | loaded objects, and who is calling |
 //! | [`async_io`] | what the kernel may hold on to for requests under way |
-//! | [`memory`], [`threads`] | changing memory in place: sealed contents, arrays outside the heap, other threads held still |
+//! | [`memory`], [`threads`] | changing memory in place: sealed contents, arrays outside the heap, threads held still |
 //! | [`numa`] | nodes, where this thread runs, memory policies, where pages are |
 //! | [`Causes`] | an error with its sources in one line |
 //! | [`proc`], [`seccomp`], [`capabilities`] | what this machine, kernel, container and user allow |
@@ -39,6 +39,7 @@ mod caller;
 pub mod capabilities;
 mod causes;
 mod errno;
+pub mod event;
 mod fork;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

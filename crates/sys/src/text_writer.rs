@@ -42,7 +42,8 @@ pub enum TextWriteError {
     ProcMem(#[from] ProcMemError),
     /// Pages could not be exchanged.
     #[error(
-        "cannot exchange the pages of {len} bytes of text at {address:#x}, and /proc/self/mem is of no use here; does MDWE or SELinux forbid it?"
+        "cannot exchange the pages of {len} bytes of text at {address:#x}, and /proc/self/mem is of no use here; \
+         does MDWE or SELinux forbid it?"
     )]
     Exchange {
         /// First address.

@@ -91,6 +91,17 @@ impl Group {
         Self { id: id.into(), title: title.into(), contestants: contestants.into_iter().collect() }
     }
 
+    /// The same group with the figures of these ids alone, in this order.
+    #[must_use]
+    pub fn only(mut self, ids: &[String]) -> Self {
+        let mut rest = std::mem::take(&mut self.contestants);
+        self.contestants = ids
+            .iter()
+            .filter_map(|id| rest.iter().position(|contestant| contestant.id == *id).map(|place| rest.remove(place)))
+            .collect();
+        self
+    }
+
     /// The ids of all figures.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.contestants.iter().map(|contestant| contestant.id.as_str())
@@ -245,6 +256,16 @@ mod tests {
         let group = Group::new("b", "", [ours, rate("b.slow"), rate("b.fast")]);
         let (entries, _) = group.evaluate(samples(&[("b.ours", 8.0), ("b.slow", 1.0), ("b.fast", 4.0)]), None);
         assert_eq!((entries[0].baseline.as_deref(), entries[0].ratio), (Some("b.fast"), Some(2.0)));
+    }
+
+    #[test]
+    fn a_part_of_a_group_is_compared_within() {
+        let ours = Contestant::new("a.packed", Unit::Nanoseconds).against(["a.page_each", "a.bucket"]);
+        let part = group(ours).only(&["a.bucket".to_owned(), "a.packed".to_owned()]);
+        assert!(part.ids().eq(["a.bucket", "a.packed"]));
+        let (entries, _) = part.evaluate(samples(&[ALL[0], ALL[2]]), None);
+        assert_eq!((entries[1].baseline.as_deref(), entries[1].ratio), (Some("a.bucket"), Some(4.0)));
+        assert!(entries[1].versus.is_empty());
     }
 
     #[test]

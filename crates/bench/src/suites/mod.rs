@@ -2,8 +2,9 @@
 
 use crate::harness::progress::Progress;
 use crate::harness::record::{Machine, Report};
-use crate::harness::{self, BenchError, Request, Suite, failed, host};
+use crate::harness::{self, BenchError, Request, Suite, host};
 use crate::placers::Packed;
+use palimpsest_sys::Causes;
 
 mod afl;
 mod fork;
@@ -11,6 +12,9 @@ mod keys;
 mod pack;
 mod paging;
 mod programs;
+mod tour;
+
+pub use tour::{Part, tour};
 
 /// Every suite there is.
 #[must_use]
@@ -31,14 +35,19 @@ pub fn all() -> Vec<Box<dyn Suite>> {
 ///
 /// # Errors
 ///
-/// Those of [`harness::run`], and packs that cannot be opened at all.
+/// Those of [`harness::run`].
 pub fn run(suites: Vec<Box<dyn Suite>>, request: &Request, progress: &dyn Progress) -> Result<Report, BenchError> {
-    harness::run(suites, machine()?, request, progress)
+    harness::run(suites, machine(), request, progress)
 }
 
-fn machine() -> Result<Machine, BenchError> {
-    let packs = Packed::open().map_err(failed("pack", "packed"))?;
-    Ok(Machine { backing: Some(packs.backing()), refused: packs.refused(), ..host::describe() })
+/// This machine; without a backing if packs cannot be opened, which those suites tell that need them.
+#[must_use]
+pub fn machine() -> Machine {
+    let (backing, refused) = match Packed::open() {
+        Ok(packs) => (Some(packs.backing()), packs.refused()),
+        Err(error) => (None, vec![Causes(&error).to_string()]),
+    };
+    Machine { backing, refused, ..host::describe() }
 }
 
 /// Does the work of a helper: `arguments` are what follows [`harness::HELPER`].

@@ -1,8 +1,10 @@
 //! The memory of an interpreted program: regions of bytes at addresses that the host chooses.
 
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::insn::Size;
+use crate::map::cells::WORD;
 
 /// What an access wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,20 +57,30 @@ enum Bytes<'a> {
     ReadOnly(&'a [u8]),
     Writable(&'a mut [u8]),
     Owned(Vec<u8>),
+    /// Of a map: others may write at the same time.
+    Shared(&'a [AtomicU64]),
 }
 
 impl Bytes<'_> {
-    fn as_slice(&self) -> &[u8] {
+    fn len(&self) -> usize {
         match self {
-            Self::ReadOnly(bytes) => bytes,
-            Self::Writable(bytes) => bytes,
-            Self::Owned(bytes) => bytes,
+            Self::Shared(words) => size_of_val(*words),
+            _ => self.as_slice().map_or(0, <[u8]>::len),
+        }
+    }
+
+    fn as_slice(&self) -> Option<&[u8]> {
+        match self {
+            Self::ReadOnly(bytes) => Some(bytes),
+            Self::Writable(bytes) => Some(bytes),
+            Self::Owned(bytes) => Some(bytes),
+            Self::Shared(_) => None,
         }
     }
 
     fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         match self {
-            Self::ReadOnly(_) => None,
+            Self::ReadOnly(_) | Self::Shared(_) => None,
             Self::Writable(bytes) => Some(bytes),
             Self::Owned(bytes) => Some(bytes),
         }
@@ -106,6 +118,59 @@ impl<'a> Memory<'a> {
         self.insert(address, Bytes::ReadOnly(bytes))
     }
 
+    /// Adds words of a map, which the program may read and write.
+    pub(crate) fn add_shared(&mut self, address: u64, words: &'a [AtomicU64]) -> Result<(), RegionError> {
+        self.insert(address, Bytes::Shared(words))
+    }
+
+    /// Words of a map, and the bytes into them, if `address` lies there.
+    fn shared(&self, address: u64, len: usize) -> Option<(&'a [AtomicU64], usize)> {
+        let (place, offset) = self.region(address)?;
+        match self.regions[place].1 {
+            Bytes::Shared(words) if offset.checked_add(len)? <= size_of_val(words) => Some((words, offset)),
+            _ => None,
+        }
+    }
+
+    /// Copies bytes out.
+    pub(crate) fn copy_out(&self, address: u64, bytes: &mut [u8]) -> Result<(), MemoryFault> {
+        let Some((words, offset)) = self.shared(address, bytes.len()) else {
+            bytes.copy_from_slice(self.bytes(address, bytes.len())?);
+            return Ok(());
+        };
+        for (at, byte) in (offset..).zip(bytes) {
+            // Relaxed: nothing is published by what programs write.
+            *byte = words[at / WORD].load(Ordering::Relaxed).to_ne_bytes()[at % WORD];
+        }
+        Ok(())
+    }
+
+    /// Copies bytes in.
+    pub(crate) fn copy_in(&mut self, address: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
+        let Some((words, offset)) = self.shared(address, bytes.len()) else {
+            self.bytes_mut(address, bytes.len())?.copy_from_slice(bytes);
+            return Ok(());
+        };
+        for (at, byte) in (offset..).zip(bytes) {
+            let change = |word: u64| {
+                let mut word = word.to_ne_bytes();
+                word[at % WORD] = *byte;
+                Some(u64::from_ne_bytes(word))
+            };
+            // Relaxed: as above.
+            let _ = words[at / WORD].fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+        }
+        Ok(())
+    }
+
+    /// Whether `len` bytes at `address` may be written.
+    pub(super) fn may_write(&mut self, address: u64, len: usize) -> Result<(), MemoryFault> {
+        if self.shared(address, len).is_some() {
+            return Ok(());
+        }
+        self.bytes_mut(address, len).map(|_| ())
+    }
+
     /// Adds `len` zeros.
     pub(super) fn add_zeros(&mut self, address: u64, len: usize) -> Result<(), RegionError> {
         self.insert(address, Bytes::Owned(alloc::vec![0; len]))
@@ -117,14 +182,14 @@ impl<'a> Memory<'a> {
     }
 
     fn insert(&mut self, address: u64, bytes: Bytes<'a>) -> Result<(), RegionError> {
-        let len = bytes.as_slice().len();
+        let len = bytes.len();
         if len == 0 {
             return Ok(());
         }
         let last = address.checked_add(len as u64 - 1).ok_or(RegionError::Beyond { address, len })?;
         let place = self.regions.partition_point(|(start, _)| *start <= last);
         if let Some((other, bytes)) = place.checked_sub(1).and_then(|before| self.regions.get(before)) {
-            let other_len = bytes.as_slice().len();
+            let other_len = bytes.len();
             if other + (other_len as u64 - 1) >= address {
                 return Err(RegionError::Overlap { address, len, other: *other, other_len });
             }
@@ -142,10 +207,10 @@ impl<'a> Memory<'a> {
     ///
     /// # Errors
     ///
-    /// [`MemoryFault`] if they are not all in one region.
+    /// [`MemoryFault`] if they are not all in one region, or are a map's.
     pub fn bytes(&self, address: u64, len: usize) -> Result<&[u8], MemoryFault> {
         let found = self.region(address).and_then(|(place, offset)| {
-            let bytes = self.regions[place].1.as_slice();
+            let bytes = self.regions[place].1.as_slice()?;
             bytes.get(offset..offset.checked_add(len)?)
         });
         found.ok_or(MemoryFault { address, len, access: Access::Read })
@@ -155,7 +220,7 @@ impl<'a> Memory<'a> {
     ///
     /// # Errors
     ///
-    /// [`MemoryFault`] if they are not all in one region, or must not be written.
+    /// [`MemoryFault`] if they are not all in one region, must not be written, or are a map's.
     pub fn bytes_mut(&mut self, address: u64, len: usize) -> Result<&mut [u8], MemoryFault> {
         let region = self.region(address);
         let found = region.and_then(|(place, offset)| {
@@ -167,20 +232,17 @@ impl<'a> Memory<'a> {
 
     /// The number of `size` bytes at `address`, in the host's order.
     pub(super) fn load(&self, address: u64, size: Size) -> Result<u64, MemoryFault> {
-        let bytes = self.bytes(address, size.bytes())?;
-        let mut wide = [0; 8];
-        let at = if cfg!(target_endian = "little") { 0 } else { 8 - bytes.len() };
-        wide[at..at + bytes.len()].copy_from_slice(bytes);
+        let (mut wide, len) = ([0; 8], size.bytes());
+        let at = if cfg!(target_endian = "little") { 0 } else { 8 - len };
+        self.copy_out(address, &mut wide[at..at + len])?;
         Ok(u64::from_ne_bytes(wide))
     }
 
     /// Stores the low `size` bytes of `value` at `address`, in the host's order.
     pub(super) fn store(&mut self, address: u64, size: Size, value: u64) -> Result<(), MemoryFault> {
-        let bytes = self.bytes_mut(address, size.bytes())?;
-        let wide = value.to_ne_bytes();
-        let at = if cfg!(target_endian = "little") { 0 } else { 8 - bytes.len() };
-        bytes.copy_from_slice(&wide[at..at + bytes.len()]);
-        Ok(())
+        let (wide, len) = (value.to_ne_bytes(), size.bytes());
+        let at = if cfg!(target_endian = "little") { 0 } else { 8 - len };
+        self.copy_in(address, &wide[at..at + len])
     }
 }
 

@@ -3,11 +3,13 @@
 //! It is made to be trusted and not to be fast. Memory is what the host hands over ([`Memory`]); everything else is a
 //! fault. Compilers are measured against it.
 
+mod answer;
 mod memory;
 pub(crate) mod value;
 
 use alloc::vec::Vec;
 
+pub use answer::{Answer, Iteration};
 pub use memory::{Access, Memory, MemoryFault, RegionError};
 
 use crate::code::{Code, MOST_FRAMES};
@@ -25,6 +27,25 @@ pub trait Helpers {
     ///
     /// [`HelperError`] ends the program.
     fn call(&mut self, id: i32, arguments: [u64; 5], memory: &mut Memory<'_>) -> Result<u64, HelperError>;
+
+    /// The same for helpers that call functions of the program.
+    ///
+    /// # Errors
+    ///
+    /// As for [`call`](Self::call).
+    fn answer(&mut self, id: i32, arguments: [u64; 5], memory: &mut Memory<'_>) -> Result<Answer, HelperError> {
+        self.call(id, arguments, memory).map(Answer::Value)
+    }
+
+    /// What programs know the map with this index by.
+    fn map(&self, _index: i32) -> Option<u64> {
+        None
+    }
+
+    /// Where the byte `offset` of the first value of the map with this index lies.
+    fn map_value(&self, _index: i32, _offset: u32) -> Option<u64> {
+        None
+    }
 }
 
 /// A host without helpers.
@@ -46,6 +67,18 @@ pub enum HelperError {
     /// It was given memory that the program does not have.
     #[error(transparent)]
     Memory(#[from] MemoryFault),
+    /// An argument that the helper's signature does not have, or not as what it is used for: a mistake of the host's.
+    #[error("the helper has no such argument {index}; look at its signature")]
+    NoArgument {
+        /// Its number, from 0.
+        index: usize,
+    },
+    /// It has panicked.
+    #[error("the helper has panicked")]
+    Panicked,
+    /// It makes a tail call, which compiled programs alone do.
+    #[error("tail calls are made by compiled programs; load the program")]
+    TailCall,
     /// It ends the program, which returns this.
     #[error("the helper ended the program with {0:#x}")]
     Exit(u64),
@@ -108,6 +141,18 @@ pub enum Trap {
         /// Why.
         error: HelperError,
     },
+    /// It uses a map that the host does not have.
+    #[error("the host has no map with index {index}")]
+    Map {
+        /// Its index.
+        index: i32,
+    },
+    /// A helper calls what is no function, or too deeply.
+    #[error("a helper calls slot {slot}, where no function begins, or {MOST_FRAMES} functions are active already")]
+    Function {
+        /// The slot.
+        slot: u64,
+    },
     /// It calls a function of a platform that is not here.
     #[error("call of kernel function {id}: there is none here")]
     Kernel {
@@ -127,6 +172,8 @@ struct Caller {
     kept: [u64; 4],
     /// How often it has passed its `may_goto`s.
     passed: u64,
+    /// Further calls by the helper that has made this one.
+    iteration: Option<Iteration>,
 }
 
 impl Interpreter {
@@ -259,7 +306,11 @@ impl Run<'_> {
                     Wide::Value(value) => value,
                     // Functions have no addresses here: a reference is the number of the first instruction's slot.
                     Wide::Function(distance) => self.code.slot(self.target(distance)) as u64,
-                    _ => unreachable!("`Code` has no references that are not resolved"),
+                    Wide::MapByIndex(index) => helpers.map(index).ok_or(Trap::Map { index })?,
+                    Wide::MapValueByIndex { map: index, offset } => {
+                        helpers.map_value(index, offset).ok_or(Trap::Map { index })?
+                    }
+                    _ => unreachable!("`Code` has no other references"),
                 };
                 self.set(dst, value);
             }
@@ -299,7 +350,7 @@ impl Run<'_> {
                 self.passed += 1;
             }
             Instruction::Call(callee) => return self.call(callee, memory, helpers),
-            Instruction::Exit => return Ok(self.leave()),
+            Instruction::Exit => return self.leave(),
             Instruction::Packet { .. } | Instruction::Cast { .. } => unreachable!("`Code` has none"),
         }
         Ok(Next::Behind)
@@ -318,7 +369,7 @@ impl Run<'_> {
             Width::W64 => (Size::Double, self.get(Register::R0)),
         };
         // What must not be written is not read either.
-        memory.bytes_mut(address, size.bytes())?;
+        memory.may_write(address, size.bytes())?;
         let old = memory.load(address, size)?;
         memory.store(address, size, replaced(op, old, self.get(src), expected))?;
         match op {
@@ -337,8 +388,9 @@ impl Run<'_> {
             Callee::Kernel { id, .. } => return Err(Trap::Kernel { id }),
         };
         let [_, r1, r2, r3, r4, r5, ..] = self.registers;
-        match helpers.call(id, [r1, r2, r3, r4, r5], memory) {
-            Ok(value) => self.set(Register::R0, value),
+        match helpers.answer(id, [r1, r2, r3, r4, r5], memory) {
+            Ok(Answer::Value(value)) => self.set(Register::R0, value),
+            Ok(Answer::Iterate(iteration)) => return self.iterate(iteration, None, self.at + 1),
             Err(HelperError::Exit(value)) => return Ok(Next::Ended(value)),
             Err(error) => return Err(Trap::Helper { id, error }),
         }
@@ -346,19 +398,43 @@ impl Run<'_> {
     }
 
     fn enter(&mut self, distance: i32) -> Next {
-        let [.., r6, r7, r8, r9, _] = self.registers;
-        let passed = core::mem::take(&mut self.passed);
-        self.callers.push(Caller { next: self.at + 1, kept: [r6, r7, r8, r9], passed });
-        self.registers[10] -= FRAME as u64;
-        Next::At(self.target(distance))
+        let target = self.target(distance);
+        self.push(self.at + 1, None);
+        Next::At(target)
     }
 
-    fn leave(&mut self) -> Next {
-        let Some(caller) = self.callers.pop() else { return Next::Ended(self.get(Register::R0)) };
+    fn push(&mut self, next: usize, iteration: Option<Iteration>) {
+        let [.., r6, r7, r8, r9, _] = self.registers;
+        let passed = core::mem::take(&mut self.passed);
+        self.callers.push(Caller { next, kept: [r6, r7, r8, r9], passed, iteration });
+        self.registers[10] -= FRAME as u64;
+    }
+
+    /// The next call of a function by a helper, of which the one before has returned `last`; the program goes on at
+    /// `next` when there is none.
+    fn iterate(&mut self, mut iteration: Iteration, last: Option<u64>, next: usize) -> Result<Next, Trap> {
+        let Some(arguments) = iteration.next(last) else {
+            self.set(Register::R0, iteration.made());
+            return Ok(Next::At(next));
+        };
+        let slot = iteration.function();
+        let at = usize::try_from(slot).ok().and_then(|slot| self.code.at_slot(slot as i64));
+        let at = at.filter(|_| self.callers.len() + 1 < MOST_FRAMES).ok_or(Trap::Function { slot })?;
+        self.push(next, Some(iteration));
+        self.registers[1..6].copy_from_slice(&arguments);
+        Ok(Next::At(at))
+    }
+
+    fn leave(&mut self) -> Result<Next, Trap> {
+        let result = self.get(Register::R0);
+        let Some(caller) = self.callers.pop() else { return Ok(Next::Ended(result)) };
         self.registers[6..10].copy_from_slice(&caller.kept);
         self.registers[10] += FRAME as u64;
         self.passed = caller.passed;
-        Next::At(caller.next)
+        match caller.iteration {
+            None => Ok(Next::At(caller.next)),
+            Some(iteration) => self.iterate(iteration, Some(result), caller.next),
+        }
     }
 }
 

@@ -88,6 +88,10 @@ impl Buffer {
         self.bytes.extend_from_slice(bytes);
     }
 
+    pub(super) fn byte(&self, at: usize) -> u8 {
+        self.bytes[at]
+    }
+
     /// Replaces one byte.
     pub(super) fn set(&mut self, at: usize, byte: u8) {
         self.bytes[at] = byte;

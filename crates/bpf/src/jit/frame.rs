@@ -24,6 +24,8 @@ impl Registers {
 pub(super) struct Frame {
     /// Its number; 0 for the program's own.
     pub(super) function: usize,
+    /// Whether its address is taken, so that the host may call it.
+    pub(super) is_named: bool,
     /// Every register that it names.
     pub(super) used: Registers,
     /// Whether it calls.
@@ -37,7 +39,7 @@ pub(super) const KEPT: [Register; 4] = [Register::R6, Register::R7, Register::R8
 
 impl Frame {
     pub(super) fn of(code: &Code, range: Range<usize>, function: usize) -> Self {
-        let mut frame = Self { function, used: Registers::default(), calls: false, counts: false };
+        let mut frame = Self { function, is_named: false, used: Registers::default(), calls: false, counts: false };
         for instruction in &code.instructions()[range] {
             instruction.each_register(&mut |register| frame.used.add(register));
             frame.calls |= matches!(instruction, Instruction::Call(_));

@@ -17,8 +17,9 @@ mod frame;
 use alloc::vec::Vec;
 
 use crate::code::Code;
-use crate::insn::{Callee, Instruction};
+use crate::insn::{Callee, Instruction, Wide};
 use arch::{Isa, Place};
+
 use buffer::{Buffer, Mark};
 use frame::Frame;
 
@@ -64,6 +65,61 @@ pub trait HelperTable {
     }
 }
 
+/// A helper as compiled code calls it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Called {
+    /// Its address.
+    pub(crate) function: u64,
+    /// A sixth argument.
+    pub(crate) data: Option<u64>,
+    /// What comes then.
+    pub(crate) then: Then,
+}
+
+/// What comes behind a call of a helper.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Then {
+    /// The next instruction.
+    GoOn,
+    /// The function returns, if the helper has not returned 0.
+    LeaveUnlessZero,
+}
+
+/// What a host has for programs. Who implements it vouches for the addresses, so it is nobody else's.
+pub(crate) trait Resolve {
+    /// The helper with this number.
+    fn helper(&self, id: i32) -> Option<Called>;
+
+    /// What `callx` goes to.
+    fn dispatcher(&self) -> Option<Dispatcher> {
+        None
+    }
+
+    /// What programs know the map with this index by.
+    fn map(&self, _index: i32) -> Option<u64> {
+        None
+    }
+
+    /// Where the byte `offset` of the first value of the map with this index lies.
+    fn map_value(&self, _map: i32, _offset: u32) -> Option<u64> {
+        None
+    }
+}
+
+/// Helpers alone.
+pub(crate) struct Plain<'a, H: ?Sized>(pub(crate) &'a H);
+
+impl<H: HelperTable + ?Sized> Resolve for Plain<'_, H> {
+    fn helper(&self, id: i32) -> Option<Called> {
+        let function = self.0.helper(id)? as usize as u64;
+        Some(Called { function, data: None, then: Then::GoOn })
+    }
+
+    fn dispatcher(&self) -> Option<Dispatcher> {
+        self.0.dispatcher()
+    }
+}
+
 /// No helpers.
 impl HelperTable for () {
     fn helper(&self, _id: i32) -> Option<Helper> {
@@ -95,6 +151,14 @@ pub enum CompileError {
     Dispatcher {
         /// Slot of the call.
         slot: usize,
+    },
+    /// It uses a map that the host does not have.
+    #[error("slot {slot} uses the map with index {index}, which the host does not have")]
+    Map {
+        /// Slot of the reference.
+        slot: usize,
+        /// Its index.
+        index: i32,
     },
     /// It has something that is not compiled.
     #[error("`{instruction}` in slot {slot} is interpreted alone")]
@@ -148,44 +212,52 @@ const MOST_BYTES: usize = 128 << 20;
 ///
 /// [`CompileError`].
 pub fn compile<H: HelperTable + ?Sized>(code: &Code, target: Target, helpers: &H) -> Result<Compiled, CompileError> {
-    let literals = Literals::of(code, &|id| helpers.helper(id), helpers.dispatcher())?;
+    compile_resolved(code, target, &Plain(helpers))
+}
+
+/// The same, with all that a host has.
+pub(crate) fn compile_resolved(code: &Code, target: Target, resolve: &dyn Resolve) -> Result<Compiled, CompileError> {
+    let literals = Literals::of(code, resolve)?;
     match target {
         Target::X86_64 => translate::<arch::x86_64::X86_64>(code, &literals),
         Target::Aarch64 => translate::<arch::aarch64::Aarch64>(code, &literals),
     }
 }
 
-/// Addresses that calls load.
-struct Literals {
+/// Addresses that calls load, and numbers that references stand for.
+struct Literals<'a> {
     /// Helpers by number, in order; calls by register go to `None`.
-    values: Vec<(Option<i32>, u64)>,
+    values: Vec<(Option<i32>, Called)>,
+    resolve: &'a dyn Resolve,
 }
 
-impl Literals {
-    fn of(
-        code: &Code,
-        helper: &dyn Fn(i32) -> Option<Helper>,
-        dispatcher: Option<Dispatcher>,
-    ) -> Result<Self, CompileError> {
-        let mut values = Vec::new();
+impl<'a> Literals<'a> {
+    fn of(code: &Code, resolve: &'a dyn Resolve) -> Result<Self, CompileError> {
+        let mut values: Vec<(Option<i32>, Called)> = Vec::new();
         for (index, instruction) in code.instructions().iter().enumerate() {
             let slot = code.slot(index);
             let value = match *instruction {
                 Instruction::Call(Callee::Helper(id)) => {
-                    let helper = helper(id).ok_or(CompileError::Helper { slot, id })?;
-                    (Some(id), helper as usize as u64)
+                    (Some(id), resolve.helper(id).ok_or(CompileError::Helper { slot, id })?)
                 }
                 Instruction::Call(Callee::Register(_)) => {
-                    let dispatcher = dispatcher.ok_or(CompileError::Dispatcher { slot })?;
-                    (None, dispatcher as usize as u64)
+                    let dispatcher = resolve.dispatcher().ok_or(CompileError::Dispatcher { slot })?;
+                    (None, Called { function: dispatcher as usize as u64, data: None, then: Then::GoOn })
+                }
+                Instruction::LoadWide {
+                    value: value @ (Wide::MapByIndex(index) | Wide::MapValueByIndex { map: index, .. }),
+                    ..
+                } => {
+                    resolved(value, resolve).ok_or(CompileError::Map { slot, index })?;
+                    continue;
                 }
                 _ => continue,
             };
-            if let Err(place) = values.binary_search(&value) {
+            if let Err(place) = values.binary_search_by_key(&value.0, |(known, _)| *known) {
                 values.insert(place, value);
             }
         }
-        Ok(Self { values })
+        Ok(Self { values, resolve })
     }
 
     /// The place of a literal.
@@ -197,15 +269,25 @@ impl Literals {
         Mark::Literal(self.place(id))
     }
 
-    fn value(&self, id: Option<i32>) -> u64 {
+    fn called(&self, id: Option<i32>) -> Called {
         self.values[self.place(id)].1
+    }
+}
+
+/// What a reference to a map stands for.
+fn resolved(value: Wide, resolve: &dyn Resolve) -> Option<u64> {
+    match value {
+        Wide::Value(value) => Some(value),
+        Wide::MapByIndex(index) => resolve.map(index),
+        Wide::MapValueByIndex { map, offset } => resolve.map_value(map, offset),
+        _ => None,
     }
 }
 
 /// What the translation of an instruction knows of its surroundings.
 struct Surroundings<'a> {
     code: &'a Code,
-    literals: &'a Literals,
+    literals: &'a Literals<'a>,
     frame: Frame,
     /// The instruction.
     index: usize,
@@ -217,6 +299,11 @@ impl Surroundings<'_> {
         Mark::Instruction(self.code.target(self.index, distance).expect("targets were checked when the code was made"))
     }
 
+    /// What a reference stands for, if it is no function.
+    fn resolved(&self, value: Wide) -> Option<u64> {
+        resolved(value, self.literals.resolve)
+    }
+
     fn unsupported(&self) -> CompileError {
         CompileError::Unsupported {
             slot: self.code.slot(self.index),
@@ -225,7 +312,7 @@ impl Surroundings<'_> {
     }
 }
 
-fn translate<I: Isa>(code: &Code, literals: &Literals) -> Result<Compiled, CompileError> {
+fn translate<I: Isa>(code: &Code, literals: &Literals<'_>) -> Result<Compiled, CompileError> {
     let mut buffer = Buffer::new(code.instructions().len(), code.functions().len());
     pass::<I>(code, literals, &mut buffer)?;
     buffer.begin_again();
@@ -235,20 +322,29 @@ fn translate<I: Isa>(code: &Code, literals: &Literals) -> Result<Compiled, Compi
         return Err(CompileError::Long { len: code_len, most: MOST_BYTES });
     }
     if I::LITERALS == Place::BehindTheCode {
-        buffer.append_literals(literals.values.iter().map(|(_, value)| *value));
+        buffer.append_literals(literals.values.iter().map(|(_, called)| called.function));
     }
     buffer.fill_in(I::patch);
     let (bytes, starts) = buffer.into_parts();
     Ok(Compiled { bytes, starts, code_len })
 }
 
-fn pass<I: Isa>(code: &Code, literals: &Literals, buffer: &mut Buffer) -> Result<(), CompileError> {
+/// Functions whose addresses are taken.
+fn named_functions(code: &Code) -> impl Iterator<Item = usize> {
+    code.instructions().iter().enumerate().filter_map(|(index, instruction)| match *instruction {
+        Instruction::LoadWide { value: Wide::Function(distance), .. } => code.target(index, distance),
+        _ => None,
+    })
+}
+
+fn pass<I: Isa>(code: &Code, literals: &Literals<'_>, buffer: &mut Buffer) -> Result<(), CompileError> {
+    let named: Vec<usize> = named_functions(code).collect();
     let mut starts = code.functions().skip(1);
     let mut first = 0;
     let mut function = 0;
     while first < code.instructions().len() {
         let end = starts.next().unwrap_or(code.instructions().len());
-        let frame = Frame::of(code, first..end, function);
+        let frame = Frame { is_named: named.contains(&first), ..Frame::of(code, first..end, function) };
         let mut surroundings = Surroundings { code, literals, frame, index: first };
         buffer.begin_function(function);
         for index in first..end {

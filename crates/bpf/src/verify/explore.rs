@@ -1,15 +1,16 @@
 //! Follows every way through a program.
 
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 use super::fault::{Fault, VerifyError};
 use super::live::live;
 use super::scalar::Scalar;
 use super::state::{Area, State, Value};
 use super::step::{Next, Step};
-use super::{BUDGET, Contract};
+use super::{BUDGET, ContextUse, Contract};
 use crate::code::Code;
-use crate::insn::{Instruction, Register};
+use crate::insn::{Instruction, Register, Wide};
 
 /// Instructions between two states that are kept of one way, at the least.
 const APART: usize = 8;
@@ -25,8 +26,10 @@ struct Kept {
     /// Ways from here that have not ended: while there are some, what is followed now came by here, since the latest
     /// way is followed first.
     open: usize,
-    /// `may_goto`s on the way to it.
+    /// `may_goto`s and calls by helpers on the way to it.
     rounds: usize,
+    /// Whether it is that of a function which a helper calls.
+    entering: bool,
 }
 
 /// A way that is to be followed.
@@ -35,10 +38,19 @@ struct Way {
     state: State,
     /// The last kept state on it.
     before: Option<usize>,
-    /// `may_goto`s on it.
+    /// `may_goto`s and calls by helpers on it.
     rounds: usize,
+    /// Whether a helper calls the function that begins here.
+    entering: bool,
     /// Instructions since the last kept state.
     since: usize,
+}
+
+/// Whether a way enters a function that a helper calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Entering {
+    Yes,
+    No,
 }
 
 struct Explorer<'a> {
@@ -49,19 +61,27 @@ struct Explorer<'a> {
     /// The kept states of each instruction that several ways lead to; `None` for others.
     meetings: Vec<Option<Vec<usize>>>,
     pending: Vec<Way>,
+    context_use: Cell<ContextUse>,
 }
 
 /// Follows every way through `code`.
-pub(super) fn explore(code: &Code, contract: &Contract) -> Result<(), VerifyError> {
-    let mut explorer =
-        Explorer { code, contract, live: live(code), kept: Vec::new(), meetings: meetings(code), pending: Vec::new() };
+pub(super) fn explore(code: &Code, contract: &Contract) -> Result<ContextUse, VerifyError> {
+    let mut explorer = Explorer {
+        code,
+        contract,
+        live: live(code),
+        kept: Vec::new(),
+        meetings: meetings(code),
+        pending: Vec::new(),
+        context_use: Cell::new(ContextUse::Plain),
+    };
     let mut state = State::new();
     if contract.context.is_some() {
         let registers = state.top_mut();
         registers.set(Register::R1, Value::Pointer(Area::Context, Scalar::constant(0)));
         registers.set(Register::R2, Value::Scalar(Scalar::UNKNOWN));
     }
-    explorer.pending.push(Way { at: 0, state, before: None, rounds: 0, since: 0 });
+    explorer.pending.push(Way { at: 0, state, before: None, rounds: 0, entering: false, since: 0 });
     let budget = contract.budget.unwrap_or(BUDGET);
     let mut followed = 0;
     while let Some(mut way) = explorer.pending.pop() {
@@ -79,7 +99,7 @@ pub(super) fn explore(code: &Code, contract: &Contract) -> Result<(), VerifyErro
         }
         explorer.end(way.before);
     }
-    Ok(())
+    Ok(explorer.context_use.get())
 }
 
 /// Where several ways meet: targets of jumps, and what `may_goto` guards.
@@ -94,6 +114,7 @@ fn meetings(code: &Code) -> Vec<Option<Vec<usize>>> {
                 meetings[index] = Some(Vec::new());
                 offset.into()
             }
+            Instruction::LoadWide { value: Wide::Function(distance), .. } => distance,
             _ => continue,
         };
         if let Some(target) = code.target(index, distance) {
@@ -113,31 +134,51 @@ impl Explorer<'_> {
         if matches!(self.code.instructions()[way.at], Instruction::MayGoto { .. }) {
             way.rounds += 1;
         }
-        let step = Step { code: self.code, contract: self.contract, at: way.at, state: &mut way.state };
+        let step = Step {
+            code: self.code,
+            contract: self.contract,
+            at: way.at,
+            state: &mut way.state,
+            context_use: &self.context_use,
+        };
         match step.follow()? {
             Next::One(at) => way.at = at,
             Next::Two(at, other, state) => {
                 way.at = at;
-                if let Some(before) = way.before {
-                    self.kept[before].open += 1;
-                }
-                let Way { before, rounds, since, .. } = *way;
-                self.pending.push(Way { at: other, state, before, rounds, since });
+                self.push(way, other, state, Entering::No);
+            }
+            Next::Iterate { behind, enter, entered } => {
+                way.at = behind;
+                self.push(way, enter, entered, Entering::Yes);
             }
             Next::Ended => return Ok(false),
         }
         Ok(true)
     }
 
+    /// Notes another way that goes on from `way`.
+    fn push(&mut self, way: &Way, at: usize, state: State, entering: Entering) {
+        if let Some(before) = way.before {
+            self.kept[before].open += 1;
+        }
+        let Way { before, rounds, since, .. } = *way;
+        let entering = entering == Entering::Yes;
+        self.pending.push(Way { at, state, before, rounds: rounds + usize::from(entering), entering, since });
+    }
+
     /// Whether the way need not be followed, since one from here that includes it was. Otherwise keeps its state.
     fn is_known(&mut self, way: &mut Way) -> Result<bool, Fault> {
-        let guarded = matches!(self.code.instructions()[way.at], Instruction::MayGoto { .. });
+        let entering = core::mem::take(&mut way.entering);
+        let guarded = entering || matches!(self.code.instructions()[way.at], Instruction::MayGoto { .. });
         let mut state = way.state.clone();
         state.forget(way.at, &self.live);
         let met = self.meetings[way.at].as_deref().unwrap_or_default();
         let mut earlier_round = None;
         for &index in met.iter().rev().take(LOOKED_AT) {
             let kept = &self.kept[index];
+            if kept.entering != entering {
+                continue;
+            }
             let is_open = kept.open > 0;
             if is_open && guarded && earlier_round.is_none() && kept.state.has_functions_of(&state) {
                 earlier_round = Some(index);
@@ -161,7 +202,7 @@ impl Explorer<'_> {
             return Ok(false);
         }
         let index = self.kept.len();
-        self.kept.push(Kept { state, before: way.before, open: 1, rounds: way.rounds });
+        self.kept.push(Kept { state, before: way.before, open: 1, rounds: way.rounds, entering });
         if let Some(met) = &mut self.meetings[way.at] {
             met.push(index);
         }

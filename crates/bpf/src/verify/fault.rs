@@ -1,6 +1,7 @@
 //! Why a program is refused.
 
 use crate::insn::{Instruction, Register};
+use crate::map::Kind;
 
 /// Why a program is refused. Slots are counted from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -118,6 +119,99 @@ pub enum Fault {
         /// The register.
         register: Register,
     },
+    /// A map is used that the host does not have.
+    #[error("the host has no map with index {index}")]
+    Map {
+        /// The index.
+        index: i32,
+    },
+    /// A map is wanted.
+    #[error("{register} must be a map here, as a load of 64 bits gives it")]
+    NoMap {
+        /// The register.
+        register: Register,
+    },
+    /// A map of another kind is wanted.
+    #[error("{register} is a map of the kind {kind:?}, and the helper cannot do this with one")]
+    MapKind {
+        /// The register.
+        register: Register,
+        /// The kind.
+        kind: Kind,
+    },
+    /// An address is used that may be 0.
+    #[error("{register} may be 0 here; compare it with 0 first")]
+    MaybeNull {
+        /// The register.
+        register: Register,
+    },
+    /// An access leaves what a map or a ring buffer has given.
+    #[error("bytes {min} to {end} of {what} could be meant, which has {len}; compare the offset first")]
+    Outside {
+        /// What it is.
+        what: &'static str,
+        /// First byte, at the least.
+        min: i64,
+        /// Behind the last byte, at the most.
+        end: i64,
+        /// Its bytes.
+        len: u32,
+    },
+    /// A key, or a value of a read-only map, is written to.
+    #[error("keys, and values of read-only maps, must not be written; copy the bytes to the stack")]
+    ReadOnlyMap,
+    /// A length is none.
+    #[error("{register} is a number of bytes, and could be {min} to {max}; bound it")]
+    Size {
+        /// The register.
+        register: Register,
+        /// Least.
+        min: i64,
+        /// Greatest.
+        max: i64,
+    },
+    /// A length must be known.
+    #[error("{register} is the length of a record, which must be a constant")]
+    VariableSize {
+        /// The register.
+        register: Register,
+    },
+    /// The context is wanted.
+    #[error("{register} must be the context here, as the program got it in r1")]
+    NotContext {
+        /// The register.
+        register: Register,
+    },
+    /// A function is wanted.
+    #[error("{register} must be a function of the program here")]
+    NoFunction {
+        /// The register.
+        register: Register,
+    },
+    /// Constant text is wanted.
+    #[error("{register} must be constant text here, in a read-only section")]
+    NoText {
+        /// The register.
+        register: Register,
+    },
+    /// A record is wanted.
+    #[error("{register} must be a record here, as it was reserved")]
+    NoRecord {
+        /// The register.
+        register: Register,
+    },
+    /// A record is reserved while one of the same call is there.
+    #[error("the record that was reserved here before was neither submitted nor discarded; do that first")]
+    Reserved,
+    /// The program ends with a record.
+    #[error("the record that was reserved in slot {slot} is neither submitted nor discarded on this way")]
+    Unreleased {
+        /// Where it was reserved.
+        slot: usize,
+    },
+    /// A tail call in a function, or with a record.
+    #[error("tail calls are made by the program's own function, and with no record that is to be given back")]
+    TailCall,
     /// Something that is not verified.
     #[error("the verifier does not know what this does; run the program interpreted")]
     Unknown,

@@ -14,10 +14,12 @@
 //!   just as it was, without a `may_goto` on the way, the program is refused. Behind a `may_goto` what differs from
 //!   round to round is forgotten, so that one more round says all; at run time its count ends the loop.
 
+mod call;
 mod explore;
 mod fault;
 mod live;
 mod scalar;
+mod signature;
 mod state;
 mod step;
 mod tnum;
@@ -25,9 +27,11 @@ mod tnum;
 use alloc::vec::Vec;
 
 pub use fault::{Fault, VerifyError};
+pub use signature::{Argument, MapUse, Signature};
+pub(crate) use signature::{Returns, TAIL_CALL};
 
 use crate::code::Code;
-use crate::insn::Instruction;
+use crate::map::{Kind, ValueAccess};
 
 /// What a program may do with its context.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -38,12 +42,31 @@ pub enum ContextAccess {
     Write,
 }
 
+/// How a program uses its context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ContextUse {
+    /// By loads and stores at most.
+    Plain,
+    /// By operations that nothing comes between, which want it aligned.
+    Atomic,
+}
+
 /// What a program gets, and what it may call.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Contract {
     context: Option<(u32, ContextAccess)>,
-    helpers: Vec<(i32, u8)>,
+    helpers: Vec<(i32, Signature)>,
+    maps: Vec<MapShape>,
     budget: Option<usize>,
+}
+
+/// What the verifier knows of a map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct MapShape {
+    pub(crate) kind: Kind,
+    pub(crate) key_len: u32,
+    pub(crate) value_len: u32,
+    pub(crate) access: ValueAccess,
 }
 
 /// Instructions that are followed at most: `BPF_COMPLEXITY_LIMIT_INSNS` of Linux (`include/linux/bpf.h`).
@@ -63,9 +86,23 @@ impl Contract {
 
     /// Lets programs call helper `id` with `arguments` numbers, five at most.
     pub fn helper(mut self, id: i32, arguments: u8) -> Self {
-        self.helpers.retain(|(known, _)| *known != id);
-        self.helpers.push((id, arguments.min(5)));
+        self.set_helper(id, Signature::of_numbers(arguments));
         self
+    }
+
+    /// Lets programs call a helper that may take and give addresses: for a host that has that very helper.
+    pub(crate) fn set_helper(&mut self, id: i32, signature: Signature) {
+        self.helpers.retain(|(known, _)| *known != id);
+        self.helpers.push((id, signature));
+    }
+
+    /// Gives programs maps by index: for a host that has those very maps.
+    pub(crate) fn set_maps(&mut self, maps: Vec<MapShape>) {
+        self.maps = maps;
+    }
+
+    fn signature(&self, id: i32) -> Option<Signature> {
+        self.helpers.iter().find(|(known, _)| *known == id).map(|(_, signature)| *signature)
     }
 
     /// Follows this many instructions, over all ways, before a program is refused; a million if not set.
@@ -79,14 +116,10 @@ impl Contract {
     ///
     /// [`VerifyError`].
     pub fn verify(&self, code: Code) -> Result<Verified, VerifyError> {
-        explore::explore(&code, self)?;
-        let is_atomic = |instruction: &Instruction| {
-            matches!(
-                instruction,
-                Instruction::Atomic { .. } | Instruction::LoadAcquire { .. } | Instruction::StoreRelease { .. }
-            )
+        let context_align = match explore::explore(&code, self)? {
+            ContextUse::Atomic => 8,
+            ContextUse::Plain => 1,
         };
-        let context_align = if code.instructions().iter().any(is_atomic) { 8 } else { 1 };
         Ok(Verified { code, context: self.context, context_align })
     }
 }

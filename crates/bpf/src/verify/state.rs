@@ -13,6 +13,17 @@ pub(super) enum Area {
     Context,
     /// The stack of an active function, by how many are around it. Distances count from its end, downwards.
     Stack(usize),
+    /// A value of the map with this index.
+    MapValue(u32),
+    /// A key of the map with this index.
+    MapKey(u32),
+    /// A record of a ring buffer.
+    Record {
+        /// The instruction that has reserved it.
+        id: u32,
+        /// Its bytes.
+        len: u32,
+    },
 }
 
 /// What is known of a register, or of 8 bytes of the stack.
@@ -24,16 +35,28 @@ pub(super) enum Value {
     Scalar(Scalar),
     /// An address: an area, and the bytes into it.
     Pointer(Area, Scalar),
+    /// The beginning of an area, or 0: the result of the call in this instruction, so that a comparison of one copy
+    /// tells of all.
+    Maybe(Area, u32),
+    /// The map with this index.
+    Map(u32),
+    /// The function that begins with this instruction.
+    Function(u32),
 }
 
 impl Value {
+    /// Whether it is no number.
+    pub(super) const fn is_address(&self) -> bool {
+        !matches!(self, Self::Unset | Self::Scalar(_))
+    }
+
     /// Whether whoever is right with this is right with `other`.
     fn includes(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Unset, _) => true,
             (Self::Scalar(scalar), Self::Scalar(other)) => scalar.includes(other),
             (Self::Pointer(area, offset), Self::Pointer(of, other)) => area == of && offset.includes(other),
-            _ => false,
+            _ => self == other,
         }
     }
 
@@ -96,6 +119,19 @@ pub(super) struct Frame {
     slots: Vec<Slot>,
     /// Where it goes on once what it has called is done.
     pub(super) next: usize,
+    /// What a helper calls it for, if one does.
+    pub(super) callback: Option<Callback>,
+}
+
+/// A function that a helper calls again and again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Callback {
+    /// Its first instruction.
+    pub(super) entry: u32,
+    /// The map whose elements it is called for; otherwise it gets the number of the call.
+    pub(super) map: Option<u32>,
+    /// What it gets as it is.
+    pub(super) context: Value,
 }
 
 impl Frame {
@@ -103,7 +139,7 @@ impl Frame {
     pub(super) fn new(depth: usize) -> Self {
         let mut registers = [Value::Unset; 11];
         registers[10] = Value::Pointer(Area::Stack(depth), Scalar::constant(0));
-        Self { registers, slots: Vec::new(), next: 0 }
+        Self { registers, slots: Vec::new(), next: 0, callback: None }
     }
 
     pub(super) fn get(&self, register: Register) -> Value {
@@ -126,6 +162,7 @@ impl Frame {
     fn includes(&self, other: &Self) -> bool {
         let slot = |frame: &Self, index: usize| frame.slots.get(index).copied().unwrap_or(Slot::UNSET);
         self.next == other.next
+            && self.callback == other.callback
             && self.registers.iter().zip(&other.registers).all(|(value, other)| value.includes(other))
             && (0..self.slots.len()).all(|index| slot(self, index).includes(&slot(other, index)))
     }
@@ -134,7 +171,7 @@ impl Frame {
         let registers = core::array::from_fn(|index| self.registers[index].widened(&other.registers[index]));
         // What one of them lacks is not set.
         let slots = self.slots.iter().zip(&other.slots).map(|(slot, other)| slot.widened(other)).collect();
-        Self { registers, slots, next: other.next }
+        Self { registers, slots, next: other.next, callback: other.callback }
     }
 
     /// Bytes `start..start + len` below the end, by slot and bit. `offset` is negative and inside the frame.
@@ -165,20 +202,44 @@ impl Frame {
             *self.slot_mut(index) = Slot::Whole(value);
             return;
         }
-        self.write_bytes(offset, size);
+        self.write_some(offset, size.bytes(), true);
     }
 
-    /// Notes that numbers of which nothing is known are written at `offset`.
-    pub(super) fn write_bytes(&mut self, offset: i64, size: Size) {
-        for (index, bit) in Self::bytes(offset, size.bytes()) {
+    /// Notes that up to `len` bytes of numbers are written at `offset`, and all of them if that is `certain`.
+    pub(super) fn write_some(&mut self, offset: i64, len: usize, certain: bool) {
+        for (index, bit) in Self::bytes(offset, len) {
             let slot = self.slot_mut(index);
             let known = match *slot {
                 Slot::Bytes(mask) => mask,
                 Slot::Whole(Value::Scalar(_)) => ALL,
-                // What is left of a pointer is no number.
                 Slot::Whole(_) => 0,
             };
-            *slot = Slot::Bytes(known | bit);
+            *slot = Slot::Bytes(if certain { known | bit } else { known });
+        }
+    }
+
+    /// Whether `len` bytes at `offset` are numbers.
+    pub(super) fn read_all(&self, offset: i64, len: usize) -> Result<(), Unreadable> {
+        for (index, bit) in Self::bytes(offset, len) {
+            match self.slots.get(index).copied().unwrap_or(Slot::UNSET) {
+                Slot::Bytes(mask) if mask & bit != 0 => {}
+                Slot::Bytes(_) | Slot::Whole(Value::Unset) => return Err(Unreadable::Unset),
+                Slot::Whole(Value::Scalar(_)) => {}
+                Slot::Whole(_) => return Err(Unreadable::PartOfPointer),
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces every value by what `change` makes of it.
+    fn change(&mut self, mut change: impl FnMut(Value) -> Value) {
+        for register in &mut self.registers {
+            *register = change(*register);
+        }
+        for slot in &mut self.slots {
+            if let Slot::Whole(value) = slot {
+                *value = change(*value);
+            }
         }
     }
 
@@ -188,14 +249,7 @@ impl Frame {
         if let Some(Slot::Whole(value)) = Self::whole(offset, size).map(slot) {
             return Ok(value);
         }
-        for (index, bit) in Self::bytes(offset, size.bytes()) {
-            match slot(index) {
-                Slot::Bytes(mask) if mask & bit != 0 => {}
-                Slot::Bytes(_) | Slot::Whole(Value::Unset) => return Err(Unreadable::Unset),
-                Slot::Whole(Value::Scalar(_)) => {}
-                Slot::Whole(Value::Pointer(..)) => return Err(Unreadable::PartOfPointer),
-            }
-        }
+        self.read_all(offset, size.bytes())?;
         Ok(Value::Scalar(Scalar::of_size(size)))
     }
 }
@@ -214,11 +268,13 @@ pub(super) enum Unreadable {
 pub(super) struct State {
     /// The outermost first; never empty.
     pub(super) frames: Vec<Frame>,
+    /// Records that are to be given back, by the instructions that have reserved them.
+    pub(super) records: Vec<u32>,
 }
 
 impl State {
     pub(super) fn new() -> Self {
-        Self { frames: Vec::from([Frame::new(0)]) }
+        Self { frames: Vec::from([Frame::new(0)]), records: Vec::new() }
     }
 
     pub(super) fn top(&self) -> &Frame {
@@ -242,18 +298,53 @@ impl State {
 
     /// Whether whatever is right from here is right from `other`.
     pub(super) fn includes(&self, other: &Self) -> bool {
-        self.frames.len() == other.frames.len()
+        self.records == other.records
+            && self.frames.len() == other.frames.len()
             && self.frames.iter().zip(&other.frames).all(|(frame, other)| frame.includes(other))
     }
 
     /// What includes both, and is the same again after few rounds of a loop. Both have the same functions active.
     pub(super) fn widened(&self, other: &Self) -> Self {
-        Self { frames: self.frames.iter().zip(&other.frames).map(|(frame, other)| frame.widened(other)).collect() }
+        let frames = self.frames.iter().zip(&other.frames).map(|(frame, other)| frame.widened(other)).collect();
+        Self { frames, records: other.records.clone() }
     }
 
-    /// Whether the same functions are active.
+    /// Whether the same functions are active, with the same records.
     pub(super) fn has_functions_of(&self, other: &Self) -> bool {
-        self.frames.len() == other.frames.len()
-            && self.frames.iter().zip(&other.frames).all(|(frame, other)| frame.next == other.next)
+        let is_same = |(frame, other): (&Frame, &Frame)| frame.next == other.next && frame.callback == other.callback;
+        self.records == other.records
+            && self.frames.len() == other.frames.len()
+            && self.frames.iter().zip(&other.frames).all(is_same)
+    }
+
+    /// Forgets what the call in this instruction has returned before: a comparison would tell of both.
+    pub(super) fn renew(&mut self, id: u32) {
+        self.change(|value| if matches!(value, Value::Maybe(_, of) if of == id) { Value::Unset } else { value });
+    }
+
+    /// Says of what the call in this instruction has returned that it is an area, or 0.
+    pub(super) fn resolve(&mut self, id: u32, area: Option<Area>) {
+        let known = area.map_or(Value::Scalar(Scalar::constant(0)), |area| Value::Pointer(area, Scalar::constant(0)));
+        self.change(|value| if matches!(value, Value::Maybe(_, of) if of == id) { known } else { value });
+        if area.is_none() {
+            // There is none that could be given back.
+            self.records.retain(|record| *record != id);
+        }
+    }
+
+    /// Notes that a record is given back.
+    pub(super) fn release(&mut self, id: u32) {
+        self.records.retain(|record| *record != id);
+        let is_of = |value: &Value| matches!(value, Value::Pointer(Area::Record { id: of, .. }, _) if *of == id);
+        self.change(|value| if is_of(&value) { Value::Unset } else { value });
+    }
+
+    fn change(&mut self, mut change: impl FnMut(Value) -> Value) {
+        for frame in &mut self.frames {
+            frame.change(&mut change);
+            if let Some(callback) = &mut frame.callback {
+                callback.context = change(callback.context);
+            }
+        }
     }
 }

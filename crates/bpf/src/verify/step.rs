@@ -1,12 +1,15 @@
 //! What one instruction makes of what is known, and when it is refused.
 
+use core::cell::Cell;
+
 use super::fault::Fault;
 use super::scalar::Scalar;
-use super::state::{Area, Frame, State, Unreadable, Value};
-use super::{ContextAccess, Contract};
+use super::state::{Area, State, Unreadable, Value};
+use super::{ContextAccess, ContextUse, Contract};
 use crate::code::Code;
-use crate::insn::{AluOp, AtomicOp, Callee, Condition, Extension, Instruction, Operand, Register, Size, Wide, Width};
+use crate::insn::{AluOp, AtomicOp, Condition, Extension, Instruction, Operand, Register, Size, Wide, Width};
 use crate::interp::FRAME;
+use crate::map::ValueAccess;
 
 /// Bytes that an address may be away from where its memory begins: `BPF_MAX_VAR_OFF` of Linux
 /// (`include/linux/bpf_verifier.h`).
@@ -18,6 +21,15 @@ pub(super) enum Next {
     One(usize),
     /// With this instruction, and with that one in the other state.
     Two(usize, usize, State),
+    /// With this instruction; and in a function that a helper calls, again and again.
+    Iterate {
+        /// Behind the call.
+        behind: usize,
+        /// The first instruction of the function.
+        enter: usize,
+        /// The state in which it is entered.
+        entered: State,
+    },
     /// Nowhere.
     Ended,
 }
@@ -28,6 +40,7 @@ pub(super) struct Step<'a> {
     pub(super) contract: &'a Contract,
     pub(super) at: usize,
     pub(super) state: &'a mut State,
+    pub(super) context_use: &'a Cell<ContextUse>,
 }
 
 impl Step<'_> {
@@ -51,7 +64,10 @@ impl Step<'_> {
                 let value = self.number(dst)?.swapped(order, size);
                 self.set(dst, value);
             }
-            Instruction::LoadWide { dst, value: Wide::Value(value) } => self.set(dst, Scalar::constant(value)),
+            Instruction::LoadWide { dst, value } => {
+                let value = self.wide(value)?;
+                self.state.top_mut().set(dst, value);
+            }
             Instruction::Load { size, extension, dst, base, offset } => {
                 let value = self.load(size, base, offset, Alignment::Any)?;
                 let value = match (extension, value) {
@@ -86,14 +102,12 @@ impl Step<'_> {
             }
             Instruction::Call(callee) => return self.call(callee),
             Instruction::Exit => return self.exit(),
-            Instruction::LoadWide { .. } | Instruction::Packet { .. } | Instruction::Cast { .. } => {
-                return Err(Fault::Unknown);
-            }
+            Instruction::Packet { .. } | Instruction::Cast { .. } => return Err(Fault::Unknown),
         }
         Ok(Next::One(behind))
     }
 
-    fn target(&self, distance: i32) -> usize {
+    pub(super) fn target(&self, distance: i32) -> usize {
         self.code.target(self.at, distance).expect("targets were checked when the code was made")
     }
 
@@ -102,7 +116,7 @@ impl Step<'_> {
     }
 
     /// A register that has a value.
-    fn get(&self, register: Register) -> Result<Value, Fault> {
+    pub(super) fn get(&self, register: Register) -> Result<Value, Fault> {
         match self.state.top().get(register) {
             Value::Unset => Err(Fault::Unset { register }),
             value => Ok(value),
@@ -110,11 +124,29 @@ impl Step<'_> {
     }
 
     /// A register that is a number.
-    fn number(&self, register: Register) -> Result<Scalar, Fault> {
+    pub(super) fn number(&self, register: Register) -> Result<Scalar, Fault> {
         match self.get(register)? {
             Value::Scalar(number) => Ok(number),
             _ => Err(Fault::Address { register }),
         }
+    }
+
+    fn wide(&self, value: Wide) -> Result<Value, Fault> {
+        match value {
+            Wide::Value(value) => Ok(Value::Scalar(Scalar::constant(value))),
+            Wide::Function(distance) => Ok(Value::Function(self.target(distance) as u32)),
+            Wide::MapByIndex(index) => Ok(Value::Map(self.map(index)?)),
+            Wide::MapValueByIndex { map, offset } => {
+                let area = Area::MapValue(self.map(map)?);
+                Ok(Value::Pointer(area, Scalar::constant(offset.into())))
+            }
+            Wide::MapByDescriptor(_) | Wide::MapValueByDescriptor { .. } | Wide::Variable(_) => Err(Fault::Unknown),
+        }
+    }
+
+    fn map(&self, index: i32) -> Result<u32, Fault> {
+        let number = u32::try_from(index).map_err(|_| Fault::Map { index })?;
+        self.contract.maps.get(number as usize).map(|_| number).ok_or(Fault::Map { index })
     }
 
     fn alu(&self, width: Width, op: AluOp, dst: Register, operand: Operand) -> Result<Value, Fault> {
@@ -146,50 +178,71 @@ impl Step<'_> {
             (Value::Pointer(area, _), Value::Pointer(of, _), AluOp::Sub, Width::W64) if area == of => {
                 Ok(Value::Scalar(Scalar::UNKNOWN))
             }
-            (Value::Pointer(..), ..) => Err(Fault::Address { register: dst }),
-            _ => Err(Fault::Address { register }),
+            (Value::Maybe(..), Value::Scalar(_), AluOp::Add | AluOp::Sub, _) => Err(Fault::MaybeNull { register: dst }),
+            (Value::Scalar(_), ..) => Err(Fault::Address { register }),
+            _ => Err(Fault::Address { register: dst }),
         }
     }
 
     /// The memory that an access means: an area, and the bytes into it, which are all inside.
     fn place(&self, size: Size, base: Register, offset: i16, alignment: Alignment) -> Result<(Area, Scalar), Fault> {
-        let Value::Pointer(area, start) = self.get(base)? else { return Err(Fault::NoAddress { register: base }) };
+        let (area, start) = match self.get(base)? {
+            Value::Pointer(area, start) => (area, start),
+            Value::Maybe(..) => return Err(Fault::MaybeNull { register: base }),
+            _ => return Err(Fault::NoAddress { register: base }),
+        };
         let place = start.alu(Width::W64, AluOp::Add, Scalar::constant(i64::from(offset) as u64));
-        let len = size.bytes() as i64;
-        let (min, end) = (place.signed_min(), place.signed_max() + len);
-        match area {
-            Area::Context => {
-                let len = self.contract.context.map_or(0, |(len, _)| len);
-                if min < 0 || end > i64::from(len) {
-                    return Err(Fault::Context { min, end, len });
-                }
-            }
-            Area::Stack(_) => {
-                if min < -(FRAME as i64) || end > 0 {
-                    return Err(Fault::Stack { min, end });
-                }
-                if place.as_constant().is_none() {
-                    return Err(Fault::VariableStack { min, max: place.signed_max() });
-                }
-            }
-        }
+        self.is_inside(area, place, size.bytes() as i64)?;
         if alignment == Alignment::Natural && !place.is_aligned(size.bytes() as u64) {
             return Err(Fault::Unaligned { align: size.bytes() });
+        }
+        if alignment == Alignment::Natural && area == Area::Context {
+            self.context_use.set(ContextUse::Atomic);
         }
         Ok((area, place))
     }
 
-    fn may_write_context(&self) -> Result<(), Fault> {
-        match self.contract.context {
-            Some((_, ContextAccess::Write)) => Ok(()),
-            _ => Err(Fault::ReadOnly),
+    /// Whether `len` bytes at `place` are all inside.
+    pub(super) fn is_inside(&self, area: Area, place: Scalar, len: i64) -> Result<(), Fault> {
+        let (min, end) = (place.signed_min(), place.signed_max().saturating_add(len));
+        let map = |map: u32| self.contract.maps[map as usize];
+        let (what, room) = match area {
+            Area::Context => {
+                let len = self.contract.context.map_or(0, |(len, _)| len);
+                let is_inside = min >= 0 && end <= i64::from(len);
+                return if is_inside { Ok(()) } else { Err(Fault::Context { min, end, len }) };
+            }
+            Area::Stack(_) if min < -(FRAME as i64) || end > 0 => return Err(Fault::Stack { min, end }),
+            Area::Stack(_) if place.as_constant().is_none() => {
+                return Err(Fault::VariableStack { min, max: place.signed_max() });
+            }
+            Area::Stack(_) => return Ok(()),
+            Area::MapValue(number) => ("the value", map(number).value_len),
+            Area::MapKey(number) => ("the key", map(number).key_len),
+            Area::Record { len, .. } => ("the record", len),
+        };
+        let is_inside = min >= 0 && end <= i64::from(room);
+        if is_inside { Ok(()) } else { Err(Fault::Outside { what, min, end, len: room }) }
+    }
+
+    /// Whether an area may be written to.
+    pub(super) fn may_write(&self, area: Area) -> Result<(), Fault> {
+        match area {
+            Area::Context => match self.contract.context {
+                Some((_, ContextAccess::Write)) => Ok(()),
+                _ => Err(Fault::ReadOnly),
+            },
+            Area::MapValue(map) if self.contract.maps[map as usize].access == ValueAccess::Read => {
+                Err(Fault::ReadOnlyMap)
+            }
+            Area::MapKey(_) => Err(Fault::ReadOnlyMap),
+            Area::Stack(_) | Area::MapValue(_) | Area::Record { .. } => Ok(()),
         }
     }
 
     fn load(&self, size: Size, base: Register, offset: i16, alignment: Alignment) -> Result<Value, Fault> {
         let (area, place) = self.place(size, base, offset, alignment)?;
         match area {
-            Area::Context => Ok(Value::Scalar(Scalar::of_size(size))),
             Area::Stack(depth) => {
                 let (offset, len) = (place.signed_min(), size.bytes());
                 self.state.frames[depth].read(offset, size).map_err(|unreadable| match unreadable {
@@ -197,6 +250,7 @@ impl Step<'_> {
                     Unreadable::PartOfPointer => Fault::PartOfAddress { offset, len },
                 })
             }
+            _ => Ok(Value::Scalar(Scalar::of_size(size))),
         }
     }
 
@@ -209,24 +263,22 @@ impl Step<'_> {
         alignment: Alignment,
     ) -> Result<(), Fault> {
         let (area, place) = self.place(size, base, offset, alignment)?;
-        if let (Value::Pointer(of, _), Some(register)) = (value, register) {
+        if let (true, Some(register)) = (value.is_address(), register) {
             let is_whole = size == Size::Double && place.is_aligned(8);
-            let outlives = match (area, of) {
-                (Area::Stack(_), Area::Context) => true,
-                (Area::Stack(depth), Area::Stack(of)) => of <= depth,
-                (Area::Context, _) => false,
+            let outlives = match (area, value) {
+                (Area::Stack(depth), Value::Pointer(Area::Stack(of), _)) => of <= depth,
+                (Area::Stack(_), _) => true,
+                _ => false,
             };
             if !is_whole || !outlives {
                 return Err(Fault::StoredAddress { register });
             }
         }
-        match area {
-            Area::Context => self.may_write_context(),
-            Area::Stack(depth) => {
-                self.state.frames[depth].write(place.signed_min(), size, value);
-                Ok(())
-            }
+        self.may_write(area)?;
+        if let Area::Stack(depth) = area {
+            self.state.frames[depth].write(place.signed_min(), size, value);
         }
+        Ok(())
     }
 
     fn atomic(&mut self, op: AtomicOp, width: Width, base: Register, offset: i16, src: Register) -> Result<(), Fault> {
@@ -239,16 +291,14 @@ impl Step<'_> {
             self.number(Register::R0)?;
         }
         let old = self.load(size, base, offset, Alignment::Natural)?;
-        if matches!(old, Value::Pointer(..)) {
+        if old.is_address() {
             return Err(Fault::PartOfAddress { offset: offset.into(), len: size.bytes() });
         }
         let (area, place) = self.place(size, base, offset, Alignment::Natural)?;
-        match area {
-            Area::Context => self.may_write_context()?,
-            Area::Stack(depth) => {
-                let unknown = Value::Scalar(Scalar::of_size(size));
-                self.state.frames[depth].write(place.signed_min(), size, unknown);
-            }
+        self.may_write(area)?;
+        if let Area::Stack(depth) = area {
+            let unknown = Value::Scalar(Scalar::of_size(size));
+            self.state.frames[depth].write(place.signed_min(), size, unknown);
         }
         match op {
             AtomicOp::CompareExchange => self.set(Register::R0, Scalar::of_size(size)),
@@ -256,6 +306,20 @@ impl Step<'_> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Whether an address is 0.
+    fn null_check(self, condition: Condition, address: Value, target: usize) -> Next {
+        let behind = self.at + 1;
+        let (if_null, if_not) = if condition == Condition::Equal { (target, behind) } else { (behind, target) };
+        let Value::Maybe(area, id) = address else {
+            // Other addresses never are.
+            return Next::One(if_not);
+        };
+        let mut null = self.state.clone();
+        null.resolve(id, None);
+        self.state.resolve(id, Some(area));
+        Next::Two(if_not, if_null, null)
     }
 
     fn branch(
@@ -272,8 +336,13 @@ impl Step<'_> {
             Operand::Immediate(value) => Value::Scalar(Scalar::constant(value as u64)),
             Operand::Register(src) => self.get(src)?,
         };
+        let is_zero = |value: Value| matches!(value, Value::Scalar(number) if number.as_constant() == Some(0));
+        let is_equality = matches!(condition, Condition::Equal | Condition::NotEqual) && width == Width::W64;
         let (left, right) = match (left, right) {
             (Value::Scalar(left), Value::Scalar(right)) => (left, right),
+            (address, number) | (number, address) if is_equality && address.is_address() && is_zero(number) => {
+                return Ok(self.null_check(condition, address, target));
+            }
             // Which one is higher says nothing of where they are.
             (Value::Pointer(area, _), Value::Pointer(of, _)) if area == of && width == Width::W64 => {
                 return Ok(Next::Two(behind, target, self.state.clone()));
@@ -313,62 +382,6 @@ impl Step<'_> {
             // Only where what is known contradicts itself, which it never does.
             (None, None) => Ok(Next::Two(behind, target, self.state.clone())),
         }
-    }
-
-    fn call(self, callee: Callee) -> Result<Next, Fault> {
-        let behind = self.at + 1;
-        match callee {
-            Callee::Helper(id) => self.call_helper(id),
-            Callee::Register(register) => {
-                let id = self.number(register)?.as_constant().ok_or(Fault::VariableCall { register })?;
-                self.call_helper(id as i32)
-            }
-            Callee::Local(distance) => {
-                let target = self.target(distance);
-                let depth = self.state.frames.len();
-                let caller = self.state.top_mut();
-                caller.next = behind;
-                let mut callee = Frame::new(depth);
-                for register in &Register::ALL[1..6] {
-                    callee.set(*register, caller.get(*register));
-                }
-                for register in &Register::ALL[..6] {
-                    caller.set(*register, Value::Unset);
-                }
-                self.state.frames.push(callee);
-                Ok(Next::One(target))
-            }
-            Callee::Kernel { .. } => Err(Fault::Unknown),
-        }
-    }
-
-    fn call_helper(mut self, id: i32) -> Result<Next, Fault> {
-        let known = self.contract.helpers.iter().find(|(known, _)| *known == id);
-        let (_, arguments) = *known.ok_or(Fault::Helper { id })?;
-        for register in &Register::ALL[1..=usize::from(arguments)] {
-            self.number(*register)?;
-        }
-        for register in &Register::ALL[1..6] {
-            self.state.top_mut().set(*register, Value::Unset);
-        }
-        self.set(Register::R0, Scalar::UNKNOWN);
-        Ok(Next::One(self.at + 1))
-    }
-
-    fn exit(self) -> Result<Next, Fault> {
-        let result = self.state.top().get(Register::R0);
-        if matches!(result, Value::Pointer(..)) {
-            return Err(Fault::ReturnedAddress);
-        }
-        if self.state.frames.len() == 1 {
-            // The host gets it.
-            self.number(Register::R0)?;
-            return Ok(Next::Ended);
-        }
-        self.state.frames.pop();
-        let caller = self.state.top_mut();
-        caller.set(Register::R0, result);
-        Ok(Next::One(core::mem::take(&mut caller.next)))
     }
 }
 

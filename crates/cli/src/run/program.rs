@@ -33,20 +33,21 @@ pub(crate) enum ProgramError {
         source: NotElf,
     },
     #[error(
-        "{} is for another architecture (ELF machine {machine}); it cannot be run with an object for this one",
+        "{} is for another architecture (ELF machine {machine}); \
+         it cannot be run with an object for this one",
         path.display()
     )]
     Foreign { path: PathBuf, machine: u16 },
     #[error(
-        "{} is statically linked, so that nothing can be preloaded; link it dynamically, or use the crate \
-         palimpsest-fork in it",
+        "{} is statically linked, so that nothing can be preloaded; \
+         link it dynamically, or use the crate palimpsest-fork in it",
         path.display()
     )]
     Static { path: PathBuf },
     #[error(
-        "{} uses the dynamic linker {}, not that of glibc, for which the object is made; use a build for glibc",
-        path.display(),
-        linker.display()
+        "{} uses the dynamic linker {}, not that of glibc, for which the object is made; \
+         use a build for glibc",
+        path.display(), linker.display()
     )]
     OtherLibrary { path: PathBuf, linker: PathBuf },
     #[error(
@@ -56,7 +57,8 @@ pub(crate) enum ProgramError {
     )]
     Privileged { path: PathBuf },
     #[error(
-        "{} is a script whose interpreters are scripts, more than {DEPTH} deep; name the program behind them",
+        "{} is a script whose interpreters are scripts, more than {DEPTH} deep; \
+         name the program behind them",
         path.display()
     )]
     TooDeep { path: PathBuf },

@@ -114,7 +114,8 @@ pub struct Frozen {
 /// Why some memory of an arena could not be frozen.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{bytes} bytes of the arena stay shared and are missing in forked children; did the program close the descriptors of its memory?"
+    "{bytes} bytes of the arena stay shared and are missing in forked children; \
+     did the program close the descriptors of its memory?"
 )]
 pub struct StrandedError {
     /// How many.

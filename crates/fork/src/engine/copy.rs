@@ -10,6 +10,7 @@ use super::budget::{Budget, Stopped};
 use super::fresh::Fresh;
 use super::guards::Guards;
 use super::piece::{Outcome, PIECE};
+use super::prices::EXTENTS;
 use super::records::Skipped;
 use super::span::Span;
 use super::tables::Tables;
@@ -30,11 +31,8 @@ pub(crate) struct Figures {
     pub(crate) collapsed: usize,
 }
 
-/// How many extents memory is cut into. Each costs a fork and the child's exit about 1.1 µs together, for ever; one
-/// that was written to costs 14 µs for each MiB that is present, until a repair cuts the written piece out.
-const EXTENTS: usize = 32;
-
-/// The length of extents for so many populated bytes.
+/// The length of extents for so many populated bytes. Each costs a fork and the child's exit about 1.1 µs together, for
+/// ever; one that was written to costs 14 µs for each MiB that is present, until a repair cuts the written piece out.
 pub(super) fn extent_len(wanted: ExtentLen, populated: usize) -> usize {
     let wanted = match wanted {
         ExtentLen::Auto => {

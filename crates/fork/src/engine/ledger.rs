@@ -16,10 +16,14 @@
 //! Right before the repair there is a look again, so that none is bought that has become dearer. Quotes are corrected
 //! by what the last repairs took indeed. A repair that gains nothing doubles the price of the next one.
 //!
+//! Where forks and repairs took more, from one repair to the next, than forks would have taken without any freezing,
+//! and again the next time, freezing does not pay.
+//!
 //! Nothing here asks the kernel or reads a clock: whoever has the ledger tells it what things took. All times are in
 //! nanoseconds.
 
 use super::hot::HotPieces;
+use super::prices::{Memory, Prices};
 
 /// The longest patience: how many times its price a repair must be worth after many that gained nothing. More would
 /// save next to nothing, and put off the repair that does gain something when a program becomes quiet.
@@ -28,10 +32,8 @@ const MOST_PATIENCE: u64 = 1 << 5;
 const SCALE: u64 = 1 << 10;
 /// What a mapping takes that replaces one with present pages.
 const MAPPING: u64 = 6_000;
-/// What copying a MiB takes, where no freeze was big enough to tell: a cautious guess.
-const CAUTIOUS: u64 = 1_000_000;
-/// From how many MiB on a freeze tells what copying takes.
-const TELLING: usize = 16;
+/// How many times in a row it must have cost more than it has saved, from one repair to the next, to be given up.
+const MOST_LOSSES: u32 = 2;
 
 /// The account.
 #[derive(Debug)]
@@ -44,8 +46,6 @@ pub(crate) struct Ledger {
     look: u64,
     /// What a repair will take, as the last look told; 0 before the first since the last repair.
     quote: u64,
-    /// What copying a MiB took when it was frozen; 0 before that was seen.
-    per_mib: u64,
     /// By what quotes are multiplied, in units of [`SCALE`].
     scale: u64,
     /// How many times its price a repair must be worth; doubled by each that gained nothing.
@@ -56,6 +56,16 @@ pub(crate) struct Ledger {
     typical: u64,
     /// What was typical before the last repair; 0 once it has been compared with the first fork after.
     before_repair: u64,
+    /// What is frozen.
+    frozen: Memory,
+    /// The quickest fork since the last freeze; 0 before the first.
+    floor: u64,
+    /// Forks since the last freeze or repair; and what they took, and looks in vain.
+    forks: u64,
+    spent: u64,
+    /// How many times in a row it has cost more than it has saved.
+    losses: u32,
+    pub(super) prices: Prices,
     /// What is left alone.
     pub(super) hot: HotPieces,
 }
@@ -69,19 +79,39 @@ pub(crate) struct Work {
     pub(crate) bytes: usize,
 }
 
+/// A repair that was made.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Repair {
+    /// What the work had been expected to take.
+    pub(crate) quote: u64,
+    /// What the look took.
+    pub(crate) looked: u64,
+    /// What the work took.
+    pub(crate) worked: u64,
+    /// What forks have taken for memory that was frozen only now.
+    pub(crate) fresh: u64,
+    /// What is frozen by now.
+    pub(crate) frozen: Memory,
+}
+
 impl Ledger {
-    pub(super) const fn new(hot: HotPieces) -> Self {
+    pub(super) const fn new(hot: HotPieces, prices: Prices) -> Self {
         Self {
             debt: 0,
             clean: 0,
             look: 0,
             quote: 0,
-            per_mib: 0,
             scale: SCALE,
             patience: 1,
             last: 0,
             typical: 0,
             before_repair: 0,
+            frozen: Memory { bytes: 0, huge: 0, extents: 0 },
+            floor: 0,
+            forks: 0,
+            spent: 0,
+            losses: 0,
+            prices,
             hot,
         }
     }
@@ -115,29 +145,29 @@ impl Ledger {
 
     /// What the work will take, in the light of how the last quotes have turned out.
     pub(crate) fn quote(&self, work: Work) -> u64 {
-        let (mappings, kib) = (work.mappings as u64, work.bytes as u64 >> 10);
-        let plain = mappings.saturating_mul(MAPPING).saturating_add(kib.saturating_mul(self.per_mib >> 10));
-        plain.saturating_mul(self.scale) / SCALE
+        let mappings = (work.mappings as u64).saturating_mul(MAPPING);
+        mappings.saturating_add(self.prices.copying(work.bytes)).saturating_mul(self.scale) / SCALE
     }
 
-    /// A freeze has copied so many bytes in `taken`, of which the look took `looked`. Forks count from here on.
-    pub(crate) fn froze(&mut self, bytes: usize, looked: u64, taken: u64) {
-        self.per_mib = match bytes >> 20 {
-            mib if mib >= TELLING => taken / mib as u64,
-            _ if self.per_mib == 0 => CAUTIOUS,
-            _ => self.per_mib,
-        };
+    /// A freeze has copied so many bytes in `taken`, of which the look took `looked`; by now this much is frozen. Forks
+    /// count from here on.
+    pub(crate) fn froze(&mut self, bytes: usize, looked: u64, taken: u64, frozen: Memory) {
+        self.prices.froze(bytes, taken);
         (self.debt, self.clean, self.quote, self.look) = (0, 0, 0, looked);
         (self.scale, self.patience, self.before_repair) = (SCALE, 1, 0);
+        (self.frozen, self.floor, self.forks, self.spent, self.losses) = (frozen, 0, 0, 0, 0);
     }
 
-    /// Forks that do nothing take `clean` after a freeze.
-    pub(crate) const fn measured(&mut self, clean: u64) {
+    /// Forks that do nothing take `clean` after a freeze that was expected to save `expected`, and took `before`.
+    pub(crate) fn measured(&mut self, expected: u64, before: u64, clean: u64) {
         self.clean = clean;
+        self.prices.gained(expected, before.saturating_sub(clean));
     }
 
     /// A fork took so long.
     pub(crate) fn forked(&mut self, taken: u64) {
+        self.floor = if self.floor == 0 { taken } else { self.floor.min(taken) };
+        (self.forks, self.spent) = (self.forks.saturating_add(1), self.spent.saturating_add(taken));
         let before = std::mem::take(&mut self.before_repair);
         let mut clean = if self.clean == 0 { taken } else { self.clean.min(taken) };
         if before != 0 {
@@ -162,6 +192,7 @@ impl Ledger {
     /// A look took so long and gave a quote that is too high.
     pub(crate) fn declined(&mut self, quote: u64, taken: u64) {
         self.look = taken;
+        self.spent = self.spent.saturating_add(taken);
         // The next look, which is a part of the repair, must have been earned again.
         self.quote = quote.max(self.debt.saturating_add(taken) / self.patience);
     }
@@ -174,11 +205,35 @@ impl Ledger {
         self.patience = (self.patience * 2).min(MOST_PATIENCE);
     }
 
-    /// A repair was made: the look and the work took so long, and the work had been expected to take `quote`.
-    pub(crate) fn repaired(&mut self, quote: u64, looked: u64, worked: u64) {
+    /// A repair was made.
+    pub(crate) fn repaired(&mut self, repair: Repair) {
+        let Repair { quote, looked, worked, fresh, frozen } = repair;
+        // Not the debt, which leaves out what no repair can take away: thawing could.
+        let own = self.floor.saturating_add(fresh).saturating_mul(self.forks);
+        let cost = self.spent.saturating_sub(own).saturating_add(looked).saturating_add(worked);
+        let is_lost = cost > self.forks.saturating_mul(self.saved());
+        self.losses = if is_lost { self.losses + 1 } else { 0 };
         (self.debt, self.quote, self.look) = (0, 0, looked.max(1));
+        (self.forks, self.spent, self.frozen) = (0, 0, frozen);
         self.scale = corrected(self.scale, quote, worked);
         self.before_repair = self.typical;
+    }
+
+    /// What each fork would take more if nothing were frozen.
+    fn saved(&self) -> u64 {
+        u64::try_from(self.prices.worth(self.frozen).per_fork.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether forks and repairs have taken more than forks of the same memory would have without any freezing, again
+    /// and again.
+    pub(crate) const fn has_lost(&self) -> bool {
+        self.losses >= MOST_LOSSES
+    }
+
+    /// Nothing is frozen any more.
+    pub(crate) fn thawed(&mut self) {
+        (self.debt, self.quote, self.before_repair) = (0, 0, 0);
+        (self.frozen, self.forks, self.spent, self.losses) = (Memory::default(), 0, 0, 0);
     }
 }
 

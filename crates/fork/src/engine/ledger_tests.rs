@@ -15,18 +15,20 @@ impl Random {
     }
 }
 
+const FROZEN: Memory = Memory { bytes: 128 << 20, huge: 0, extents: 32 };
+
 /// A ledger after a freeze whose look took so long, and after which forks take `clean`.
 fn ledger(look: u64, clean: u64) -> Ledger {
-    let mut ledger = Ledger::new(HotPieces::new(MappedVec::with_capacity(1024).expect("memory")));
-    ledger.froze(0, look, look);
-    ledger.measured(clean);
+    let mut ledger = Ledger::new(HotPieces::new(MappedVec::with_capacity(1024).expect("memory")), Prices::new(4096));
+    ledger.froze(0, look, look, FROZEN);
+    ledger.measured(0, 0, clean);
     ledger
 }
 
 /// A repair that takes exactly what was expected.
 fn repair(ledger: &mut Ledger) {
     let (quote, look) = (ledger.price(), ledger.look);
-    ledger.repaired(quote, look, quote);
+    ledger.repaired(Repair { quote, looked: look, worked: quote, fresh: 0, frozen: FROZEN });
 }
 
 #[test]
@@ -78,7 +80,7 @@ fn repairs(forks: usize, price: u64, take: impl Fn(usize) -> u64) -> usize {
     let (mut repairs, mut since) = (0, 0);
     for _ in 0..forks {
         if ledger.is_due() {
-            ledger.repaired(price, price, price);
+            ledger.repaired(Repair { quote: price, looked: price, worked: price, fresh: 0, frozen: FROZEN });
             (repairs, since) = (repairs + 1, 0);
         }
         ledger.forked(take(since));
@@ -115,7 +117,7 @@ fn repairs_never_cost_more_than_what_dear_forks_have_lost() {
             if ledger.is_due() {
                 spent += price;
                 assert!(spent <= lost, "repairs for {spent}, and forks have lost {lost}");
-                ledger.repaired(price, price, price);
+                ledger.repaired(Repair { quote: price, looked: price, worked: price, fresh: 0, frozen: FROZEN });
             }
             // From cheap ones to dear ones and back, at random.
             let above = if random.next(3) == 0 { 0 } else { random.next(dearest) };
@@ -131,6 +133,28 @@ fn quotes_learn_from_repairs() {
     assert_eq!(once, 2 * SCALE);
     assert!((0..20).fold(SCALE, |scale, _| corrected(scale, scale, 3 * SCALE)).abs_diff(3 * SCALE) < 10);
     assert!(corrected(SCALE, 1, u64::MAX) <= 5 * SCALE && corrected(SCALE, u64::MAX, 1) >= SCALE / 2);
+}
+
+#[test]
+fn what_costs_more_than_it_saves_twice_in_a_row_is_given_up() {
+    let mut ledger = ledger(1000, 20);
+    let saved = ledger.saved();
+    ledger.forked(50);
+    // Ten forks that take so much more, and a repair that takes as much as one fork saves.
+    let period = |ledger: &mut Ledger, above: u64, fresh: u64| {
+        (0..10).for_each(|_| ledger.forked(50 + above));
+        ledger.repaired(Repair { quote: 1, looked: 0, worked: saved, fresh, frozen: FROZEN });
+        ledger.has_lost()
+    };
+    assert!(!period(&mut ledger, saved / 2, 0), "half of what is saved, and a tenth for the repair");
+    assert!(!period(&mut ledger, saved, 0), "a loss, but the first");
+    assert!(!period(&mut ledger, saved / 2, 0), "forgiven");
+    assert!(!period(&mut ledger, saved, 0));
+    assert!(!period(&mut ledger, saved * 3, saved * 3), "what is new would cost a plain fork as much");
+    assert!(!period(&mut ledger, saved, 0));
+    assert!(period(&mut ledger, saved, 0), "the second loss in a row");
+    ledger.thawed();
+    assert_eq!((ledger.has_lost(), ledger.debt(), ledger.saved()), (false, 0, 0));
 }
 
 /// What became of a piece of the model.
@@ -215,7 +239,7 @@ impl Model {
             };
         }
         ledger.hot.end();
-        ledger.repaired(quote, Self::LOOK, worked);
+        ledger.repaired(Repair { quote, looked: Self::LOOK, worked, fresh: 0, frozen: FROZEN });
         self.spent += worked;
         self.repairs += 1;
     }
@@ -241,8 +265,8 @@ fn a_year_of_forks_costs_less_than_without_repairs_and_hot_pieces_are_left_alone
     let mut random = Random(7);
     let (mut kept, mut never) = (Model::new(), Model::new());
     let mut ledger = ledger(Model::LOOK, Model::CLEAN);
-    ledger.froze(128 << 20, Model::LOOK, 64 * Model::COPY / 2);
-    ledger.measured(Model::CLEAN);
+    ledger.froze(128 << 20, Model::LOOK, 64 * Model::COPY / 2, FROZEN);
+    ledger.measured(0, 0, Model::CLEAN);
     let (mut most_debt, mut dearest) = (0, 0);
     for fork in 0..FORKS {
         for index in writes(fork, &mut random) {
@@ -251,6 +275,7 @@ fn a_year_of_forks_costs_less_than_without_repairs_and_hot_pieces_are_left_alone
         }
         if ledger.is_due() {
             kept.repair(&mut ledger);
+            assert!(!ledger.has_lost(), "given up on day {}", fork / 720);
         }
         let price = ledger.price();
         let taken = kept.fork(&mut random);

@@ -8,7 +8,7 @@
 //! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
 //! | `repair`, `subject`, `thawing` | frozen memory that was written to since, and what becomes anonymous again |
 //! | `piece`, `runs` | one piece: copied, and shown with what it had |
-//! | `ledger`, `hot` | when a repair pays, and what is left alone; they ask the kernel nothing |
+//! | `ledger`, `prices`, `hot` | what pays, and what is left alone; they ask the kernel nothing |
 //! | `tables`, `records`, `contents`, `frozen_map` | what is known, outside the heap |
 //! | `budget`, `guards`, `span`, `traits` | what they need |
 //!
@@ -29,6 +29,7 @@ mod ledger;
 pub(crate) mod own;
 pub(crate) mod piece;
 mod plan;
+mod prices;
 mod records;
 pub(crate) mod registry;
 mod repair;
@@ -40,6 +41,7 @@ mod subject;
 mod tables;
 mod thawing;
 
+pub(crate) use ledger::Repair;
 pub(crate) use palimpsest_sys::memory::{span, traits};
 pub(crate) use repair::Repaired;
 pub(crate) use tables::Tables;

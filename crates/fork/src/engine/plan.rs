@@ -6,22 +6,35 @@ use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::policy::has_policy;
 use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 
+use super::prices::{Memory, Prices};
 use super::records::{Eligible, Excluded, Skipped};
 use super::span::Span;
 use super::tables::Tables;
 use super::traits::Traits;
+use crate::options::Pays;
 use crate::report::Skip;
+use crate::worth::Worth;
 
 /// A plan in the making.
 pub(super) struct Planner<'a, 't> {
     pub(super) tables: &'a mut Tables<'t>,
     /// What a mapping must have populated at least, in bytes.
     pub(super) least: usize,
+    pub(super) pays: Pays,
+}
+
+/// What is expected of a plan.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Expected {
+    /// Of what will be frozen.
+    pub(crate) worth: Worth,
+    /// Of what is left alone since it does not pay.
+    pub(crate) left: Worth,
 }
 
 impl Planner<'_, '_> {
     /// Sorts the mappings that were read into those that are eligible and those that are skipped. Allocates nothing.
-    pub(super) fn plan(&mut self) -> Result<(), Full> {
+    pub(super) fn plan(&mut self) -> Result<Expected, Full> {
         self.tables.eligible.clear();
         self.tables.skipped.clear();
         for index in 0..self.tables.vmas.len() {
@@ -39,7 +52,40 @@ impl Planner<'_, '_> {
                 None => self.add_but_excluded(&vma)?,
             }
         }
-        Ok(())
+        self.choose()
+    }
+
+    /// Moves what does not pay from the eligible to the skipped.
+    fn choose(&mut self) -> Result<Expected, Full> {
+        let total = self.tables.eligible_bytes();
+        let is_first = self.tables.extents.is_empty();
+        let Tables { eligible, skipped, ledger, .. } = &mut *self.tables;
+        let worth = |one: &Eligible| ledger.prices.worth(Memory::to_freeze(one.populated, one.huge, total));
+        let pays = |one: &Eligible| match self.pays {
+            Pays::Anyway => true,
+            Pays::Within(forks) => worth(one).pays_within(forks),
+        };
+        let all = eligible.iter().filter(|one| pays(one)).map(worth).fold(Worth::default(), Worth::and);
+        let net = if is_first { Prices::of_first(all) } else { all };
+        let does_any = match self.pays {
+            Pays::Anyway => true,
+            Pays::Within(forks) => net.pays_within(forks),
+        };
+        let mut expected = Expected::default();
+        let mut kept = 0;
+        for index in 0..eligible.len() {
+            let one = eligible[index];
+            if does_any && pays(&one) {
+                expected.worth = expected.worth.and(worth(&one));
+                eligible[kept] = one;
+                kept += 1;
+            } else {
+                expected.left = expected.left.and(worth(&one));
+                skipped.push(Skipped { span: one.span, populated: one.populated, reason: Skip::Unprofitable })?;
+            }
+        }
+        eligible.truncate(kept);
+        Ok(expected)
     }
 
     /// Adds what is left of `vma` without the excluded spans, which are sorted.
@@ -67,7 +113,8 @@ impl Planner<'_, '_> {
             traits: Traits::of(vma),
             is_named: vma.label == Label::Named,
             frozen: 0,
-            populated: vma.anonymous,
+            populated: vma.anonymous.min(span.len()),
+            huge: vma.huge.min(span.len()),
         })
     }
 }

@@ -18,8 +18,10 @@ pub(crate) struct Eligible {
     pub(crate) is_named: bool,
     /// Bytes that were copied, once it is frozen.
     pub(crate) frozen: usize,
-    /// Populated bytes of the whole mapping.
+    /// Populated bytes, as far as the figures of the whole mapping tell.
     pub(crate) populated: usize,
+    /// Those of them that are mapped as huge pages.
+    pub(crate) huge: usize,
 }
 
 /// Memory that must be left alone although its mapping could be frozen.
@@ -95,6 +97,11 @@ impl Held {
     /// A value that is sorted by what this extent's mappings show.
     pub(super) const fn key(&self) -> (u32, u32, u64) {
         key(self.id)
+    }
+
+    /// Bytes that were stored in it.
+    pub(super) const fn stored(&self) -> usize {
+        self.stored
     }
 
     /// Whether this mapping of it is the view.
@@ -193,6 +200,7 @@ mod tests {
             inode: 1,
             label: Label::Extent,
             anonymous: 0,
+            huge: 0,
             flags,
             protection_key: 0,
         };

@@ -24,6 +24,7 @@ use super::frozen_map::FrozenMap;
 use super::hot::{HotPiece, HotPieces, MOST_HOT};
 use super::ledger::Ledger;
 use super::piece::PIECE;
+use super::prices::Prices;
 use super::records::Held;
 use super::span::Span;
 use super::statistics::Statistics;
@@ -102,7 +103,7 @@ fn make() -> Result<&'static Shared, MapError> {
     let extents_place = unsafe { whole.add(head + hot + contents) };
     let lasting = Lasting {
         // SAFETY: 1. whole pages of the mapping made above, behind the head and before the contents.
-        ledger: Ledger::new(HotPieces::new(unsafe { MappedVec::within(hot_place, hot) })),
+        ledger: Ledger::new(HotPieces::new(unsafe { MappedVec::within(hot_place, hot) }), Prices::new(page)),
         // SAFETY: 1. whole pages of that mapping, before the extents.
         contents: Contents::new(unsafe { MappedVec::within(contents_place, contents) }),
         // SAFETY: 1. the last whole pages of that mapping.

@@ -10,7 +10,8 @@ use super::budget::{Budget, Stopped};
 use super::copy::{Figures, Freezer, extent_len};
 use super::frozen_map::Entry;
 use super::guards::Guards;
-use super::plan::Planner;
+use super::plan::{Expected, Planner};
+use super::prices::Memory;
 use super::records::{Excluded, Held};
 use super::registry::Shared;
 use super::repair::{Repaired, Repairer};
@@ -36,6 +37,10 @@ pub(crate) struct Done {
     pub(crate) looked: Duration,
     /// What a repair was expected to take, in nanoseconds.
     pub(crate) quote: u64,
+    /// What the plan is worth.
+    pub(crate) expected: Expected,
+    /// What is frozen by now.
+    pub(crate) frozen: Memory,
 }
 
 /// Whether anything is to be changed.
@@ -86,9 +91,11 @@ impl Round<'_, '_> {
             extent,
             looked: started.elapsed(),
             quote: 0,
+            expected: Expected::default(),
+            frozen: Memory::default(),
         };
         match result {
-            Ok(()) => {}
+            Ok(expected) => done.expected = expected,
             Err(Early::Refused(error)) => return Err(error),
             Err(Early::Stopped(stopped)) => {
                 done.stopped = Some(stopped);
@@ -111,7 +118,7 @@ impl Round<'_, '_> {
     }
 
     /// Reads the mappings and plans, leaving out what was excluded before and what rests.
-    fn inventory(&mut self) -> Result<(), Early> {
+    fn inventory(&mut self) -> Result<Expected, Early> {
         let Tables { ledger, excluded, vmas, extents, .. } = &mut *self.tables;
         ledger.hot.begin(|span| excluded.push(Excluded { span, reason: Skip::Hot })).map_err(Stopped::from)?;
         excluded.sort_unstable_by_key(|excluded| excluded.span);
@@ -124,8 +131,8 @@ impl Round<'_, '_> {
                 held.is_erased = map.find(|_, entry| is_its_own(entry)).is_some();
             }
         }
-        Planner { tables: self.tables, least: self.options.least }.plan().map_err(Stopped::from)?;
-        Ok(())
+        let Options { least, pays, .. } = *self.options;
+        Ok(Planner { tables: self.tables, least, pays }.plan().map_err(Stopped::from)?)
     }
 
     /// Repairs, freezes, and settles.
@@ -155,7 +162,7 @@ impl Round<'_, '_> {
         let freeze = unsafe { freezer.freeze_all() };
         done.figures = freezer.figures;
         done.stopped = repair.and(freeze).err();
-        settle(self.tables, self.shared);
+        done.frozen = settle(self.tables, self.shared);
     }
 }
 

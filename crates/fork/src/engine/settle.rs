@@ -5,22 +5,25 @@ use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma};
 
 use super::frozen_map::{Entry, FrozenMap};
+use super::prices::Memory;
 use super::records::Held;
 use super::registry::Shared;
 use super::span::Span;
 use super::tables::Tables;
 
 /// Reads the mappings again, writes the map anew, forgets extents that nothing maps any more, and counts the round.
+/// Returns what is frozen then.
 ///
 /// The mappings have changed, so extents that a repair has emptied are seen only by a new reading. If that fails, they
 /// are kept, and the map says nothing that it is sure of.
-pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) {
+pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
     tables.ledger.hot.end();
     shared.statistics.count_round();
     let is_read = tables.vmas.read(Detail::Places).is_ok();
     tables.extents.iter_mut().for_each(Held::look_again);
     if !is_read {
-        return shared.map.doubt();
+        shared.map.doubt();
+        return frozen(tables);
     }
     shared.map.clear();
     shared.forget_replacements();
@@ -41,6 +44,12 @@ pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) {
     runs.close();
     let kept = forget_unseen(tables);
     shared.statistics.frozen(bytes, kept);
+    frozen(tables)
+}
+
+/// What is frozen, taken for base pages.
+fn frozen(tables: &Tables<'_>) -> Memory {
+    Memory { bytes: tables.extents.iter().map(Held::stored).sum(), huge: 0, extents: tables.extents.len() }
 }
 
 /// What the map says of a mapping; nothing if it is neither frozen nor of a snapshot.

@@ -13,6 +13,8 @@ pub(crate) struct Statistics {
     extents: AtomicUsize,
     hot_pieces: AtomicUsize,
     rounds: AtomicU64,
+    /// 1 once all was thawed.
+    over: AtomicUsize,
     forks: AtomicU64,
     repairs: AtomicU64,
     /// Copies of the ledger's, written by who holds it.
@@ -70,6 +72,22 @@ impl Statistics {
     /// Whether there was a freeze or a repair.
     pub(super) fn has_rounds(&self) -> bool {
         self.rounds.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether all was thawed since the last freeze, so that nothing is accounted for.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed) != 0
+    }
+
+    /// All is thawed.
+    pub(crate) fn end(&self) {
+        self.frozen(0, 0);
+        self.over.store(1, Ordering::Relaxed);
+    }
+
+    /// There was a freeze.
+    pub(crate) fn begin(&self) {
+        self.over.store(0, Ordering::Relaxed);
     }
 
     /// Counts a fork.

@@ -70,6 +70,11 @@ impl<'a> Tables<'a> {
         &self.eligible
     }
 
+    /// The account.
+    pub(crate) const fn ledger(&mut self) -> &mut Ledger {
+        self.ledger
+    }
+
     /// What is left alone.
     pub(crate) fn skipped(&self) -> &[Skipped] {
         &self.skipped
@@ -117,7 +122,7 @@ impl<'a> Tables<'a> {
 
     /// Bytes that are populated in all eligible memory.
     pub(super) fn eligible_bytes(&self) -> usize {
-        self.eligible.iter().map(|one| one.populated.min(one.span.len())).sum()
+        self.eligible.iter().map(|one| one.populated).sum()
     }
 
     /// Whether running code or the kernel may write to `span`, as far as that was found out last.
@@ -133,6 +138,7 @@ mod tests {
 
     use super::*;
     use crate::engine::hot::HotPieces;
+    use crate::engine::prices::Prices;
     use crate::engine::traits::Traits;
 
     #[test]
@@ -140,7 +146,7 @@ mod tests {
         let mut lasting = Lasting {
             extents: MappedVec::with_capacity(16).expect("memory"),
             contents: Contents::new(MappedVec::with_capacity(16).expect("memory")),
-            ledger: Ledger::new(HotPieces::new(MappedVec::with_capacity(16).expect("memory"))),
+            ledger: Ledger::new(HotPieces::new(MappedVec::with_capacity(16).expect("memory")), Prices::new(4096)),
             options: Options::new(),
         };
         let mut tables = Tables::new(&mut lasting, Span::default()).expect("memory");

@@ -70,6 +70,23 @@ pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
     release(Span::of_pointers(range).rounded_out(rustix::param::page_size()), Reach::Span)
 }
 
+/// Makes anonymous memory with the same bytes of all that is frozen, as [`thaw`] does for a range, and gives the
+/// extents up. [`fork()`](crate::fork()) forks plainly until the next freeze.
+///
+/// # Errors
+///
+/// As [`thaw`].
+pub fn thaw_all() -> Result<(), Errno> {
+    let Some(shared) = registry::shared().filter(|shared| shared.has_frozen()) else { return Ok(()) };
+    let _errno = Kept::now();
+    release(shared.map.bounds(), Reach::Extents)?;
+    shared.statistics.end();
+    if let Some(mut locked) = shared.lock() {
+        locked.ledger().thawed();
+    }
+    Ok(())
+}
+
 /// Has nothing left of what `range` held when it was frozen: call it after erasing a secret. What is in the memory now
 /// stays. No file, no mapping and no child that is made from now on has the old bytes.
 ///

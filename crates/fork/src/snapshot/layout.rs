@@ -205,6 +205,7 @@ mod tests {
             inode,
             label: Label::None,
             anonymous: 0,
+            huge: 0,
             flags: VmaFlags::default(),
             protection_key: 0,
         }

@@ -13,6 +13,7 @@ fn invalid_values_are_told_in_one_line_and_nothing_is_frozen() {
         ("PALIMPSEST_EXTENT", "1"),
         ("PALIMPSEST_HUGE", "1"),
         ("PALIMPSEST_THREADS", "none"),
+        ("PALIMPSEST_PAYS_AFTER", "0"),
         ("PALIMPSEST_TRUST", "me"),
         ("PALIMPSEST_QUIET", "maybe"),
         ("PALIMPSEST_INHERIT", "maybe"),

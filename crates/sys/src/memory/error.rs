@@ -24,7 +24,8 @@ pub enum MapError {
     },
     /// The process may not have that much address space.
     #[error(
-        "cannot map {len} bytes: RLIMIT_AS is {limit} bytes; raise it (`ulimit -v unlimited`) or ask for a smaller region"
+        "cannot map {len} bytes: RLIMIT_AS is {limit} bytes; raise it (`ulimit -v unlimited`) or ask for a smaller \
+         region"
     )]
     AddressSpaceLimit {
         /// Bytes that were wanted.
@@ -34,7 +35,8 @@ pub enum MapError {
     },
     /// All memory is to be locked (`mlockall(MCL_FUTURE)`), and the process may not lock so much.
     #[error(
-        "cannot map {len} bytes, which would be locked: RLIMIT_MEMLOCK is {limit} bytes; raise it (`ulimit -l unlimited`) or do without MCL_FUTURE"
+        "cannot map {len} bytes, which would be locked: RLIMIT_MEMLOCK is {limit} bytes; \
+         raise it (`ulimit -l unlimited`) or do without MCL_FUTURE"
     )]
     LockedLimit {
         /// Bytes that were wanted.

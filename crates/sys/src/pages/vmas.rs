@@ -162,6 +162,8 @@ pub struct Vma {
     pub label: Label,
     /// Bytes of anonymous memory in it, present or swapped; 0 without figures.
     pub anonymous: usize,
+    /// Bytes of that which are mapped as huge pages; 0 without figures.
+    pub huge: usize,
     /// Its flags; none without figures.
     pub flags: VmaFlags,
     /// The memory protection key; 0 for none and without figures.
@@ -184,6 +186,7 @@ impl Vma {
             inode: header.inode,
             label: Label::parse(header.name),
             anonymous: 0,
+            huge: 0,
             flags: VmaFlags::default(),
             protection_key: 0,
         }
@@ -198,6 +201,7 @@ impl Vma {
                 let kib: usize = number().unwrap_or(0);
                 self.anonymous = self.anonymous.saturating_add(kib.saturating_mul(1024));
             }
+            b"AnonHugePages" => self.huge = number().map_or(0, |kib: usize| kib.saturating_mul(1024)),
             b"ProtectionKey" => {
                 self.protection_key = number().map_or(0, |key: usize| u32::try_from(key).unwrap_or(u32::MAX))
             }

@@ -3,6 +3,7 @@
 pub(crate) mod broadcast;
 pub mod child;
 pub(crate) mod core_sync;
+mod cpu;
 pub mod hold;
 pub(crate) mod list;
 pub mod own;
@@ -11,6 +12,8 @@ mod signal;
 pub(crate) mod sync_error;
 pub(crate) mod task;
 pub(crate) mod tracer;
+
+pub use cpu::{current_cpu, possible_cpus};
 
 /// Held by tests that call or hold every thread of this program: to a broadcast a thread that is held is one that does
 /// not answer.

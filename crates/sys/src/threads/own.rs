@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 /// The calling thread's id.
-pub(crate) fn own_thread() -> i32 {
+pub fn own_thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 

@@ -87,7 +87,8 @@ pub enum StageError {
     },
     /// Longer than the whole region.
     #[error(
-        "a program of {len} bytes does not fit a region of {region} bytes; open Packs with a larger PacksBuilder::region_len"
+        "a program of {len} bytes does not fit a region of {region} bytes; \
+         open Packs with a larger PacksBuilder::region_len"
     )]
     TooLong {
         /// Length of the program, in bytes.

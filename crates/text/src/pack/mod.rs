@@ -5,11 +5,11 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `handle`, `builder`, `policy` | [`Packs`]: what the user holds, and what it is opened with |
-//! | `root`, `shard` | one [`Store`](store::Store) per process, a forked child gets a new one; one shard of it per CPU |
+//! | `root`, `shard` | one [`Store`](store::Store) per process, also in forked children; one shard of it per CPU |
 //! | `store`, `open`, `place`, `release` | the region, its slots of 2 MiB, how places are taken and come back |
 //! | `contents` | a pack, and what its directory says of each place in it |
 //! | `memory`, `backing` | one pack's memory, two views of it, and the kinds of it |
-//! | `directory`, `retired`, `epoch` | lock-free: who covers an address, what waits for reuse, who may still be inside |
+//! | `directory`, `retired`, `epoch` | lock-free: who covers an address, what waits, who may still be inside |
 //! | `limbo`, `reclaim` | collects, waits, fills with traps, frees |
 //!
 //! # Locks

@@ -10,7 +10,7 @@ mod reset;
 mod who;
 mod worker;
 
-pub(super) use reset::Reset;
+pub(super) use reset::{Reset, tour as tour_reset, tour_group as tour_reset_group};
 pub(super) use worker::work;
 
 use std::time::Duration;
@@ -129,6 +129,35 @@ fn by_size(context: &mut Context<'_>, name: &str, bytes: usize) -> Result<(), Be
     }
     context.record(&group, samples);
     Ok(())
+}
+
+/// Contestants of the tour.
+const TOUR: [Who; 3] = [Who::Plain, Who::Frozen, Who::Empty];
+
+/// The tour's figures.
+pub(super) fn tour_group() -> Group {
+    let ids = TOUR.map(|who| who.id("fork.512m"));
+    Group { title: "a fork of a process with 512 MiB".to_owned(), ..size_group("512m").only(&ids) }
+}
+
+/// Forks with a heap of the usual size by the contestants of the tour, or the reason why they cannot be had.
+pub(super) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<Samples, BenchError> {
+    let id = tour_group().id;
+    let mut samples = Samples::default();
+    let needed: usize = TOUR.iter().map(|who| who.occupies(USUAL)).sum();
+    let available = available_memory();
+    if available < needed + needed / 4 {
+        let (available, needed) = (available >> 20, (needed + needed / 4) >> 20);
+        let reason = format!("{available} MiB of memory are available, and {needed} are needed; end other programs");
+        TOUR.iter().for_each(|who| samples.refuse(&who.id(&id), reason.as_str()));
+        return Ok(samples);
+    }
+    let mut crew = start(context, &mut samples, &id, &TOUR, USUAL)?;
+    if let Some(frozen) = crew.iter().find(|worker| worker.who == Who::Frozen) {
+        samples.note(&Who::Frozen.id(&id), format!("froze in {:.2} s", frozen.freeze_ms / 1e3));
+    }
+    take_turns(&mut crew, Question::Fork, rounds, &id, &mut samples)?;
+    Ok(samples)
 }
 
 /// Everything with the usual heap.

@@ -7,7 +7,7 @@ use super::question::Question;
 use super::who::Who;
 use super::{WORKER, answered};
 use crate::harness::record::Unit;
-use crate::harness::sampler::interleave;
+use crate::harness::sampler::{Rounds, interleave};
 use crate::harness::{BenchError, Contestant, Context, Group, Samples, Suite};
 
 /// See the module.
@@ -19,17 +19,52 @@ const HEAP: usize = 64 << 20;
 /// Pages written in each round.
 const PAGES: [usize; 4] = [1, 16, 256, 4096];
 
-/// Ways to know which pages were written.
-const WAYS: [(&str, Way); 2] = [("known", Question::ResetKnown), ("scan", Question::ResetScan)];
+/// Ways to put pages back; the last is what people do without a snapshot.
+const WAYS: [(&str, Way); 3] =
+    [("known", Question::ResetKnown), ("scan", Question::ResetScan), (FORK, Question::ForkPerRun)];
+
+const FORK: &str = "fork_per_run";
 
 type Way = fn(usize) -> Question;
 
 fn group(pages: usize) -> Group {
-    Group::new(
-        format!("reset.{pages}"),
-        format!("putting back {pages} pages of a heap of 64m"),
-        WAYS.map(|(way, _)| Contestant::new(format!("reset.{pages}.{way}"), Unit::Microseconds)),
-    )
+    let id = |way: &str| format!("reset.{pages}.{way}");
+    let contestant = |(way, _): (&str, Way)| {
+        let contestant = Contestant::new(id(way), Unit::Microseconds);
+        match way {
+            FORK => contestant.note("a fork, the child's writes, and its end; wall time"),
+            _ => contestant.against([id(FORK)]),
+        }
+    };
+    Group::new(format!("reset.{pages}"), format!("putting back {pages} pages of a heap of 64m"), WAYS.map(contestant))
+}
+
+/// Samples of each way to put so many pages back.
+fn measure(context: &Context<'_>, pages: usize, rounds: Rounds) -> Result<Samples, BenchError> {
+    let mut samples = Samples::default();
+    let mut workers = Vec::new();
+    for (way, question) in WAYS {
+        let id = format!("reset.{pages}.{way}");
+        match Worker::start(context, Who::Plain, HEAP)? {
+            Answer::Refused(reason) => samples.refuse(&id, reason),
+            Answer::Given(worker) => workers.push((id, question(pages), worker)),
+        }
+    }
+    interleave(&mut workers, rounds, |(id, question, worker)| answered(worker, *question, id, &mut samples))?;
+    Ok(samples)
+}
+
+/// Pages of the tour.
+const TOUR: usize = 16;
+
+/// The tour's figures.
+pub(in crate::suites) fn tour_group() -> Group {
+    group(TOUR).only(&[FORK, "scan", "known"].map(|way| format!("reset.{TOUR}.{way}")))
+}
+
+/// The tour's samples.
+pub(in crate::suites) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<Samples, BenchError> {
+    measure(context, TOUR, rounds)
 }
 
 impl Suite for Reset {
@@ -56,17 +91,7 @@ impl Suite for Reset {
                 continue;
             }
             context.begin(&group.id);
-            let mut samples = Samples::default();
-            let mut workers = Vec::new();
-            for (way, question) in WAYS {
-                let id = format!("{}.{way}", group.id);
-                match Worker::start(context, Who::Plain, HEAP)? {
-                    Answer::Refused(reason) => samples.refuse(&id, reason),
-                    Answer::Given(worker) => workers.push((id, question(pages), worker)),
-                }
-            }
-            let rounds = context.effort.rounds(9, 60, Duration::from_secs(4));
-            interleave(&mut workers, rounds, |(id, question, worker)| answered(worker, *question, id, &mut samples))?;
+            let samples = measure(context, pages, context.effort.rounds(9, 60, Duration::from_secs(4)))?;
             context.record(&group, samples);
         }
         Ok(())

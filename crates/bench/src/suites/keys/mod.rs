@@ -7,6 +7,8 @@ mod syncs;
 mod text_key;
 mod toggle;
 
+pub(super) use toggle::{tour, tour_group};
+
 use palimpsest_text::Packs;
 
 use crate::PlaceError;

@@ -135,6 +135,20 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// Contestants of the tour.
+const TOUR: [Kind; 2] = [Kind::Packs(Way::OneByOne, 1), Kind::Packs(Way::Batched, 1)];
+
+/// The tour's figures.
+pub(in crate::suites) fn tour_group() -> Group {
+    let ids = TOUR.map(|kind| kind.id(56));
+    Group { title: "switching 56 branches while a thread runs through them".to_owned(), ..group(56).only(&ids) }
+}
+
+/// The tour's samples.
+pub(in crate::suites) fn tour(rounds: Rounds) -> Result<Samples, BenchError> {
+    measure(56, &TOUR, rounds)
+}
+
 /// What a contestant switches.
 enum Target<'s> {
     Batches {

@@ -83,6 +83,23 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// Programs and contestants of the tour.
+const TOUR: usize = 5000;
+const TOUR_ALL: [Who; 2] = [Who::PageEach, Who::Packed];
+
+/// The tour's figures.
+pub(in crate::suites) fn tour_group() -> Group {
+    let ids = TOUR_ALL.map(|who| Order::Sequence.id(TOUR, who));
+    Group { title: format!("one call, {TOUR} functions taking turns"), ..group(TOUR).only(&ids) }
+}
+
+/// The tour's samples.
+pub(in crate::suites) fn tour(rounds: Rounds) -> Result<Samples, BenchError> {
+    let programs = compile_all(TOUR).map_err(failed("pack.call", "the compiler"))?;
+    let mut samples = measure(&programs, &TOUR_ALL, 1, rounds)?;
+    Ok(samples.take(&tour_group()))
+}
+
 /// Samples of calls in both orders by those of `all`.
 fn measure(programs: &[Compiled], all: &[Who], placements: u64, rounds: Rounds) -> Result<Samples, BenchError> {
     let count = programs.len();

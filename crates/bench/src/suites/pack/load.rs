@@ -78,6 +78,20 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// Contestants of the tour.
+const TOUR: [Who; 2] = [Who::PageEach, Who::Packed];
+
+/// The tour's figures.
+pub(in crate::suites) fn tour_group() -> Group {
+    Group { title: "loading a function of 400 bytes".to_owned(), ..group().only(&TOUR.map(id)) }
+}
+
+/// The tour's samples.
+pub(in crate::suites) fn tour(rounds: Rounds) -> Result<Samples, BenchError> {
+    let programs = compile_all(PROGRAMS).map_err(failed(ID, "the compiler"))?;
+    measure(&programs, &TOUR, rounds)
+}
+
 /// Samples of loads by those of `all`.
 fn measure(programs: &[Compiled], all: &[Who], rounds: Rounds) -> Result<Samples, BenchError> {
     let codes: Vec<&[u8]> = programs.iter().map(Compiled::code).collect();

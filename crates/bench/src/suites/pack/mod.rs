@@ -12,6 +12,8 @@ use crate::harness::record::Unit;
 use crate::harness::{BenchError, Context, Group, Suite};
 use crate::placers::Who;
 
+pub(super) use call::{tour as tour_call, tour_group as tour_call_group};
+pub(super) use load::{tour as tour_load, tour_group as tour_load_group};
 pub(super) use memory::{MEMORY_PROBE, probe_memory};
 
 /// See the module.

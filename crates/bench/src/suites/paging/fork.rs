@@ -98,6 +98,26 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// The tour's figures.
+pub(in crate::suites) fn tour_group() -> Group {
+    let [size, _] = SIZES;
+    Group {
+        title: "a fork of 1 GiB of page tables".to_owned(),
+        ..size.time_group().only(&["full", "cow"].map(|way| size.id(way)))
+    }
+}
+
+/// The tour's samples.
+pub(in crate::suites) fn tour(rounds: Rounds) -> Result<Samples, BenchError> {
+    let [size, _] = SIZES;
+    let refused = |reason: String| {
+        let mut samples = Samples::default();
+        tour_group().ids().for_each(|id| samples.refuse(id, reason.as_str()));
+        samples
+    };
+    Ok(times(size, rounds)?.unwrap_or_else(refused))
+}
+
 /// Samples of forks in both ways, or the reason why there can be none.
 fn times(size: Size, rounds: Rounds) -> Result<Result<Samples, String>, BenchError> {
     let id = size.time_group().id;

@@ -10,6 +10,8 @@ mod operations;
 mod pages;
 mod replica;
 
+pub(super) use fork::{tour, tour_group};
+
 use palimpsest_paging::format::X86_64;
 use palimpsest_paging::{AddressSpace, Attributes, PAGE, PageSize, PageSizes, Rights, VirtAddr};
 

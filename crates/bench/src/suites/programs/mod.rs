@@ -9,8 +9,11 @@ mod redis;
 
 use std::process::{Command, Stdio};
 
+use palimpsest_sys::Causes;
+
 pub(super) use external::{Ended, ProgramError, Scratch, Tool, doing, finish, run_within};
 pub(super) use python::Python;
+pub(super) use python::{tour as tour_python, tour_group as tour_python_group};
 pub(super) use redis::Redis;
 
 use crate::harness::host::available_memory;
@@ -90,6 +93,18 @@ fn groups(suite: &str, states: &[(&str, &str)]) -> Vec<Group> {
     states.iter().map(group).collect()
 }
 
+/// Why programs cannot be started frozen, if they cannot.
+fn unfrozen(context: &Context<'_>) -> Option<String> {
+    let mut command = match context.frozen() {
+        Ok(command) => command,
+        Err(reason) => return Some(reason),
+    };
+    finish(command.args(["--quiet", "--", "true"])).err().map(|error| match error {
+        ProgramError::Failed { said, .. } => said,
+        error => Causes(&error).to_string(),
+    })
+}
+
 /// What is needed to measure a program.
 struct Needs {
     tool: Tool,
@@ -118,7 +133,7 @@ fn measure(
             let (available, needed) = (available >> 20, needs.memory >> 20);
             Some(format!("{available} MiB of memory are available, and {needed} are needed; end other programs"))
         }
-        None => context.frozen().err(),
+        None => unfrozen(context),
     };
     if let Some(reason) = missing {
         wanted.iter().for_each(|group| context.skip(group, &reason));

@@ -9,8 +9,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
-use super::{Ended, Mode, Needs, ProgramError, Threads, Tool, doing, groups, measure};
-use crate::harness::{Asked, BenchError, Context, Group, Suite};
+use super::{Ended, Mode, Needs, ProgramError, Threads, Tool, doing, groups, measure, unfrozen};
+use crate::harness::record::Unit;
+use crate::harness::sampler::{Rounds, interleave};
+use crate::harness::{Asked, BenchError, Contestant, Context, Group, Samples, Suite, failed};
 
 /// See the module.
 pub(in crate::suites) struct Python;
@@ -29,6 +31,12 @@ const STATES: [(&str, &str); 4] = [
 /// The time after which no other round begins.
 const LIMIT: Duration = Duration::from_secs(80);
 
+/// Thousands of lists among the objects, for 517 MB.
+const SIZE: usize = 1000;
+
+/// The same of the tour, for 140 MB.
+const TOUR_SIZE: usize = 260;
+
 /// Forks in a row.
 const FORKS: usize = 5;
 
@@ -40,8 +48,9 @@ const SETTLING_FORKS: usize = 100;
 const SCRIPT: &str = r#"
 import gc, os, sys, time
 gc.disable()
-heap = {number: str(number) * 50 for number in range(1180000)}
-nodes = [[number, (number,)] for number in range(100000)]
+size = int(sys.argv[1])
+heap = {number: str(number) * 50 for number in range(size * 1180)}
+nodes = [[number, (number,)] for number in range(size * 100)]
 with open("/proc/self/status") as status:
     print(next(line.split()[1] for line in status if line.startswith("VmRSS:")), flush=True)
 for line in sys.stdin:
@@ -79,7 +88,7 @@ impl Suite for Python {
         let tool = Tool { program: PROGRAM, package: "python3" };
         let needs = Needs { tool, memory: 2000 << 20, rounds: (5, 1), budget: LIMIT };
         measure(context, self.groups(), &needs, |context, mode, sink| {
-            let mut interpreter = Interpreter::start(context, mode)?;
+            let mut interpreter = Interpreter::start(context, mode, SIZE)?;
             interpreter.read()?;
             sink("first", interpreter.ask("fork")?);
             for _ in 0..FORKS {
@@ -100,6 +109,52 @@ impl Suite for Python {
     }
 }
 
+const TOUR: &str = "python.fork.140m";
+
+/// Modes of the tour.
+const TOUR_MODES: [Mode; 2] = [Mode::Plain, Mode::Frozen];
+
+/// The tour's figures.
+pub(in crate::suites) fn tour_group() -> Group {
+    let [plain, frozen] = TOUR_MODES.map(|mode| Contestant::new(format!("{TOUR}.{}", mode.name()), Unit::Microseconds));
+    let frozen = frozen.against([plain.id.as_str()]);
+    Group::new(TOUR, "os.fork of an unmodified python3 with 140 MB of objects", [plain, frozen])
+}
+
+/// Forks of two interpreters, which take turns; the first fork of each, which freezes, is not among the samples.
+pub(in crate::suites) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<Samples, BenchError> {
+    let tool = Tool { program: PROGRAM, package: "python3" };
+    let mut samples = Samples::default();
+    if let Some(reason) = tool.missing() {
+        tour_group().ids().for_each(|id| samples.refuse(id, reason.as_str()));
+        return Ok(samples);
+    }
+    let mut interpreters = Vec::new();
+    let refused = unfrozen(context);
+    for mode in TOUR_MODES {
+        if let Some(reason) = refused.as_deref().filter(|_| mode == Mode::Frozen) {
+            samples.refuse(&format!("{TOUR}.{}", mode.name()), reason);
+            continue;
+        }
+        let start = || {
+            let mut interpreter = Interpreter::start(context, mode, TOUR_SIZE)?;
+            interpreter.read()?;
+            let first = interpreter.ask("fork")?;
+            Ok((format!("{TOUR}.{}", mode.name()), interpreter, first))
+        };
+        let (id, interpreter, first) = start().map_err(failed::<ProgramError>(TOUR, mode.name()))?;
+        if mode == Mode::Frozen {
+            samples.note(&id, format!("the first fork, which freezes: {:.2} s", first / 1e6));
+        }
+        interpreters.push((id, interpreter));
+    }
+    interleave(&mut interpreters, rounds, |(id, interpreter)| {
+        samples.add(id, interpreter.ask("fork").map_err(failed(TOUR, "python3"))?);
+        Ok::<(), BenchError>(())
+    })?;
+    Ok(samples)
+}
+
 /// An interpreter that runs [`SCRIPT`].
 struct Interpreter {
     // Before the process, so that it is told to end first.
@@ -109,13 +164,13 @@ struct Interpreter {
 }
 
 impl Interpreter {
-    fn start(context: &Context<'_>, mode: Mode) -> Result<Self, ProgramError> {
+    fn start(context: &Context<'_>, mode: Mode, size: usize) -> Result<Self, ProgramError> {
         let mut command = mode.command(context, PROGRAM, Threads::Refuse)?;
         if mode == Mode::Thp {
             // Python's own allocator maps pieces of a megabyte, which never become huge pages.
             command.env("PYTHONMALLOC", "malloc").env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
         }
-        let command = command.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let command = command.args(["-c", SCRIPT, &size.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(doing("start python3"))?;
         let pipes = child.stdin.take().zip(child.stdout.take());
         let process = Ended(child);

@@ -354,6 +354,46 @@ pub(super) fn skip_if(buffer: &mut Buffer, flag: Flag, words: u32) {
     word(buffer, 0x5400_0000 | (words + 1) << 5 | flag as u32);
 }
 
+/// A jump over what comes next, if `rt` is 0; it is filled in by [`end_hole`].
+pub(super) fn hole_if_zero(buffer: &mut Buffer, rt: Native) -> usize {
+    word(buffer, 0xb400_0000 | rt.d());
+    buffer.len() - 4
+}
+
+/// Has the jump at `at` go here.
+pub(super) fn end_hole(buffer: &mut Buffer, at: usize) {
+    let words = (buffer.len() - at) as u32 / 4;
+    // Bits 5 to 23 have the distance; those of it that are not 0 lie in the second and third byte, and in the first.
+    buffer.set(at, buffer.byte(at) | ((words << 5) & 0xff) as u8);
+    buffer.set(at + 1, (words >> 3) as u8);
+    buffer.set(at + 2, (words >> 11) as u8);
+}
+
+/// Of distances: 32 bits, in two instructions, which an `adr` comes before.
+pub(super) const ADDRESS: u8 = 32;
+
+/// `rd = to`, as an address. `adr` alone does not reach all code.
+pub(super) fn address(buffer: &mut Buffer, rd: Native, scratch: Native, to: Mark) {
+    // adr rd, 0
+    word(buffer, 0x1000_0000 | rd.d());
+    // movz scratch, low; movk scratch, high, lsl 16
+    word(buffer, 0x5280_0000 | scratch.d());
+    buffer.gap(4, ADDRESS, to);
+    word(buffer, 0x72a0_0000 | scratch.d());
+    // add rd, rd, scratch, sxtw
+    word(buffer, 0x8b20_c000 | scratch.m() | rd.n() | rd.d());
+}
+
+/// Fills the distance from the `adr` before `at` to `place` in.
+pub(super) fn fill_address(code: &mut [u8], at: usize, place: usize) {
+    let distance = (place as i64 - (at as i64 - 4)) as u32;
+    for (at, half) in [(at, distance & 0xffff), (at + 4, distance >> 16)] {
+        if let Some(bytes) = code.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+            *bytes = (u32::from_le_bytes(*bytes) | half << 5).to_le_bytes();
+        }
+    }
+}
+
 /// Calls the address in `rn`.
 pub(super) fn call_register(buffer: &mut Buffer, rn: Native) {
     word(buffer, 0xd63f_0000 | rn.n());

@@ -2,7 +2,7 @@
 //!
 //! | eBPF | register | |
 //! |---|---|---|
-//! | `r0` | `x7` | result; `x0` where the program ends |
+//! | `r0` | `x7` | result; `x0` where the program or a function that helpers call ends |
 //! | `r1` to `r5` | `x0` to `x4` | where the procedure call standard has arguments |
 //! | `r6` to `r9` | `x19` to `x22` | kept by calls |
 //! | `r10` | `x23` | end of the frame |
@@ -18,8 +18,8 @@ use crate::insn::{Callee, Condition, Extension, Instruction, Operand, Register, 
 use crate::interp::FRAME;
 use crate::jit::buffer::{Buffer, Gap, Mark};
 use crate::jit::frame::{Frame, KEPT};
-use crate::jit::{CompileError, Surroundings};
-use encode::{Access, Bits, FAR, FP, Flag, Kind, LR, Logic, Native, SP, Sum, Three, ZERO};
+use crate::jit::{CompileError, Surroundings, Then};
+use encode::{ADDRESS, Access, Bits, FAR, FP, Flag, Kind, LR, Logic, Native, SP, Sum, Three, ZERO};
 
 /// The compiler for AArch64.
 pub(in crate::jit) struct Aarch64;
@@ -112,7 +112,11 @@ impl Isa for Aarch64 {
                 encode::bit_field(buffer, bits(width), encode::Field::Signed, dst, src, 0, from.bits() - 1);
             }
             Instruction::Swap { order, size, dst } => arithmetic::swap(buffer, order, size, native(dst)),
-            Instruction::LoadWide { dst, value: Wide::Value(value) } => {
+            Instruction::LoadWide { dst, value: Wide::Function(distance) } => {
+                encode::address(buffer, native(dst), SCRATCH[0], surroundings.mark(distance));
+            }
+            Instruction::LoadWide { dst, value } => {
+                let value = surroundings.resolved(value).ok_or_else(|| surroundings.unsupported())?;
                 encode::mov_immediate(buffer, Bits::B64, native(dst), value);
             }
             Instruction::Load { size, extension, dst, base, offset } => {
@@ -149,7 +153,7 @@ impl Isa for Aarch64 {
             }
             Instruction::Call(callee) => return call(buffer, surroundings, callee),
             Instruction::Exit => exit(buffer, &surroundings.frame),
-            Instruction::LoadWide { .. } | Instruction::Packet { .. } | Instruction::Cast { .. } => {
+            Instruction::Packet { .. } | Instruction::Cast { .. } => {
                 return Err(surroundings.unsupported());
             }
         }
@@ -157,6 +161,9 @@ impl Isa for Aarch64 {
     }
 
     fn patch(code: &mut [u8], gap: Gap, place: usize) {
+        if gap.form == ADDRESS {
+            return encode::fill_address(code, gap.at, place);
+        }
         let words = (place as i64 - gap.at as i64) / 4;
         let field = if gap.form == FAR { words as u32 & 0x3ff_ffff } else { (words as u32 & 0x7_ffff) << 5 };
         if let Some(bytes) = code.get_mut(gap.at..).and_then(|rest| rest.first_chunk_mut()) {
@@ -226,9 +233,18 @@ fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) ->
         }
         Callee::Kernel { .. } => return Err(surroundings.unsupported()),
     };
-    encode::mov_immediate(buffer, Bits::B64, SCRATCH[0], surroundings.literals.value(id));
+    let called = surroundings.literals.called(id);
+    if let Some(data) = called.data {
+        encode::mov_immediate(buffer, Bits::B64, SIXTH_ARGUMENT, data);
+    }
+    encode::mov_immediate(buffer, Bits::B64, SCRATCH[0], called.function);
     encode::call_register(buffer, SCRATCH[0]);
     encode::mov(buffer, Bits::B64, native(Register::R0), RESULT);
+    if called.then == Then::LeaveUnlessZero {
+        let goes_on = encode::hole_if_zero(buffer, native(Register::R0));
+        exit(buffer, &surroundings.frame);
+        encode::end_hole(buffer, goes_on);
+    }
     Ok(())
 }
 
@@ -242,7 +258,7 @@ fn exit(buffer: &mut Buffer, frame: &Frame) {
     for (first, second) in pairs(frame).rev() {
         encode::pop_pair(buffer, first, second);
     }
-    if frame.function == 0 {
+    if frame.function == 0 || frame.is_named {
         encode::mov(buffer, Bits::B64, RESULT, native(Register::R0));
     }
     encode::ret(buffer);

@@ -348,6 +348,13 @@ pub(super) fn call_through(buffer: &mut Buffer, to: Mark) {
     buffer.gap(4, FAR, to);
 }
 
+/// `dst = to`, as an address.
+pub(super) fn address(buffer: &mut Buffer, dst: Native, to: Mark) {
+    // lea dst, [rip + distance]
+    buffer.push(&[0x48 | (dst.0 >> 3) << 2, 0x8d, 0x05 | (dst.0 & 7) << 3, 0, 0, 0, 0]);
+    buffer.gap(4, FAR, to);
+}
+
 /// `dst *= value`
 pub(super) fn multiply_by(buffer: &mut Buffer, bits: Bits, dst: Native, value: i32) {
     let mut line = Line::new();

@@ -19,7 +19,7 @@ use crate::insn::{AluOp, Callee, Condition, Instruction, Operand, Register, Wide
 use crate::interp::FRAME;
 use crate::jit::buffer::{Buffer, Gap, Mark};
 use crate::jit::frame::{Frame, KEPT};
-use crate::jit::{CompileError, Surroundings};
+use crate::jit::{CompileError, Surroundings, Then};
 use encode::{Bits, FAR, Flag, Group, Native, Place};
 
 /// The compiler for x86-64.
@@ -111,7 +111,11 @@ impl Isa for X86_64 {
                 arithmetic::move_signed(buffer, bits(width), from, native(dst), native(src));
             }
             Instruction::Swap { order, size, dst } => arithmetic::swap(buffer, order, size, native(dst)),
-            Instruction::LoadWide { dst, value: Wide::Value(value) } => {
+            Instruction::LoadWide { dst, value: Wide::Function(distance) } => {
+                encode::address(buffer, native(dst), surroundings.mark(distance));
+            }
+            Instruction::LoadWide { dst, value } => {
+                let value = surroundings.resolved(value).ok_or_else(|| surroundings.unsupported())?;
                 encode::mov_immediate(buffer, native(dst), value);
             }
             Instruction::Load { size, extension, dst, base, offset } => {
@@ -142,7 +146,7 @@ impl Isa for X86_64 {
             }
             Instruction::Call(callee) => return call(buffer, surroundings, callee),
             Instruction::Exit => exit(buffer, &surroundings.frame),
-            Instruction::LoadWide { .. } | Instruction::Packet { .. } | Instruction::Cast { .. } => {
+            Instruction::Packet { .. } | Instruction::Cast { .. } => {
                 return Err(surroundings.unsupported());
             }
         }
@@ -195,7 +199,20 @@ fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, 
 fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) -> Result<(), CompileError> {
     match callee {
         Callee::Local(distance) => encode::call(buffer, surroundings.mark(distance)),
-        Callee::Helper(id) => encode::call_through(buffer, surroundings.literals.mark(Some(id))),
+        Callee::Helper(id) => {
+            let called = surroundings.literals.called(Some(id));
+            if let Some(data) = called.data {
+                // The sixth argument.
+                encode::mov_immediate(buffer, encode::R9, data);
+            }
+            encode::call_through(buffer, surroundings.literals.mark(Some(id)));
+            if called.then == Then::LeaveUnlessZero {
+                encode::rr(buffer, Bits::B64, &[0x85], encode::RAX, encode::RAX);
+                let goes_on = encode::hole_if(buffer, Flag::Equal);
+                exit(buffer, &surroundings.frame);
+                goes_on.ends_here(buffer);
+            }
+        }
         Callee::Register(register) => {
             // The sixth argument.
             encode::mov(buffer, Bits::B64, encode::R9, native(register));

@@ -1,0 +1,112 @@
+//! Where compiled code calls helpers, and helpers call compiled code: addresses become memory here.
+#![expect(unsafe_code, reason = "what compiled code passes are addresses, which the verifier vouches for")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::with_exposed_provenance;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use super::call::Space;
+use super::{Entry, Host, program};
+use crate::interp::{Answer, HelperError, Iteration, MemoryFault};
+use crate::jit::{Called, Resolve, Then};
+use crate::map::cells::WORD;
+use crate::verify::TAIL_CALL;
+
+/// What compiled code calls for each helper of a host: `r1` to `r5`, and the address of the [`Entry`].
+///
+/// # Safety
+///
+/// 1. `entry` is the address of an [`Entry`] that lives during the call.
+/// 2. The arguments are what the entry's signature says: addresses are such that the thread may read or write as many
+///    bytes there as it says, and functions are compiled functions of the program, which may be called with what the
+///    helper gives them.
+pub(crate) unsafe extern "C" fn enter(r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, entry: u64) -> u64 {
+    let place: *const Entry = with_exposed_provenance(entry as usize);
+    // SAFETY: 1. entries are not changed while programs have their addresses.
+    let entry = unsafe { &*place };
+    // A panic must not unwind through compiled code, which no unwinder knows. What a helper leaves behind when it
+    // panics is the host's affair, as with any closure that is called again.
+    let result = catch_unwind(AssertUnwindSafe(|| entry.call([r1, r2, r3, r4, r5], &mut Vouched)));
+    match result.unwrap_or(Err(HelperError::Panicked)) {
+        Ok(Answer::Value(value)) => value,
+        Ok(Answer::Iterate(iteration)) => iterate(iteration),
+        Err(error) => {
+            program::note(entry.id, error);
+            0
+        }
+    }
+}
+
+impl Resolve for Host {
+    fn helper(&self, id: i32) -> Option<Called> {
+        let entry = self.entry(id)?;
+        let data = std::ptr::from_ref(entry).expose_provenance() as u64;
+        let then = if id == TAIL_CALL { Then::LeaveUnlessZero } else { Then::GoOn };
+        Some(Called { function: enter as *const () as u64, data: Some(data), then })
+    }
+
+    fn map(&self, index: i32) -> Option<u64> {
+        self.map_handle(index)
+    }
+
+    fn map_value(&self, map: i32, offset: u32) -> Option<u64> {
+        Host::map_value(self, map, offset)
+    }
+}
+
+/// Calls a function of a program again and again.
+fn iterate(mut iteration: Iteration) -> u64 {
+    type Function = extern "C" fn(u64, u64, u64, u64, u64) -> u64;
+    let place = with_exposed_provenance::<()>(iteration.function() as usize);
+    // SAFETY: an iteration is made of an argument that is a function of the program (2 of `enter`), which the compiler
+    // makes callable in this way.
+    let function = unsafe { std::mem::transmute::<*const (), Function>(place) };
+    let mut last = None;
+    while let Some([r1, r2, r3, r4, r5]) = iteration.next(last) {
+        last = Some(function(r1, r2, r3, r4, r5));
+    }
+    iteration.made()
+}
+
+/// Memory at addresses that the verifier vouches for.
+///
+/// Other threads may write to the values of maps at the same time, in their compiled code; so bytes are read and
+/// written as atomic ones, and words as such where they lie aligned.
+struct Vouched;
+
+fn byte<'a>(address: u64) -> &'a AtomicU8 {
+    let place = with_exposed_provenance::<u8>(address as usize).cast_mut();
+    // SAFETY: `Vouched` is made by `enter` alone, whose helper touches only the bytes of its arguments (2 there).
+    unsafe { AtomicU8::from_ptr(place) }
+}
+
+fn word<'a>(address: u64) -> &'a AtomicU64 {
+    debug_assert!(address.is_multiple_of(WORD as u64), "{address:#x}");
+    let place = with_exposed_provenance::<u64>(address as usize).cast_mut();
+    // SAFETY: as above; callers have looked that the address is a multiple of 8.
+    unsafe { AtomicU64::from_ptr(place) }
+}
+
+impl Space for Vouched {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), MemoryFault> {
+        // Relaxed, here and below: nothing is published by what programs write.
+        let words = if address.is_multiple_of(WORD as u64) { bytes.len() / WORD } else { 0 };
+        let (words, rest) = bytes.split_at_mut(words * WORD);
+        let mut at = address;
+        for out in words.chunks_exact_mut(WORD) {
+            out.copy_from_slice(&word(at).load(Ordering::Relaxed).to_ne_bytes());
+            at += WORD as u64;
+        }
+        for (at, out) in (at..).zip(rest) {
+            *out = byte(at).load(Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
+        for (at, value) in (address..).zip(bytes) {
+            byte(at).store(*value, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}

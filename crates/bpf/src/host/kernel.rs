@@ -1,0 +1,181 @@
+//! Linux's helpers, as far as there is something for them in user space. Numbers and arguments are those of
+//! `include/uapi/linux/bpf.h`; errors are its numbers, negative.
+
+use alloc::sync::Arc;
+
+use super::call::{Call, failed};
+use super::text;
+use crate::interp::{Answer, HelperError, Iteration};
+use crate::map::{Fate, Kind, OpError, Update, Wake, WhenFull};
+use crate::verify::Argument::{
+    Anything, Bytes, Context, Each, Key, Loop, Map, Number, NumberOut, Record, RecordSize, Size, Text, Value, ValueOut,
+};
+use crate::verify::MapUse::{Each as EachUse, Find, Peek, Pop, Programs, Push, Records, Remove};
+use crate::verify::{Returns, Signature, TAIL_CALL};
+
+type Function = fn(&mut Call<'_>) -> Result<Answer, HelperError>;
+type Answered = Result<Answer, HelperError>;
+
+/// Most calls of one `bpf_loop` (`BPF_MAX_LOOPS` of Linux, `include/linux/bpf_verifier.h`).
+const MOST_LOOPS: u64 = 8 << 20;
+const EINVAL: i64 = 22;
+const E2BIG: i64 = 7;
+
+/// Number, signature and function of each.
+pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
+    (1, Signature::new([Map(Find), Key]).returning(Returns::ValueOrNull), lookup),
+    (2, Signature::new([Map(Find), Key, Value, Number]), update),
+    (3, Signature::new([Map(Remove), Key]), remove),
+    #[cfg(feature = "std")]
+    (5, Signature::new([]), super::print::monotonic),
+    #[cfg(feature = "std")]
+    (6, Signature::new([Bytes, Size, Number, Number, Number]), super::print::trace),
+    #[cfg(feature = "std")]
+    (7, Signature::new([]), super::print::random),
+    #[cfg(feature = "std")]
+    (8, Signature::new([]), super::print::processor),
+    (TAIL_CALL, Signature::new([Context, Map(Programs), Number]), tail_call),
+    #[cfg(feature = "std")]
+    (14, Signature::new([]), super::print::process),
+    (87, Signature::new([Map(Push), Value, Number]), push),
+    (88, Signature::new([Map(Pop), ValueOut]), pop),
+    (89, Signature::new([Map(Peek), ValueOut]), peek),
+    (105, Signature::new([Bytes, Size, Number, NumberOut]), text::signed),
+    (106, Signature::new([Bytes, Size, Number, NumberOut]), text::unsigned),
+    #[cfg(feature = "std")]
+    (125, Signature::new([]), super::print::monotonic),
+    (130, Signature::new([Map(Records), Bytes, Size, Number]), output),
+    (131, Signature::new([Map(Records), RecordSize, Number]).returning(Returns::RecordOrNull), reserve),
+    (132, Signature::new([Record, Number]), submit),
+    (133, Signature::new([Record, Number]), discard),
+    (134, Signature::new([Map(Records), Number]), query),
+    (164, Signature::new([Map(EachUse), Each, Anything, Number]), each),
+    (181, Signature::new([Number, Loop, Anything, Number]), times),
+    (182, Signature::new([Bytes, Size, Text]), text::compare),
+];
+
+/// 0, or the negative number of the error.
+fn status(result: Result<(), OpError>) -> Answered {
+    Ok(Answer::Value(result.map_or_else(|error| -error.errno() as u64, |()| 0)))
+}
+
+fn lookup(call: &mut Call<'_>) -> Answered {
+    let map = call.map()?;
+    Ok(Answer::Value(call.with(1, |key| map.address(key))?.unwrap_or(0)))
+}
+
+fn update(call: &mut Call<'_>) -> Answered {
+    let map = call.map()?;
+    let flags = call.number(3);
+    status(call.with(1, |key| {
+        call.with(2, |value| Update::new(flags).and_then(|update| map.update_here(key, value, update)))
+    })??)
+}
+
+fn remove(call: &mut Call<'_>) -> Answered {
+    let map = call.map()?;
+    status(call.with(1, |key| map.remove(key))?)
+}
+
+fn push(call: &mut Call<'_>) -> Answered {
+    let map = call.map()?;
+    let when_full = match call.number(2) {
+        0 => WhenFull::Refuse,
+        2 => WhenFull::DropOldest,
+        _ => return failed(EINVAL),
+    };
+    status(call.with(1, |value| map.push(value, when_full))?)
+}
+
+fn pop(call: &mut Call<'_>) -> Answered {
+    let map = call.map()?;
+    let mut value = alloc::vec![0; call.len(1)?];
+    let result = map.pop(&mut value);
+    // Linux writes zeros if there is nothing, and the verifier takes the value for written.
+    call.write(1, &value)?;
+    status(result)
+}
+
+fn peek(call: &mut Call<'_>) -> Answered {
+    let map = call.map()?;
+    let is_set = map.definition().kind == Kind::BloomFilter;
+    let mut value = if is_set { call.bytes(1)? } else { alloc::vec![0; call.len(1)?] };
+    let result = map.peek(&mut value);
+    if !is_set {
+        call.write(1, &value)?;
+    }
+    status(result)
+}
+
+fn wake(flags: u64) -> Option<Wake> {
+    match flags {
+        0 => Some(Wake::IfWaiting),
+        1 => Some(Wake::Never),
+        2 => Some(Wake::Always),
+        _ => None,
+    }
+}
+
+fn output(call: &mut Call<'_>) -> Answered {
+    let map = call.map()?;
+    let (Some(ring), Some(wake)) = (map.ring(), wake(call.number(3))) else { return failed(EINVAL) };
+    if call.with(1, |bytes| ring.output(bytes, wake))? { Ok(Answer::Value(0)) } else { failed(11) }
+}
+
+fn reserve(call: &mut Call<'_>) -> Answered {
+    let ring = call.map()?.ring();
+    // Flags must be 0, as in Linux.
+    let record = ring.filter(|_| call.number(2) == 0).and_then(|ring| ring.reserve(call.number(1)));
+    Ok(Answer::Value(record.unwrap_or(0)))
+}
+
+fn finish(call: &mut Call<'_>, fate: Fate) -> Answered {
+    let (record, wake) = (call.number(0), wake(call.number(1)).unwrap_or_default());
+    call.rings().for_each(|ring| ring.finish(record, fate, wake));
+    Ok(Answer::Value(0))
+}
+
+fn submit(call: &mut Call<'_>) -> Answered {
+    finish(call, Fate::Submit)
+}
+
+fn discard(call: &mut Call<'_>) -> Answered {
+    finish(call, Fate::Discard)
+}
+
+fn query(call: &mut Call<'_>) -> Answered {
+    let Some(ring) = call.map()?.ring() else { return failed(EINVAL) };
+    Ok(Answer::Value(match call.number(1) {
+        0 => ring.pending(),
+        1 => ring.len(),
+        2 => ring.consumer_position(),
+        3 => ring.producers_position(),
+        _ => 0,
+    }))
+}
+
+fn each(call: &mut Call<'_>) -> Answered {
+    if call.number(3) != 0 {
+        return failed(EINVAL);
+    }
+    let map = Arc::clone(call.map()?);
+    Ok(Answer::Iterate(Iteration::elements(call.number(1), call.number(2), map, call.number(0))))
+}
+
+fn times(call: &mut Call<'_>) -> Answered {
+    match (call.number(0), call.number(3)) {
+        (_, flags) if flags != 0 => failed(EINVAL),
+        (times, _) if times > MOST_LOOPS => failed(E2BIG),
+        (times, _) => Ok(Answer::Iterate(Iteration::times(call.number(1), call.number(2), times))),
+    }
+}
+
+fn tail_call(call: &mut Call<'_>) -> Answered {
+    #[cfg(feature = "std")]
+    return super::program::tail_call(call.map()?, call.number(2));
+    #[cfg(not(feature = "std"))]
+    {
+        let _ = call;
+        failed(EINVAL)
+    }
+}

@@ -1,0 +1,54 @@
+//! Bloom filters.
+
+use alloc::boxed::Box;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::cells::{hash, seed, words};
+use super::{Definition, MapError};
+
+/// Functions, if their number is not given (Linux: `kernel/bpf/bloom_filter.c`).
+const FUNCTIONS: u32 = 5;
+/// Most functions.
+const MOST_FUNCTIONS: u32 = 15;
+
+/// A bloom filter.
+#[derive(Debug)]
+pub(super) struct Bloom {
+    bits: Box<[AtomicU64]>,
+    functions: u32,
+    seed: u64,
+}
+
+impl Bloom {
+    pub(super) fn new(definition: &Definition) -> Result<Self, MapError> {
+        let functions = match definition.functions {
+            0 => FUNCTIONS,
+            functions => functions.min(MOST_FUNCTIONS),
+        };
+        // Where half of the bits are set, values that were not put in are taken for such least often: entries times
+        // functions, divided by ln 2.
+        let bits = (u64::from(definition.max_entries) * u64::from(functions) * 7 / 5).next_power_of_two().max(64);
+        Ok(Self { bits: words(definition, bits / 64)?, functions, seed: seed() })
+    }
+
+    fn places(&self, value: &[u8]) -> impl Iterator<Item = (&AtomicU64, u64)> {
+        let mask = self.bits.len() as u64 * 64 - 1;
+        let first = hash(self.seed, value);
+        // Two functions make as many as one likes (Kirsch and Mitzenmacher, "Less Hashing, Same Performance").
+        let step = hash(!self.seed, value) | 1;
+        (0..u64::from(self.functions)).map(move |number| {
+            let place = first.wrapping_add(number.wrapping_mul(step)) & mask;
+            (&self.bits[(place / 64) as usize], 1 << (place % 64))
+        })
+    }
+
+    pub(super) fn push(&self, value: &[u8]) {
+        self.places(value).for_each(|(word, bit)| {
+            word.fetch_or(bit, Ordering::Relaxed);
+        });
+    }
+
+    pub(super) fn may_have(&self, value: &[u8]) -> bool {
+        self.places(value).all(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    }
+}

@@ -1,0 +1,141 @@
+//! Memory that programs reach: atomic words, which the host copies bytes into and out of.
+//!
+//! Words are read and written relaxed: a value is published by what leads to it (a bucket's version, a ring's
+//! position), or, in arrays, by nothing, since anybody may write at any time.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Definition, MOST_BYTES, MapError};
+
+/// Bytes of a word.
+pub(crate) const WORD: usize = 8;
+
+/// `count` words of zeros for the map of `definition`.
+pub(super) fn words(definition: &Definition, count: u64) -> Result<Box<[AtomicU64]>, MapError> {
+    let bytes = count.saturating_mul(WORD as u64);
+    let name = || definition.name.clone();
+    if bytes > MOST_BYTES {
+        return Err(MapError::Large { name: name(), bytes });
+    }
+    let mut words = Vec::new();
+    let count = usize::try_from(count).map_err(|_| MapError::Large { name: name(), bytes })?;
+    words.try_reserve_exact(count).map_err(|_| MapError::Memory { name: name(), bytes })?;
+    words.resize_with(count, || AtomicU64::new(0));
+    Ok(words.into_boxed_slice())
+}
+
+/// Values of one length, each of which begins with a word.
+#[derive(Debug)]
+pub(crate) struct Cells {
+    words: Box<[AtomicU64]>,
+    /// Words of a value.
+    stride: usize,
+    /// Bytes of a value.
+    len: usize,
+}
+
+/// The word of `bytes` with this number; what is missing is zero.
+fn word(bytes: &[u8], index: usize) -> u64 {
+    let rest = &bytes[index * WORD..];
+    let mut word = [0; WORD];
+    let len = rest.len().min(WORD);
+    word[..len].copy_from_slice(&rest[..len]);
+    u64::from_ne_bytes(word)
+}
+
+impl Cells {
+    /// `count` values of `len` bytes.
+    pub(super) fn new(definition: &Definition, count: u64, len: u32) -> Result<Self, MapError> {
+        let stride = (len as usize).div_ceil(WORD);
+        Ok(Self { words: words(definition, count.saturating_mul(stride as u64))?, stride, len: len as usize })
+    }
+
+    /// All words.
+    pub(super) const fn words(&self) -> &[AtomicU64] {
+        &self.words
+    }
+
+    /// Bytes of a value.
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// How many values there are.
+    pub(super) fn count(&self) -> usize {
+        self.words.len() / self.stride
+    }
+
+    fn of(&self, index: usize) -> &[AtomicU64] {
+        &self.words[index * self.stride..][..self.stride]
+    }
+
+    /// Where a value lies.
+    pub(super) fn address(&self, index: usize) -> u64 {
+        address(self.of(index))
+    }
+
+    /// Copies a value out.
+    pub(super) fn read(&self, index: usize, value: &mut [u8]) {
+        for (chunk, word) in value[..self.len].chunks_mut(WORD).zip(self.of(index)) {
+            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes()[..chunk.len()]);
+        }
+    }
+
+    /// Copies a value in.
+    pub(super) fn write(&self, index: usize, value: &[u8]) {
+        let value = &value[..self.len];
+        for (number, cell) in self.of(index).iter().enumerate() {
+            cell.store(word(value, number), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a value has these bytes.
+    pub(super) fn is(&self, index: usize, value: &[u8]) -> bool {
+        let value = &value[..self.len];
+        self.of(index).iter().enumerate().all(|(number, cell)| cell.load(Ordering::Relaxed) == word(value, number))
+    }
+}
+
+/// Where words lie, for programs: whoever makes a pointer of the number again may use it for these words.
+pub(crate) fn address(words: &[AtomicU64]) -> u64 {
+    words.as_ptr().expose_provenance() as u64
+}
+
+/// A number that bytes are spread by.
+pub(super) fn hash(seed: u64, bytes: &[u8]) -> u64 {
+    /// The golden ratio, as a fraction of 2^64.
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    let fold = |left: u64, right: u64| {
+        let product = u128::from(left) * u128::from(right);
+        product as u64 ^ (product >> 64) as u64
+    };
+    let count = bytes.len().div_ceil(WORD);
+    let mixed = (0..count).fold(seed ^ GOLDEN, |hash, index| fold(hash ^ word(bytes, index), GOLDEN | 1) ^ seed);
+    fold(mixed ^ bytes.len() as u64, GOLDEN)
+}
+
+/// A number that nobody outside knows, so that nobody can choose keys that meet.
+#[cfg(feature = "std")]
+pub(super) fn seed() -> u64 {
+    use core::hash::{BuildHasher, Hasher};
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+/// Who has no operating system has no random numbers: keys can be chosen that meet.
+#[cfg(not(feature = "std"))]
+pub(super) const fn seed() -> u64 {
+    0x243f_6a88_85a3_08d3
+}
+
+/// Waits a little for a thread that is at work.
+pub(super) fn pause(round: u32) {
+    if round < 64 {
+        return core::hint::spin_loop();
+    }
+    #[cfg(feature = "std")]
+    std::thread::yield_now();
+    #[cfg(not(feature = "std"))]
+    core::hint::spin_loop();
+}

@@ -1,0 +1,195 @@
+//! What maps are made from, and which measures are some.
+
+use alloc::string::String;
+
+use super::trie;
+
+/// What a map is. The numbers are those of Linux (`enum bpf_map_type`, `include/uapi/linux/bpf.h`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u32)]
+pub enum Kind {
+    /// Values by key.
+    Hash = 1,
+    /// Values by number.
+    Array = 2,
+    /// Programs by number, for tail calls.
+    Programs = 3,
+    /// Values by key, for each CPU its own.
+    PerCpuHash = 5,
+    /// Values by number, for each CPU its own.
+    PerCpuArray = 6,
+    /// Values by key, of which those that nobody uses make room.
+    LruHash = 9,
+    /// The same, for each CPU its own.
+    LruPerCpuHash = 10,
+    /// Values by the longest prefix of a key.
+    LpmTrie = 11,
+    /// Values, the oldest of which leaves first.
+    Queue = 22,
+    /// Values, the latest of which leaves first.
+    Stack = 23,
+    /// Records from programs to the host.
+    RingBuffer = 27,
+    /// A set that says "no" for sure and "yes" probably.
+    BloomFilter = 30,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Hash,
+        Self::Array,
+        Self::Programs,
+        Self::PerCpuHash,
+        Self::PerCpuArray,
+        Self::LruHash,
+        Self::LruPerCpuHash,
+        Self::LpmTrie,
+        Self::Queue,
+        Self::Stack,
+        Self::RingBuffer,
+        Self::BloomFilter,
+    ];
+
+    /// The kind with this number of Linux, if there is one here.
+    pub fn new(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u32 == number)
+    }
+
+    /// Whether each CPU has values of its own.
+    pub const fn is_per_cpu(self) -> bool {
+        matches!(self, Self::PerCpuHash | Self::PerCpuArray | Self::LruPerCpuHash)
+    }
+
+    /// Whether values are found by a key: by their number, in arrays.
+    pub const fn has_keys(self) -> bool {
+        !matches!(self, Self::Queue | Self::Stack | Self::RingBuffer | Self::BloomFilter)
+    }
+}
+
+/// Whether programs may write to the values of a map.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum ValueAccess {
+    /// They may.
+    #[default]
+    Write,
+    /// They read them.
+    Read,
+}
+
+/// What a map is made from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Definition {
+    /// Its name, for messages.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// Bytes of a key: 4 for arrays, 0 for what has none, 4 and those of the data for tries.
+    pub key_len: u32,
+    /// Bytes of a value; 0 for ring buffers, 4 for program arrays.
+    pub value_len: u32,
+    /// How many it can hold; bytes of a ring buffer, a power of 2.
+    pub max_entries: u32,
+    /// Whether programs may write to values.
+    pub access: ValueAccess,
+    /// Values of each key in per-CPU maps. The CPUs that there are, if this is `None` and the feature `std` tells.
+    pub cpus: Option<u32>,
+    /// How many functions a bloom filter has; 5 for 0.
+    pub functions: u32,
+}
+
+impl Definition {
+    /// A map of these measures.
+    pub fn new(name: &str, kind: Kind, key_len: u32, value_len: u32, max_entries: u32) -> Self {
+        let name = name.into();
+        Self { name, kind, key_len, value_len, max_entries, access: ValueAccess::Write, cpus: None, functions: 0 }
+    }
+}
+
+/// Why a map cannot be made.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// A measure is none for its kind.
+    #[error("map `{name}`: {what} is {value}, and must be {wanted} for {kind:?}")]
+    Measure {
+        /// Its name.
+        name: String,
+        /// What it is to be.
+        kind: Kind,
+        /// Which measure.
+        what: &'static str,
+        /// What it is.
+        value: u32,
+        /// What it can be.
+        wanted: &'static str,
+    },
+    /// It is larger than maps can be.
+    #[error("map `{name}`: {bytes} bytes are more than the {MOST_BYTES} that a map can have; ask for fewer entries")]
+    Large {
+        /// Its name.
+        name: String,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// There is no memory for it.
+    #[error("map `{name}`: there is no memory for {bytes} bytes")]
+    Memory {
+        /// Its name.
+        name: String,
+        /// Bytes.
+        bytes: u64,
+    },
+}
+
+/// Most bytes that a map has.
+pub const MOST_BYTES: u64 = 1 << 32;
+/// Most bytes that a key has (`MAX_BPF_STACK` of Linux: programs build keys on their stack).
+const MOST_KEY: u32 = 512;
+/// Most bytes that a value has.
+const MOST_VALUE: u32 = 1 << 26;
+
+pub(super) fn measure(definition: &Definition, what: &'static str, wanted: &'static str) -> MapError {
+    let value = match what {
+        "the length of keys" => definition.key_len,
+        "the length of values" => definition.value_len,
+        "the kind" => definition.kind as u32,
+        _ => definition.max_entries,
+    };
+    MapError::Measure { name: definition.name.clone(), kind: definition.kind, what, value, wanted }
+}
+
+/// Whether measures are some for the kind.
+pub(super) fn check(definition: &Definition) -> Result<(), MapError> {
+    let refuse = |what, wanted| Err(measure(definition, what, wanted));
+    let (key, value) = (definition.key_len, definition.value_len);
+    match definition.kind {
+        Kind::Array | Kind::PerCpuArray | Kind::Programs if key != 4 => return refuse("the length of keys", "4"),
+        Kind::Queue | Kind::Stack | Kind::RingBuffer | Kind::BloomFilter if key != 0 => {
+            return refuse("the length of keys", "0");
+        }
+        Kind::LpmTrie if !(5..=4 + trie::MOST_DATA).contains(&key) => {
+            return refuse("the length of keys", "4 and 1 to 256 bytes of data");
+        }
+        kind if kind.has_keys() && !(1..=MOST_KEY).contains(&key) => {
+            return refuse("the length of keys", "1 to 512");
+        }
+        _ => {}
+    }
+    match definition.kind {
+        Kind::Programs if value != 4 => return refuse("the length of values", "4"),
+        Kind::RingBuffer if value != 0 => return refuse("the length of values", "0"),
+        Kind::RingBuffer => {
+            let len = definition.max_entries;
+            if !len.is_power_of_two() || !(4096..=1 << 30).contains(&len) {
+                return refuse("the number of bytes", "a power of 2 from 4096 to 1 GiB");
+            }
+        }
+        _ if !(1..=MOST_VALUE).contains(&value) => return refuse("the length of values", "1 to 64 MiB"),
+        _ => {}
+    }
+    if definition.max_entries == 0 || definition.max_entries > 1 << 31 {
+        return refuse("the number of entries", "1 to 2^31");
+    }
+    Ok(())
+}

@@ -1,0 +1,350 @@
+//! Values by key.
+//!
+//! Elements are numbered and have their place from the beginning; those that are in use are linked from their bucket.
+//!
+//! # Who waits
+//!
+//! A bucket has a version, which is odd while somebody writes. Who writes makes it odd and then even again; who looks
+//! something up reads it before and behind, and begins again if it has changed: an element that was taken out meanwhile
+//! may be linked from another bucket, and the way through it leads there. Steps are counted, so that a way that was
+//! turned into a circle ends.
+//!
+//! | writer | reader |
+//! |---|---|
+//! | W1 version := odd, acquire; fence, release | R1 reads the version, acquire |
+//! | W2 links, keys, values | R2 links, keys |
+//! | W3 version := even, release | R3 fence, acquire; reads the version again |
+//!
+//! R1 reads what W3 wrote: R2 sees all of W2. R2 sees some of W2: by the fences R3 sees W1, and the reader begins
+//! again.
+//!
+//! A value that is looked up is used after that: its element may by then be another key's, which is a wrong number and
+//! no wrong memory. So it is in Linux.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+
+use super::cells::{Cells, hash, pause, seed};
+use super::{Definition, Element, MapError, OpError, Update};
+
+/// What happens when there is no room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Eviction {
+    /// Nothing is put in.
+    Never,
+    /// An element makes room that was not used since the hand of the clock passed it.
+    Unused,
+}
+
+/// No element.
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct Bucket {
+    version: AtomicU32,
+    head: AtomicU32,
+}
+
+/// An element is linked from a bucket.
+const LIVE: u8 = 1;
+/// An element was used.
+const USED: u8 = 2;
+
+/// A hash map.
+#[derive(Debug)]
+pub(super) struct Hash {
+    buckets: Box<[Bucket]>,
+    keys: Cells,
+    /// Of each CPU in turn.
+    values: Cells,
+    /// The element behind each: of its bucket, or of those that are free.
+    next: Box<[AtomicU32]>,
+    marks: Box<[AtomicU8]>,
+    /// The first free element, and above it a number that changes each time.
+    free: AtomicU64,
+    eviction: Eviction,
+    hand: AtomicU32,
+    seed: u64,
+    count: u32,
+    cpus: u32,
+}
+
+fn filled<T>(definition: &Definition, count: u32, make: impl FnMut() -> T) -> Result<Box<[T]>, MapError> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(count as usize).map_err(|_| MapError::Memory {
+        name: definition.name.clone(),
+        bytes: u64::from(count) * size_of::<T>() as u64,
+    })?;
+    list.resize_with(count as usize, make);
+    Ok(list.into_boxed_slice())
+}
+
+impl Hash {
+    pub(super) fn new(definition: &Definition, cpus: u32, eviction: Eviction) -> Result<Self, MapError> {
+        let count = definition.max_entries;
+        let values = Cells::new(definition, u64::from(count) * u64::from(cpus), definition.value_len)?;
+        let keys = Cells::new(definition, count.into(), definition.key_len)?;
+        let mut index = 0;
+        let next = filled(definition, count, || {
+            index += 1;
+            AtomicU32::new(if index == count { NONE } else { index })
+        })?;
+        let bucket = || Bucket { version: AtomicU32::new(0), head: AtomicU32::new(NONE) };
+        Ok(Self {
+            buckets: filled(definition, count.next_power_of_two(), bucket)?,
+            keys,
+            values,
+            next,
+            marks: filled(definition, count, || AtomicU8::new(0))?,
+            free: AtomicU64::new(0),
+            eviction,
+            hand: AtomicU32::new(0),
+            seed: seed(),
+            count,
+            cpus,
+        })
+    }
+
+    pub(super) const fn values(&self) -> &Cells {
+        &self.values
+    }
+
+    pub(super) const fn keys(&self) -> &Cells {
+        &self.keys
+    }
+
+    fn bucket(&self, key: &[u8]) -> &Bucket {
+        let mask = self.buckets.len() - 1;
+        &self.buckets[hash(self.seed, key) as usize & mask]
+    }
+
+    /// The element of `key`, and the one before it in the bucket.
+    fn walk(&self, bucket: &Bucket, key: &[u8]) -> Option<(Option<u32>, u32)> {
+        let mut before = None;
+        let mut at = bucket.head.load(Ordering::Relaxed);
+        for _ in 0..self.count {
+            if at == NONE {
+                return None;
+            }
+            if self.keys.is(at as usize, key) {
+                return Some((before, at));
+            }
+            (before, at) = (Some(at), self.next[at as usize].load(Ordering::Relaxed));
+        }
+        None
+    }
+
+    fn find(&self, key: &[u8]) -> Option<u32> {
+        self.consistent(self.bucket(key), || self.walk(self.bucket(key), key).map(|(_, at)| at))
+    }
+
+    /// What `look` finds while nobody writes to the bucket.
+    fn consistent<T>(&self, bucket: &Bucket, mut look: impl FnMut() -> T) -> T {
+        for round in 0.. {
+            // Acquire: with the release of `Held::drop`; without it `look` could see what was before that.
+            let version = bucket.version.load(Ordering::Acquire);
+            if version.is_multiple_of(2) {
+                let found = look();
+                // With the fence of `lock`: without it `look` could see some of what a writer does, and this the
+                // version that was before.
+                fence(Ordering::Acquire);
+                if bucket.version.load(Ordering::Relaxed) == version {
+                    return found;
+                }
+            }
+            pause(round);
+        }
+        unreachable!("the rounds are without end")
+    }
+
+    fn lock<'a>(&self, bucket: &'a Bucket) -> Held<'a> {
+        for round in 0.. {
+            let version = bucket.version.load(Ordering::Relaxed);
+            // Acquire: with the release of `Held::drop`; what the last writer did is there.
+            let change = (Ordering::Acquire, Ordering::Relaxed);
+            if version.is_multiple_of(2)
+                && bucket.version.compare_exchange_weak(version, version.wrapping_add(1), change.0, change.1).is_ok()
+            {
+                // With the fence of `consistent`: who sees what is written from here on sees the odd version, too.
+                fence(Ordering::Release);
+                return Held { bucket };
+            }
+            pause(round);
+        }
+        unreachable!("the rounds are without end")
+    }
+
+    fn use_it(&self, element: u32) {
+        let mark = &self.marks[element as usize];
+        if self.eviction == Eviction::Unused && mark.load(Ordering::Relaxed) & USED == 0 {
+            mark.fetch_or(USED, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a free element. The number above the index is different each time, so that an element that was taken and
+    /// given back meanwhile is not mistaken for the one that was seen.
+    fn take_free(&self) -> Option<u32> {
+        // Acquire: with the release of `give_back`, which has written `next`.
+        let mut seen = self.free.load(Ordering::Acquire);
+        loop {
+            let element = seen as u32;
+            if element == NONE {
+                return None;
+            }
+            let next = self.next[element as usize].load(Ordering::Relaxed);
+            let new = ((seen >> 32) + 1) << 32 | u64::from(next);
+            match self.free.compare_exchange_weak(seen, new, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => return Some(element),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    fn give_back(&self, element: u32) {
+        let mut seen = self.free.load(Ordering::Relaxed);
+        loop {
+            self.next[element as usize].store(seen as u32, Ordering::Relaxed);
+            let new = ((seen >> 32) + 1) << 32 | u64::from(element);
+            // Release: with the acquire of `take_free`; without it that could read an older `next`.
+            match self.free.compare_exchange_weak(seen, new, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    fn unlink(&self, bucket: &Bucket, before: Option<u32>, element: u32) {
+        let next = self.next[element as usize].load(Ordering::Relaxed);
+        let link = before.map_or(&bucket.head, |before| &self.next[before as usize]);
+        link.store(next, Ordering::Relaxed);
+        self.marks[element as usize].store(0, Ordering::Relaxed);
+    }
+
+    /// Takes an element that was not used lately from its bucket.
+    fn evict(&self) -> Option<u32> {
+        let mut key = alloc::vec![0; self.keys.len()];
+        for _ in 0..self.count.saturating_mul(3) {
+            let element = self.hand.fetch_add(1, Ordering::Relaxed) % self.count;
+            let mark = &self.marks[element as usize];
+            let seen = mark.load(Ordering::Relaxed);
+            if seen & LIVE == 0 {
+                continue;
+            }
+            if seen & USED != 0 {
+                mark.fetch_and(!USED, Ordering::Relaxed);
+                continue;
+            }
+            self.keys.read(element as usize, &mut key);
+            let bucket = self.bucket(&key);
+            let held = self.lock(bucket);
+            // It may be another key's by now.
+            if let Some((before, found)) = self.walk(bucket, &key)
+                && found == element
+            {
+                self.unlink(bucket, before, element);
+                drop(held);
+                return Some(element);
+            }
+        }
+        None
+    }
+
+    fn write(&self, element: u32, cpu: Option<u32>, value: &[u8]) {
+        let count = self.count as usize;
+        match cpu {
+            Some(cpu) => self.values.write(cpu as usize * count + element as usize, value),
+            None => (0..self.cpus as usize).for_each(|cpu| self.values.write(cpu * count + element as usize, value)),
+        }
+    }
+
+    /// Sets a value, of all CPUs if none is named; whether the key is new.
+    pub(super) fn update(&self, key: &[u8], cpu: Option<u32>, value: &[u8], update: Update) -> Result<bool, OpError> {
+        let bucket = self.bucket(key);
+        let replace = |element: u32| {
+            if update == Update::Insert {
+                return Err(OpError::Exists);
+            }
+            self.write(element, cpu, value);
+            self.use_it(element);
+            Ok(false)
+        };
+        let held = self.lock(bucket);
+        if let Some((_, element)) = self.walk(bucket, key) {
+            return replace(element);
+        }
+        drop(held);
+        if update == Update::Replace {
+            return Err(OpError::NotFound);
+        }
+        // Not under the lock: making room locks another bucket.
+        let evict = || if self.eviction == Eviction::Unused { self.evict() } else { None };
+        let element = self.take_free().or_else(evict).ok_or(OpError::Full)?;
+        let held = self.lock(bucket);
+        if let Some((_, found)) = self.walk(bucket, key) {
+            // Somebody was faster.
+            let replaced = replace(found);
+            drop(held);
+            self.give_back(element);
+            return replaced;
+        }
+        self.keys.write(element as usize, key);
+        if cpu.is_some() && self.cpus > 1 {
+            let zeros = alloc::vec![0; value.len()];
+            self.write(element, None, &zeros);
+        }
+        self.write(element, cpu, value);
+        self.next[element as usize].store(bucket.head.load(Ordering::Relaxed), Ordering::Relaxed);
+        // Not used yet: what is put in and never asked for leaves first.
+        self.marks[element as usize].store(LIVE, Ordering::Relaxed);
+        bucket.head.store(element, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    pub(super) fn remove(&self, key: &[u8]) -> Result<(), OpError> {
+        let bucket = self.bucket(key);
+        let held = self.lock(bucket);
+        let (before, element) = self.walk(bucket, key).ok_or(OpError::NotFound)?;
+        self.unlink(bucket, before, element);
+        drop(held);
+        self.give_back(element);
+        Ok(())
+    }
+
+    pub(super) fn read(&self, key: &[u8], cpu: u32, value: &mut [u8]) -> Result<(), OpError> {
+        let bucket = self.bucket(key);
+        let found = self.consistent(bucket, || {
+            let (_, element) = self.walk(bucket, key)?;
+            self.values.read(cpu as usize * self.count as usize + element as usize, value);
+            Some(element)
+        });
+        self.use_it(found.ok_or(OpError::NotFound)?);
+        Ok(())
+    }
+
+    pub(super) fn address(&self, key: &[u8], cpu: u32) -> Option<u64> {
+        let element = self.find(key)?;
+        self.use_it(element);
+        Some(self.values.address(cpu as usize * self.count as usize + element as usize))
+    }
+
+    pub(super) fn element(&self, from: usize, cpu: u32) -> Option<Element> {
+        let is_live = |index: &usize| self.marks[*index].load(Ordering::Relaxed) & LIVE != 0;
+        let index = (from..self.count as usize).find(is_live)?;
+        let value = self.values.address(cpu as usize * self.count as usize + index);
+        Some(Element { index, key: self.keys.address(index), value })
+    }
+}
+
+/// A bucket that one thread writes to.
+struct Held<'a> {
+    bucket: &'a Bucket,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let version = self.bucket.version.load(Ordering::Relaxed);
+        // Release: with the acquires of `lock` and `consistent`, which then see all that was written.
+        self.bucket.version.store(version.wrapping_add(1), Ordering::Release);
+    }
+}

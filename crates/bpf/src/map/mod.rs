@@ -1,0 +1,456 @@
+//! Maps: memory that programs and the host share, and that outlives both.
+//!
+//! A [`Map`] is made from a [`Definition`] and never grows: everything that it will ever hold is allocated when it is
+//! made, so that programs that use it neither allocate nor fail for lack of memory later. Programs get the addresses of
+//! values and work on them like the host and other threads do at the same time; so everything that a program can reach
+//! is made of atomic words (`cells`), and what one of them reads while another writes is a mixture of both and never
+//! undefined.
+//!
+//! | kind | module | who waits for whom |
+//! |---|---|---|
+//! | array, per-CPU array | `array` | nobody |
+//! | hash, LRU hash, per-CPU ones | `hash` | all for a writer of the same bucket |
+//! | trie of prefixes | `trie` | as hash |
+//! | queue, stack | `queue` | everybody for each other |
+//! | bloom filter | `bloom` | nobody |
+//! | ring buffer | `ring` | producers for nobody |
+//! | programs | `programs` (with `std`) | nobody |
+
+mod array;
+mod bloom;
+pub(crate) mod cells;
+mod definition;
+mod hash;
+#[cfg(feature = "std")]
+mod programs;
+mod queue;
+mod ring;
+mod trie;
+mod typed;
+
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicU64;
+
+use array::Array;
+use bloom::Bloom;
+use definition::check;
+pub use definition::{Definition, Kind, MOST_BYTES, MapError, ValueAccess};
+use hash::{Eviction, Hash};
+#[cfg(feature = "std")]
+pub use programs::{InsertError, Programs};
+use queue::{Order, Queue};
+pub(crate) use ring::Fate;
+pub use ring::{Consumer, Ring, Wake};
+use trie::Trie;
+pub use typed::{ArrayHandle, HashHandle, Plain, QueueHandle, TypeError};
+
+/// Why an operation on a map fails. A program gets [`errno`](Self::errno), negative.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpError {
+    /// There is no such key, or nothing at all.
+    #[error("it is not there")]
+    NotFound,
+    /// The key is there, and should not be.
+    #[error("the key is there already")]
+    Exists,
+    /// There is no room.
+    #[error("the map is full")]
+    Full,
+    /// A key or value has another length.
+    #[error("{given} bytes were given for a key or value of {len}")]
+    Length {
+        /// Bytes that it has.
+        len: usize,
+        /// Bytes that were given.
+        given: usize,
+    },
+    /// Maps of this kind cannot do that.
+    #[error("a map of the kind {kind:?} cannot do that")]
+    Unsupported {
+        /// The kind.
+        kind: Kind,
+    },
+    /// A prefix is longer than keys are.
+    #[error("the prefix is longer than the {most} bits of a key")]
+    Prefix {
+        /// Bits.
+        most: usize,
+    },
+    /// A flag that is not known.
+    #[error("the flags {flags:#x} are not known")]
+    Flags {
+        /// The flags.
+        flags: u64,
+    },
+}
+
+impl OpError {
+    /// The number that Linux has for it.
+    pub const fn errno(self) -> i64 {
+        match self {
+            Self::NotFound => 2,
+            Self::Exists => 17,
+            Self::Full => 7,
+            Self::Length { .. } | Self::Flags { .. } | Self::Prefix { .. } => 22,
+            Self::Unsupported { .. } => 95,
+        }
+    }
+}
+
+/// When an update is made. The numbers are those of Linux (`BPF_ANY` and what follows it).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Update {
+    /// Whether the key is there or not.
+    #[default]
+    Always = 0,
+    /// If the key is not there.
+    Insert = 1,
+    /// If the key is there.
+    Replace = 2,
+}
+
+impl Update {
+    /// The update with this number.
+    ///
+    /// # Errors
+    ///
+    /// [`OpError::Flags`].
+    pub const fn new(flags: u64) -> Result<Self, OpError> {
+        match flags {
+            0 => Ok(Self::Always),
+            1 => Ok(Self::Insert),
+            2 => Ok(Self::Replace),
+            _ => Err(OpError::Flags { flags }),
+        }
+    }
+}
+
+/// A map.
+#[derive(Debug)]
+pub struct Map {
+    definition: Definition,
+    cpus: u32,
+    store: Store,
+}
+
+#[derive(Debug)]
+enum Store {
+    Array(Array),
+    Hash(Hash),
+    Trie(Trie),
+    Queue(Queue),
+    Bloom(Bloom),
+    Ring(Ring),
+    #[cfg(feature = "std")]
+    Programs(Programs),
+}
+
+#[cfg(feature = "std")]
+fn cpus() -> u32 {
+    palimpsest_sys::threads::possible_cpus()
+}
+
+#[cfg(not(feature = "std"))]
+const fn cpus() -> u32 {
+    1
+}
+
+#[cfg(feature = "std")]
+fn this_cpu() -> u32 {
+    palimpsest_sys::threads::current_cpu()
+}
+
+/// Who has no operating system has one CPU, or says which by writing to the maps of each.
+#[cfg(not(feature = "std"))]
+const fn this_cpu() -> u32 {
+    0
+}
+
+impl Map {
+    /// Makes a map, with all its memory: values are zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`].
+    pub fn new(definition: Definition) -> Result<Self, MapError> {
+        check(&definition)?;
+        let cpus = if definition.kind.is_per_cpu() { definition.cpus.unwrap_or_else(cpus).max(1) } else { 1 };
+        let store = match definition.kind {
+            Kind::Array | Kind::PerCpuArray => Store::Array(Array::new(&definition, cpus)?),
+            Kind::Hash | Kind::PerCpuHash => Store::Hash(Hash::new(&definition, cpus, Eviction::Never)?),
+            Kind::LruHash | Kind::LruPerCpuHash => Store::Hash(Hash::new(&definition, cpus, Eviction::Unused)?),
+            Kind::LpmTrie => Store::Trie(Trie::new(&definition)?),
+            Kind::Queue => Store::Queue(Queue::new(&definition, Order::OldestFirst)?),
+            Kind::Stack => Store::Queue(Queue::new(&definition, Order::LatestFirst)?),
+            Kind::BloomFilter => Store::Bloom(Bloom::new(&definition)?),
+            Kind::RingBuffer => Store::Ring(Ring::new(&definition)?),
+            #[cfg(feature = "std")]
+            Kind::Programs => Store::Programs(Programs::new(&definition)?),
+            #[cfg(not(feature = "std"))]
+            Kind::Programs => {
+                return Err(definition::measure(&definition, "the kind", "one that needs no feature `std`"));
+            }
+        };
+        Ok(Self { definition, cpus, store })
+    }
+
+    /// Puts a ring buffer into memory that other processes can map ([`Ring::descriptor`]); other maps stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`SharedWordsError`](palimpsest_sys::memory::words::SharedWordsError).
+    #[cfg(feature = "std")]
+    pub fn shared_with_processes(mut self) -> Result<Self, palimpsest_sys::memory::words::SharedWordsError> {
+        if let Store::Ring(ring) = &mut self.store {
+            ring.share(&self.definition.name)?;
+        }
+        Ok(self)
+    }
+
+    /// Calls `waker` when a record finds the consumer of a ring buffer waiting; of other maps nobody waits. It is
+    /// called by the thread that runs the program, and must be short.
+    pub fn waking(mut self, waker: impl Fn() + Send + Sync + 'static) -> Self {
+        if let Store::Ring(ring) = &mut self.store {
+            ring.set_waker(alloc::boxed::Box::new(waker));
+        }
+        self
+    }
+
+    /// What it was made from.
+    pub const fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    /// How many values each key has: 1, or one for each CPU.
+    pub const fn cpus(&self) -> u32 {
+        self.cpus
+    }
+
+    /// Copies the value of `key`, of `cpu` in per-CPU maps.
+    ///
+    /// # Errors
+    ///
+    /// [`OpError`].
+    pub fn read(&self, key: &[u8], cpu: u32, value: &mut [u8]) -> Result<(), OpError> {
+        self.check_key(key)?;
+        self.check_value(value.len())?;
+        let cpu = cpu.min(self.cpus - 1);
+        match &self.store {
+            Store::Array(array) => array.read(key, cpu, value),
+            Store::Hash(hash) => hash.read(key, cpu, value),
+            Store::Trie(trie) => trie.read(key, value),
+            _ => Err(self.unsupported()),
+        }
+    }
+
+    /// Sets the value of `key`, of every CPU in per-CPU maps.
+    ///
+    /// # Errors
+    ///
+    /// [`OpError`].
+    pub fn update(&self, key: &[u8], value: &[u8], update: Update) -> Result<(), OpError> {
+        self.update_of(key, value, update, None)
+    }
+
+    /// The same for this CPU alone, as programs do it.
+    pub(crate) fn update_here(&self, key: &[u8], value: &[u8], update: Update) -> Result<(), OpError> {
+        self.update_of(key, value, update, Some(this_cpu() % self.cpus))
+    }
+
+    fn update_of(&self, key: &[u8], value: &[u8], update: Update, cpu: Option<u32>) -> Result<(), OpError> {
+        self.check_key(key)?;
+        self.check_value(value.len())?;
+        match &self.store {
+            Store::Array(array) => array.update(key, cpu, value, update),
+            Store::Hash(hash) => hash.update(key, cpu, value, update).map(|_| ()),
+            Store::Trie(trie) => trie.update(key, value, update),
+            _ => Err(self.unsupported()),
+        }
+    }
+
+    /// Takes `key` out.
+    ///
+    /// # Errors
+    ///
+    /// [`OpError`].
+    pub fn remove(&self, key: &[u8]) -> Result<(), OpError> {
+        self.check_key(key)?;
+        match &self.store {
+            Store::Hash(hash) => hash.remove(key),
+            Store::Trie(trie) => trie.remove(key),
+            _ => Err(self.unsupported()),
+        }
+    }
+
+    /// The keys that are there. Those that come and go meanwhile may be among them or not.
+    pub fn keys(&self) -> Vec<Vec<u8>> {
+        let len = self.definition.key_len as usize;
+        let mut keys = Vec::new();
+        let mut at = 0;
+        while let Some(element) = self.element(at) {
+            at = element.index + 1;
+            let mut key = alloc::vec![0; len];
+            self.key_cells().read(element.index, &mut key);
+            keys.push(key);
+        }
+        keys
+    }
+
+    /// Puts a value in: into a queue, onto a stack, into a bloom filter.
+    ///
+    /// # Errors
+    ///
+    /// [`OpError`].
+    pub fn push(&self, value: &[u8], when_full: WhenFull) -> Result<(), OpError> {
+        self.check_value(value.len())?;
+        match &self.store {
+            Store::Queue(queue) => queue.push(value, when_full),
+            Store::Bloom(bloom) => {
+                bloom.push(value);
+                Ok(())
+            }
+            _ => Err(self.unsupported()),
+        }
+    }
+
+    /// Takes the next value out of a queue or from a stack.
+    ///
+    /// # Errors
+    ///
+    /// [`OpError`].
+    pub fn pop(&self, value: &mut [u8]) -> Result<(), OpError> {
+        self.check_value(value.len())?;
+        match &self.store {
+            Store::Queue(queue) => queue.pop(value),
+            _ => Err(self.unsupported()),
+        }
+    }
+
+    /// Copies the next value of a queue or stack. Of a bloom filter: whether `value` may be in it.
+    ///
+    /// # Errors
+    ///
+    /// [`OpError`].
+    pub fn peek(&self, value: &mut [u8]) -> Result<(), OpError> {
+        self.check_value(value.len())?;
+        match &self.store {
+            Store::Queue(queue) => queue.peek(value),
+            Store::Bloom(bloom) if bloom.may_have(value) => Ok(()),
+            Store::Bloom(_) => Err(OpError::NotFound),
+            _ => Err(self.unsupported()),
+        }
+    }
+
+    /// The ring buffer that it is, if it is one.
+    pub const fn ring(&self) -> Option<&Ring> {
+        match &self.store {
+            Store::Ring(ring) => Some(ring),
+            _ => None,
+        }
+    }
+
+    /// The programs that it holds, if that is its kind.
+    #[cfg(feature = "std")]
+    pub const fn programs(&self) -> Option<&Programs> {
+        match &self.store {
+            Store::Programs(programs) => Some(programs),
+            _ => None,
+        }
+    }
+
+    /// Where the value of `key` lies for this CPU.
+    pub(crate) fn address(&self, key: &[u8]) -> Option<u64> {
+        let cpu = this_cpu() % self.cpus;
+        match &self.store {
+            Store::Array(array) => array.address(key, cpu),
+            Store::Hash(hash) => hash.address(key, cpu),
+            Store::Trie(trie) => trie.address(key),
+            _ => None,
+        }
+    }
+
+    /// Where the first value of an array lies: the variables of an object are an array of one.
+    pub(crate) fn first_value(&self) -> Option<u64> {
+        match &self.store {
+            Store::Array(array) => array.address(&[0; 4], 0),
+            _ => None,
+        }
+    }
+
+    /// How many bytes there are from `address` to the end of the first value of an array; `None` for others.
+    pub(crate) fn rest_of_value(&self, address: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.first_value()?)?;
+        u64::from(self.definition.value_len).checked_sub(offset)
+    }
+
+    /// The element with this number or the next one that is there.
+    pub(crate) fn element(&self, from: usize) -> Option<Element> {
+        let cpu = this_cpu() % self.cpus;
+        match &self.store {
+            Store::Array(array) => array.element(from, cpu),
+            Store::Hash(hash) => hash.element(from, cpu),
+            Store::Trie(trie) => trie.element(from),
+            _ => None,
+        }
+    }
+
+    /// Where keys lie, by the number of the element.
+    fn key_cells(&self) -> &cells::Cells {
+        match &self.store {
+            Store::Array(array) => array.keys(),
+            Store::Hash(hash) => hash.keys(),
+            Store::Trie(trie) => trie.keys(),
+            _ => unreachable!("only what has elements is asked for its keys"),
+        }
+    }
+
+    /// The memory that programs can reach: addresses, and the words there.
+    pub(crate) fn shared(&self) -> Vec<&[AtomicU64]> {
+        match &self.store {
+            Store::Array(array) => Vec::from([array.values().words(), array.keys().words()]),
+            Store::Hash(hash) => Vec::from([hash.values().words(), hash.keys().words()]),
+            Store::Trie(trie) => Vec::from([trie.values().words(), trie.keys().words()]),
+            Store::Ring(ring) => Vec::from([ring.words()]),
+            _ => Vec::new(),
+        }
+    }
+
+    const fn unsupported(&self) -> OpError {
+        OpError::Unsupported { kind: self.definition.kind }
+    }
+
+    const fn check_key(&self, key: &[u8]) -> Result<(), OpError> {
+        let len = self.definition.key_len as usize;
+        if key.len() == len { Ok(()) } else { Err(OpError::Length { len, given: key.len() }) }
+    }
+
+    const fn check_value(&self, given: usize) -> Result<(), OpError> {
+        let len = self.definition.value_len as usize;
+        if given == len { Ok(()) } else { Err(OpError::Length { len, given }) }
+    }
+}
+
+/// One of the elements of a map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Element {
+    /// Its number.
+    pub(crate) index: usize,
+    /// Where its key lies.
+    pub(crate) key: u64,
+    /// Where its value lies.
+    pub(crate) value: u64,
+}
+
+/// What a queue or stack does that is full.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum WhenFull {
+    /// It refuses.
+    #[default]
+    Refuse,
+    /// It drops the oldest value (Linux: `BPF_EXIST`).
+    DropOldest,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+//! Programs by number, for tail calls.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use arc_swap::ArcSwapOption;
+
+use super::{Definition, MapError};
+use crate::host::HostedProgram;
+
+/// Programs by number. A program that is in a map of its own host keeps both: take it out when it is done with.
+#[derive(Debug)]
+pub struct Programs {
+    programs: Box<[ArcSwapOption<HostedProgram>]>,
+}
+
+/// Why a program cannot be put in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("there is no place {index} among {count} programs")]
+pub struct InsertError {
+    /// The place.
+    pub index: u32,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Programs {
+    pub(super) fn new(definition: &Definition) -> Result<Self, MapError> {
+        let count = definition.max_entries as usize;
+        let mut programs = Vec::new();
+        let bytes = (count * size_of::<ArcSwapOption<HostedProgram>>()) as u64;
+        programs.try_reserve_exact(count).map_err(|_| MapError::Memory { name: definition.name.clone(), bytes })?;
+        programs.resize_with(count, ArcSwapOption::empty);
+        Ok(Self { programs: programs.into_boxed_slice() })
+    }
+
+    /// Puts a program in, or takes one out; returns the one that was there, which others may still run.
+    ///
+    /// # Errors
+    ///
+    /// [`InsertError`].
+    pub fn set(
+        &self,
+        index: u32,
+        program: Option<Arc<HostedProgram>>,
+    ) -> Result<Option<Arc<HostedProgram>>, InsertError> {
+        let count = self.programs.len();
+        let place = self.programs.get(index as usize).ok_or(InsertError { index, count })?;
+        Ok(place.swap(program))
+    }
+
+    /// The program with this number.
+    pub fn get(&self, index: u32) -> Option<Arc<HostedProgram>> {
+        self.programs.get(index as usize)?.load_full()
+    }
+}

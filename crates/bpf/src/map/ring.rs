@@ -1,0 +1,355 @@
+//! Ring buffers: records from programs, on any thread, to one consumer of the host.
+//!
+//! # Memory
+//!
+//! Three parts, of which other processes may map what the descriptor shows (numbers in the machine's order):
+//!
+//! | bytes | |
+//! |---|---|
+//! | 0 | the consumer's position, 8 bytes; the rest of 4096 is unused |
+//! | 4096 | the producers' position, 8 bytes; the rest of 4096 is unused |
+//! | 8192 | records: as many bytes as the map has entries |
+//!
+//! Positions count bytes for ever; a record lies at its position modulo the length. It is a header of 8 bytes, whose
+//! low half is its length in bytes, with bit 31 while it is being written, bit 30 if it is to be skipped, and bit 29 in
+//! any case; then the bytes, up to a multiple of 8. A record never goes over the end: what is left there is a record to
+//! be skipped.
+//!
+//! # Protocol
+//!
+//! What no record covers is zero: the consumer clears a record before it gives its room back. So a producer takes room
+//! by one compare-and-exchange of the producers' position, without lock, and only then writes the header: a consumer
+//! that is there earlier reads zero, and waits.
+//!
+//! | producer | consumer |
+//! |---|---|
+//! | P1 reads the consumer's position, acquire | C1 reads the header, acquire |
+//! | P2 takes room: producers' position forward | C2 copies the bytes |
+//! | P3 header: length, being written | C3 clears header and bytes |
+//! | P4 bytes (the program) | C4 consumer's position forward, release |
+//! | P5 header: length, release; fence | C5 fence; C1 again, and sleeps if there is nothing |
+//! | P6 reads the consumer's position; wakes it if that is this record's | |
+//!
+//! C1 reads what P5 wrote: C2 sees P4. P1 reads what C4 wrote: P3 comes after C3. By the fences, C5 sees P5 or P6 sees
+//! C4: nobody sleeps over a record.
+//!
+//! Whoever maps the memory can break the protocol, and gets or causes wrong records, lost ones or a full buffer; what
+//! is outside the memory is not reached.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+use super::cells::{WORD, address, words};
+use super::{Definition, MapError};
+
+/// Where the producers' position is, in bytes.
+const PRODUCERS: usize = 4096;
+/// Where records begin, in bytes.
+const RECORDS: usize = 2 * PRODUCERS;
+/// Bytes of a header.
+const HEADER: u64 = 8;
+/// In a header: it is being written.
+const BUSY: u64 = 1 << 31;
+/// In a header: it is to be skipped.
+const SKIP: u64 = 1 << 30;
+/// In a header: it is there.
+const THERE: u64 = 1 << 29;
+/// In a header: bytes.
+const LEN: u64 = THERE - 1;
+
+/// Where the words are.
+#[derive(Debug)]
+enum Memory {
+    /// Of this process alone.
+    Own(Box<[AtomicU64]>),
+    /// Other processes can map them.
+    #[cfg(feature = "std")]
+    Shared(palimpsest_sys::memory::words::SharedWords),
+}
+
+/// A ring buffer.
+pub struct Ring {
+    memory: Memory,
+    /// Bytes of records; a power of 2.
+    len: u64,
+    dropped: AtomicU64,
+    has_consumer: AtomicBool,
+    waker: Option<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring").field("len", &self.len).field("dropped", &self.dropped).finish_non_exhaustive()
+    }
+}
+
+/// Whether a record wakes the consumer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Wake {
+    /// If it waits for this record.
+    #[default]
+    IfWaiting,
+    /// Not (`BPF_RB_NO_WAKEUP`).
+    Never,
+    /// In any case (`BPF_RB_FORCE_WAKEUP`).
+    Always,
+}
+
+/// What becomes of a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    /// The consumer gets it.
+    Submit,
+    /// It is skipped.
+    Discard,
+}
+
+impl Ring {
+    pub(super) fn new(definition: &Definition) -> Result<Self, MapError> {
+        let len = u64::from(definition.max_entries);
+        let count = RECORDS as u64 / WORD as u64 + len / WORD as u64;
+        let memory = Memory::Own(words(definition, count)?);
+        Ok(Self { memory, len, dropped: AtomicU64::new(0), has_consumer: AtomicBool::new(false), waker: None })
+    }
+
+    /// Puts it into memory that other processes can map.
+    ///
+    /// # Errors
+    ///
+    /// [`SharedWordsError`](palimpsest_sys::memory::words::SharedWordsError); it stays as it was.
+    #[cfg(feature = "std")]
+    pub(super) fn share(&mut self, name: &str) -> Result<(), palimpsest_sys::memory::words::SharedWordsError> {
+        let len = RECORDS + self.len as usize;
+        self.memory = Memory::Shared(palimpsest_sys::memory::words::SharedWords::new(name, len)?);
+        Ok(())
+    }
+
+    /// What other processes map, if they can.
+    #[cfg(feature = "std")]
+    pub fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        use std::os::fd::AsFd;
+        match &self.memory {
+            Memory::Own(_) => None,
+            Memory::Shared(words) => Some(words.as_fd()),
+        }
+    }
+
+    pub(super) fn set_waker(&mut self, waker: Box<dyn Fn() + Send + Sync>) {
+        self.waker = Some(waker);
+    }
+
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        match &self.memory {
+            Memory::Own(words) => words,
+            #[cfg(feature = "std")]
+            Memory::Shared(words) => words,
+        }
+    }
+
+    fn consumer(&self) -> &AtomicU64 {
+        &self.words()[0]
+    }
+
+    fn producers(&self) -> &AtomicU64 {
+        &self.words()[PRODUCERS / WORD]
+    }
+
+    /// Where in the records a position is. It is a multiple of 8, unless somebody outside has written it.
+    const fn offset(&self, position: u64) -> u64 {
+        position & (self.len - 1) & !(HEADER - 1)
+    }
+
+    /// Which word is at this position.
+    fn index(&self, position: u64) -> usize {
+        (RECORDS + self.offset(position) as usize) / WORD
+    }
+
+    fn word(&self, position: u64) -> &AtomicU64 {
+        &self.words()[self.index(position)]
+    }
+
+    /// How many records found no room.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Takes room for `len` bytes; where they lie.
+    pub(crate) fn reserve(&self, len: u64) -> Option<u64> {
+        let position = self.take(len);
+        if position.is_none() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        // Behind the header, which may be the last word.
+        let first = self.index(position?) + 1;
+        Some(address(&self.words()[first..]))
+    }
+
+    fn take(&self, len: u64) -> Option<u64> {
+        if len > LEN {
+            return None;
+        }
+        let total = HEADER + len.next_multiple_of(WORD as u64);
+        if total > self.len {
+            return None;
+        }
+        // Relaxed: the exchange below finds out if it has changed.
+        let mut seen = self.producers().load(Ordering::Relaxed);
+        loop {
+            let rest = self.len - self.offset(seen);
+            let skipped = if rest < total { rest } else { 0 };
+            // P1. Acquire: with the release of C4; without it the consumer could clear what is written here.
+            let consumer = self.consumer().load(Ordering::Acquire);
+            let end = seen.wrapping_add(skipped + total);
+            if end.wrapping_sub(consumer) > self.len {
+                return None;
+            }
+            // P2. Relaxed: what matters is who takes which room; the header publishes.
+            match self.producers().compare_exchange_weak(seen, end, Ordering::Relaxed, Ordering::Relaxed) {
+                Err(now) => seen = now,
+                Ok(_) => {
+                    if skipped > 0 {
+                        // Release as P5, though there is nothing to see but the header.
+                        self.word(seen).store(THERE | SKIP | (skipped - HEADER), Ordering::Release);
+                    }
+                    let position = seen.wrapping_add(skipped);
+                    // P3. Relaxed: the consumer stops at it.
+                    self.word(position).store(THERE | BUSY | len, Ordering::Relaxed);
+                    return Some(position);
+                }
+            }
+        }
+    }
+
+    /// Finishes the record whose bytes lie at `address`. An address that is none changes nothing.
+    pub(crate) fn finish(&self, record: u64, fate: Fate, wake: Wake) {
+        let start = address(&self.words()[RECORDS / WORD..]);
+        let Some(offset) = record.checked_sub(start + HEADER).filter(|offset| *offset < self.len) else { return };
+        let header = self.word(offset);
+        let len = header.load(Ordering::Relaxed) & LEN;
+        // P5. Release: with the acquire of C1; without it the consumer could miss some of the bytes.
+        let skip = if fate == Fate::Discard { SKIP } else { 0 };
+        header.store(THERE | skip | len, Ordering::Release);
+        // With the fence of C5: without it both could read what was before, and the consumer sleeps.
+        fence(Ordering::SeqCst);
+        let is_waiting = || self.offset(self.consumer().load(Ordering::Relaxed)) == offset;
+        if let Some(waker) = &self.waker
+            && match wake {
+                Wake::IfWaiting => is_waiting(),
+                Wake::Never => false,
+                Wake::Always => true,
+            }
+        {
+            waker();
+        }
+    }
+
+    /// Copies `bytes` into a record of their own; false if there is no room.
+    pub fn output(&self, bytes: &[u8], wake: Wake) -> bool {
+        let Some(record) = self.reserve(bytes.len() as u64) else { return false };
+        let first = (record - address(self.words())) as usize / WORD;
+        for (cell, chunk) in self.words()[first..].iter().zip(bytes.chunks(WORD)) {
+            let mut word = [0; WORD];
+            word[..chunk.len()].copy_from_slice(chunk);
+            cell.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+        }
+        self.finish(record, Fate::Submit, wake);
+        true
+    }
+
+    /// The one who reads records; `None` while there is one.
+    pub fn take_consumer(&self) -> Option<Consumer<'_>> {
+        // Acquire: with the release of `Consumer::drop`, so that positions go on where they were.
+        let was = self.has_consumer.swap(true, Ordering::Acquire);
+        (!was).then(|| Consumer { ring: self, bytes: Vec::new() })
+    }
+
+    /// Bytes that are taken and not consumed.
+    pub fn pending(&self) -> u64 {
+        self.producers_position().wrapping_sub(self.consumer_position())
+    }
+
+    /// Bytes of records that it holds.
+    pub(crate) const fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(crate) fn consumer_position(&self) -> u64 {
+        self.consumer().load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn producers_position(&self) -> u64 {
+        self.producers().load(Ordering::Relaxed)
+    }
+}
+
+/// The one who reads the records of a ring buffer.
+#[derive(Debug)]
+pub struct Consumer<'a> {
+    ring: &'a Ring,
+    bytes: Vec<u8>,
+}
+
+impl Consumer<'_> {
+    /// Gives each record that is finished to `take`, in the order in which room was taken; how many there were. Comes
+    /// back when there is none, and then a record that is finished later wakes.
+    pub fn drain(&mut self, mut take: impl FnMut(&[u8])) -> usize {
+        let mut count = 0;
+        loop {
+            while let Some(is_skipped) = self.next() {
+                if !is_skipped {
+                    take(&self.bytes);
+                    count += 1;
+                }
+            }
+            // C5, with the fence of `finish`: without it both could read what was before, and nobody comes for
+            // a record.
+            fence(Ordering::SeqCst);
+            if !self.is_ready() {
+                return count;
+            }
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        let header = self.ring.word(self.ring.consumer().load(Ordering::Relaxed)).load(Ordering::Relaxed);
+        header != 0 && header & BUSY == 0
+    }
+
+    /// Copies the next record; whether it is to be skipped.
+    pub(super) fn next(&mut self) -> Option<bool> {
+        let ring = self.ring;
+        let position = ring.consumer().load(Ordering::Relaxed);
+        // C1. Acquire: with the release of `finish`; without it some bytes could be those of before.
+        let header = ring.word(position).load(Ordering::Acquire);
+        if header == 0 || header & BUSY != 0 {
+            return None;
+        }
+        let is_skipped = header & SKIP != 0;
+        // Somebody outside may have written the header: no record goes over the end.
+        let rest = ring.len - ring.offset(position) - HEADER;
+        let len = (header & LEN).min(rest);
+        let (first, count) = (ring.index(position) + 1, len.div_ceil(WORD as u64) as usize);
+        let cells = &ring.words()[first..first + count];
+        self.bytes.clear();
+        if !is_skipped {
+            let bytes = cells.iter().flat_map(|cell| cell.load(Ordering::Relaxed).to_ne_bytes());
+            self.bytes.extend(bytes.take(len as usize));
+        }
+        // C3. Relaxed: C4 publishes.
+        cells.iter().for_each(|cell| cell.store(0, Ordering::Relaxed));
+        ring.word(position).store(0, Ordering::Relaxed);
+        let end = position.wrapping_add(HEADER + len.next_multiple_of(WORD as u64));
+        // C4. Release: with the acquire of P1; without it a producer could write before this has cleared.
+        ring.consumer().store(end, Ordering::Release);
+        Some(is_skipped)
+    }
+}
+
+impl Drop for Consumer<'_> {
+    fn drop(&mut self) {
+        // Release: with the acquire of `take_consumer`.
+        self.ring.has_consumer.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,280 @@
+use alloc::string::ToString;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+
+fn map(kind: Kind, key_len: u32, value_len: u32, max_entries: u32) -> Map {
+    let definition = Definition { cpus: Some(2), ..Definition::new("m", kind, key_len, value_len, max_entries) };
+    Map::new(definition).expect("good measures")
+}
+
+fn get(map: &Map, key: &[u8]) -> Result<u64, OpError> {
+    let mut value = [0; 8];
+    map.read(key, 0, &mut value).map(|()| u64::from_ne_bytes(value))
+}
+
+fn set(map: &Map, key: &[u8], value: u64, update: Update) -> Result<(), OpError> {
+    map.update(key, &value.to_ne_bytes(), update)
+}
+
+#[test]
+fn arrays_have_all_their_elements() {
+    let array = map(Kind::Array, 4, 8, 3);
+    let key = |index: u32| index.to_ne_bytes();
+    assert_eq!(get(&array, &key(2)), Ok(0));
+    assert_eq!(set(&array, &key(2), 7, Update::Always), Ok(()));
+    assert_eq!(get(&array, &key(2)), Ok(7));
+    assert_eq!(get(&array, &key(3)), Err(OpError::NotFound));
+    assert_eq!(set(&array, &key(3), 7, Update::Always), Err(OpError::Full));
+    assert_eq!(set(&array, &key(1), 7, Update::Insert), Err(OpError::Exists));
+    assert_eq!(array.remove(&key(1)), Err(OpError::Unsupported { kind: Kind::Array }));
+    assert_eq!(get(&array, &[0; 3]), Err(OpError::Length { len: 4, given: 3 }));
+    assert_eq!(array.address(&key(3)), None);
+    assert_eq!(array.address(&key(1)).map(|address| address - array.first_value().expect("an array")), Some(8));
+    assert_eq!(array.keys(), [0, 1, 2].map(|index| Vec::from(key(index))));
+}
+
+#[test]
+fn odd_values_keep_their_bytes() {
+    let array = map(Kind::Array, 4, 13, 2);
+    let value: Vec<u8> = (1..14).collect();
+    array.update(&[0; 4], &value, Update::Always).expect("there");
+    let mut read = [0; 13];
+    array.read(&[0; 4], 0, &mut read).expect("there");
+    assert_eq!(read[..], value);
+    array.read(&1_u32.to_ne_bytes(), 0, &mut read).expect("there");
+    assert_eq!(read, [0; 13]);
+}
+
+#[test]
+fn cpus_have_values_of_their_own() {
+    for kind in [Kind::PerCpuArray, Kind::PerCpuHash, Kind::LruPerCpuHash] {
+        let map = map(kind, 4, 8, 4);
+        let key = [0; 4];
+        map.update(&key, &5_u64.to_ne_bytes(), Update::Always).expect("room");
+        map.update_here(&key, &6_u64.to_ne_bytes(), Update::Always).expect("there");
+        let mut values = [0, 1].map(|cpu| {
+            let mut value = [0; 8];
+            map.read(&key, cpu, &mut value).expect("there");
+            u64::from_ne_bytes(value)
+        });
+        values.sort_unstable();
+        assert_eq!(values, [5, 6], "{kind:?}");
+    }
+}
+
+#[test]
+fn hash_maps_do_what_the_flags_say() {
+    let hash = map(Kind::Hash, 5, 8, 3);
+    let key = |number: u8| [number, 0, 0, 0, 9];
+    assert_eq!(get(&hash, &key(1)), Err(OpError::NotFound));
+    assert_eq!(set(&hash, &key(1), 1, Update::Replace), Err(OpError::NotFound));
+    assert_eq!(set(&hash, &key(1), 1, Update::Insert), Ok(()));
+    assert_eq!(set(&hash, &key(1), 2, Update::Insert), Err(OpError::Exists));
+    assert_eq!(set(&hash, &key(1), 2, Update::Replace), Ok(()));
+    assert_eq!(get(&hash, &key(1)), Ok(2));
+    assert_eq!(set(&hash, &key(2), 1, Update::Always), Ok(()));
+    assert_eq!(set(&hash, &key(3), 1, Update::Always), Ok(()));
+    assert_eq!(set(&hash, &key(4), 1, Update::Always), Err(OpError::Full));
+    // What is there can be written though it is full.
+    assert_eq!(set(&hash, &key(3), 9, Update::Always), Ok(()));
+    assert_eq!(hash.remove(&key(2)), Ok(()));
+    assert_eq!(hash.remove(&key(2)), Err(OpError::NotFound));
+    assert_eq!(set(&hash, &key(4), 4, Update::Always), Ok(()));
+    let mut keys = hash.keys();
+    keys.sort_unstable();
+    assert_eq!(keys, [1, 3, 4].map(|number| Vec::from(key(number))));
+    assert_eq!(hash.address(&key(2)), None);
+    assert!(hash.address(&key(4)).is_some());
+}
+
+#[test]
+fn what_nobody_uses_makes_room() {
+    let lru = map(Kind::LruHash, 4, 8, 8);
+    let key = |number: u32| number.to_ne_bytes();
+    for number in 0..1000 {
+        assert_eq!(set(&lru, &key(number), number.into(), Update::Always), Ok(()));
+        // One that is used all the time.
+        assert_eq!(get(&lru, &key(0)), Ok(0), "after {number}");
+    }
+    assert_eq!(lru.keys().len(), 8);
+    assert_eq!(get(&lru, &key(999)), Ok(999));
+    assert_eq!(get(&lru, &key(500)), Err(OpError::NotFound));
+}
+
+#[test]
+fn the_longest_prefix_is_found() {
+    let trie = map(Kind::LpmTrie, 8, 8, 16);
+    let key = |bits: u32, address: [u8; 4]| {
+        let mut key = Vec::from(bits.to_ne_bytes());
+        key.extend(address);
+        key
+    };
+    for (bits, address, value) in
+        [(8, [10, 9, 9, 9], 1), (16, [10, 1, 0, 0], 2), (20, [10, 1, 0x70, 0], 3), (32, [10, 1, 0x70, 5], 4)]
+    {
+        assert_eq!(set(&trie, &key(bits, address), value, Update::Always), Ok(()));
+    }
+    assert_eq!(get(&trie, &key(32, [10, 1, 0x70, 5])), Ok(4));
+    assert_eq!(get(&trie, &key(32, [10, 1, 0x7f, 5])), Ok(3));
+    assert_eq!(get(&trie, &key(32, [10, 1, 0x80, 5])), Ok(2));
+    assert_eq!(get(&trie, &key(32, [10, 2, 0, 0])), Ok(1));
+    assert_eq!(get(&trie, &key(16, [10, 1, 0x70, 5])), Ok(2));
+    assert_eq!(get(&trie, &key(32, [11, 0, 0, 0])), Err(OpError::NotFound));
+    assert_eq!(get(&trie, &key(33, [10, 0, 0, 0])), Err(OpError::NotFound));
+    assert_eq!(set(&trie, &key(33, [10, 0, 0, 0]), 1, Update::Always), Err(OpError::Prefix { most: 32 }));
+    assert_eq!(trie.remove(&key(20, [10, 1, 0x7f, 1])), Ok(()));
+    assert_eq!(get(&trie, &key(32, [10, 1, 0x7f, 5])), Ok(2));
+    assert_eq!(trie.remove(&key(20, [10, 1, 0x70, 0])), Err(OpError::NotFound));
+    assert_eq!(set(&trie, &key(0, [1, 2, 3, 4]), 7, Update::Always), Ok(()));
+    assert_eq!(get(&trie, &key(32, [11, 0, 0, 0])), Ok(7));
+}
+
+#[test]
+fn queues_and_stacks_have_their_order() {
+    for (kind, order) in [(Kind::Queue, [1, 2, 3]), (Kind::Stack, [3, 2, 1])] {
+        let queue = QueueHandle::<u64>::new(Arc::new(map(kind, 0, 8, 3))).expect("its types");
+        assert_eq!(queue.pop(), None);
+        for round in 0..3 {
+            for value in 1..=3_u64 {
+                assert_eq!(queue.push(&value, WhenFull::Refuse), Ok(()), "{kind:?}, {round}");
+            }
+            assert_eq!(queue.push(&4, WhenFull::Refuse), Err(OpError::Full));
+            let mut peeked = [0; 8];
+            queue.map().peek(&mut peeked).expect("there is something");
+            assert_eq!(u64::from_ne_bytes(peeked), order[0]);
+            assert_eq!([queue.pop(), queue.pop(), queue.pop()], order.map(Some), "{kind:?}, {round}");
+        }
+        for value in 1..=5 {
+            queue.push(&value, WhenFull::DropOldest).expect("it makes room");
+        }
+        let mut left = [queue.pop(), queue.pop(), queue.pop()];
+        left.sort_unstable();
+        assert_eq!((left, queue.pop()), ([Some(3), Some(4), Some(5)], None));
+    }
+}
+
+#[test]
+fn bloom_filters_forget_nothing() {
+    let bloom = map(Kind::BloomFilter, 0, 4, 500);
+    let may_have = |value: u32| bloom.peek(&mut value.to_ne_bytes()).is_ok();
+    for value in 0..500_u32 {
+        bloom.push(&value.to_ne_bytes(), WhenFull::Refuse).expect("always");
+    }
+    assert!((0..500).all(may_have));
+    let wrong = (1000..11_000).filter(|value| may_have(*value)).count();
+    assert!(wrong < 1000, "{wrong} of 10000 are taken for such that were put in");
+}
+
+#[test]
+fn records_come_in_order_and_room_is_used_again() {
+    let map = map(Kind::RingBuffer, 0, 0, 4096);
+    let ring = map.ring().expect("it is one");
+    let mut consumer = ring.take_consumer().expect("the first");
+    assert!(ring.take_consumer().is_none());
+    let mut random = 1_u64;
+    let mut seen = Vec::new();
+    let mut expected = Vec::new();
+    for number in 0..20_000_u64 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let len = (random >> 40) as usize % 300;
+        let record: Vec<u8> = (0..len).map(|byte| (byte as u64 ^ number) as u8 | 1).collect();
+        if ring.output(&record, Wake::Never) {
+            expected.push(record);
+        } else {
+            consumer.drain(|record| seen.push(Vec::from(record)));
+        }
+        // Room that is taken, and given up.
+        if number % 7 == 0
+            && let Some(record) = ring.reserve(len as u64)
+        {
+            ring.finish(record, Fate::Discard, Wake::Never);
+        }
+    }
+    consumer.drain(|record| seen.push(Vec::from(record)));
+    // Not `assert_eq`, which would print all of it.
+    assert!(seen == expected, "{} of {} records", seen.len(), expected.len());
+    assert!(ring.dropped() > 100 && ring.pending() == 0);
+    assert_eq!(ring.reserve(4096), None);
+    assert_eq!(ring.reserve(u64::MAX), None);
+    // An address that is none.
+    ring.finish(0, Fate::Submit, Wake::Always);
+    ring.finish(u64::MAX, Fate::Submit, Wake::Always);
+}
+
+#[test]
+fn a_record_that_is_not_finished_holds_back_later_ones() {
+    let woken = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&woken);
+    let map = map(Kind::RingBuffer, 0, 0, 4096).waking(move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+    let ring = map.ring().expect("it is one");
+    let mut consumer = ring.take_consumer().expect("the first");
+    let first = ring.reserve(8).expect("room");
+    assert!(ring.output(&[2; 8], Wake::IfWaiting));
+    assert_eq!(woken.load(Ordering::Relaxed), 0, "it waits for the first");
+    assert_eq!(consumer.drain(|_| panic!("the first is not finished")), 0);
+    ring.finish(first, Fate::Submit, Wake::IfWaiting);
+    assert_eq!(woken.load(Ordering::Relaxed), 1);
+    let mut records = Vec::new();
+    assert_eq!(consumer.drain(|record| records.push(record[0])), 2);
+    assert_eq!(records, [0, 2]);
+    assert!(ring.output(&[3], Wake::Never) && ring.output(&[3], Wake::Always));
+    assert_eq!(woken.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn whoever_maps_a_ring_breaks_nothing_else() {
+    let map = map(Kind::RingBuffer, 0, 0, 4096);
+    let ring = map.ring().expect("it is one");
+    let mut consumer = ring.take_consumer().expect("the first");
+    let mut random = 88_172_645_463_325_252_u64;
+    let mut next = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    for _ in 0..20_000 {
+        let word = next() as usize % ring.words().len();
+        let place = [0, 512, word][next() as usize % 3];
+        ring.words()[place].store(next() >> (next() % 64), Ordering::Relaxed);
+        if let Some(record) = ring.reserve(next() % 64) {
+            ring.finish(record, Fate::Submit, Wake::IfWaiting);
+        }
+        // It may go on for ever, or nearly so: a few records.
+        for _ in 0..4 {
+            consumer.next();
+        }
+    }
+}
+
+#[test]
+fn measures_are_checked() {
+    let error = |kind, key, value, entries| {
+        Map::new(Definition::new("m", kind, key, value, entries)).expect_err("wrong measures").to_string()
+    };
+    let array = error(Kind::Array, 8, 8, 1);
+    assert_eq!(array, "map `m`: the length of keys is 8, and must be 4 for Array");
+    for (kind, key, value, entries) in [
+        (Kind::Hash, 0, 8, 1),
+        (Kind::Hash, 513, 8, 1),
+        (Kind::Hash, 8, 0, 1),
+        (Kind::Hash, 8, 8, 0),
+        (Kind::Queue, 4, 8, 1),
+        (Kind::LpmTrie, 4, 8, 1),
+        (Kind::RingBuffer, 0, 0, 5000),
+        (Kind::RingBuffer, 0, 0, 2048),
+        (Kind::RingBuffer, 0, 8, 4096),
+        (Kind::Array, 4, u32::MAX, 1),
+        (Kind::Programs, 4, 8, 1),
+    ] {
+        error(kind, key, value, entries);
+    }
+    assert!(error(Kind::Array, 4, 1 << 20, 1 << 20).contains("bytes are more than the"));
+    assert!(HashHandle::<u32, u64>::new(Arc::new(map(Kind::Hash, 8, 8, 1))).is_err());
+    assert!(ArrayHandle::<u64>::new(Arc::new(map(Kind::Hash, 4, 8, 1))).is_err());
+}

@@ -1,0 +1,256 @@
+//! Calls: of functions, of helpers by their signatures, and of functions by helpers.
+
+use super::fault::Fault;
+use super::scalar::Scalar;
+use super::signature::{Argument, Returns, Signature, TAIL_CALL};
+use super::state::{Area, Callback, Frame, State, Unreadable, Value};
+use super::step::{Next, Step};
+use crate::insn::{Callee, Register};
+use crate::map::{Kind, ValueAccess};
+
+/// Bytes that a helper reads or writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Direction {
+    Read,
+    Write,
+}
+
+/// What the arguments before have said.
+#[derive(Default)]
+struct Before {
+    map: Option<u32>,
+    /// Bytes of a record.
+    size: u32,
+    callback: Option<Callback>,
+    released: Option<u32>,
+    /// Where bytes of a length that comes next begin.
+    bytes: Option<(Register, Direction)>,
+}
+
+impl Step<'_> {
+    pub(super) fn call(self, callee: Callee) -> Result<Next, Fault> {
+        let behind = self.at + 1;
+        match callee {
+            Callee::Helper(id) => self.call_helper(id),
+            Callee::Register(register) => {
+                let id = self.number(register)?.as_constant().ok_or(Fault::VariableCall { register })?;
+                self.call_helper(id as i32)
+            }
+            Callee::Local(distance) => {
+                let target = self.target(distance);
+                let depth = self.state.frames.len();
+                let caller = self.state.top_mut();
+                caller.next = behind;
+                let mut callee = Frame::new(depth);
+                for register in &Register::ALL[1..6] {
+                    callee.set(*register, caller.get(*register));
+                }
+                for register in &Register::ALL[..6] {
+                    caller.set(*register, Value::Unset);
+                }
+                self.state.frames.push(callee);
+                Ok(Next::One(target))
+            }
+            Callee::Kernel { .. } => Err(Fault::Unknown),
+        }
+    }
+
+    fn call_helper(mut self, id: i32) -> Result<Next, Fault> {
+        let behind = self.at + 1;
+        let signature = self.contract.signature(id).ok_or(Fault::Helper { id })?;
+        if id == TAIL_CALL && (self.state.frames.len() > 1 || !self.state.records.is_empty()) {
+            return Err(Fault::TailCall);
+        }
+        let before = self.arguments(&signature)?;
+        for register in &Register::ALL[..6] {
+            self.state.top_mut().set(*register, Value::Unset);
+        }
+        if let Some(record) = before.released {
+            self.state.release(record);
+        }
+        let result = self.returned(&signature, &before)?;
+        self.state.top_mut().set(Register::R0, result);
+        match before.callback {
+            None => Ok(Next::One(behind)),
+            Some(callback) => {
+                self.state.top_mut().next = behind;
+                let mut entered = self.state.clone();
+                // What it returns is not there yet.
+                entered.top_mut().set(Register::R0, Value::Unset);
+                entered.enter(callback);
+                Ok(Next::Iterate { behind, enter: callback.entry as usize, entered })
+            }
+        }
+    }
+
+    fn arguments(&mut self, signature: &Signature) -> Result<Before, Fault> {
+        let mut before = Before::default();
+        for (register, argument) in signature.registers() {
+            let map = before.map.map(|map| self.contract.maps[map as usize]);
+            let (key_len, value_len) = map.map_or((0, 0), |shape| (shape.key_len, shape.value_len));
+            match argument {
+                Argument::Number => drop(self.number(register)?),
+                Argument::Context => {
+                    let start = Value::Pointer(Area::Context, Scalar::constant(0));
+                    if self.get(register)? != start {
+                        return Err(Fault::NotContext { register });
+                    }
+                }
+                Argument::Map(wanted) => {
+                    let Value::Map(map) = self.get(register)? else { return Err(Fault::NoMap { register }) };
+                    let kind = self.contract.maps[map as usize].kind;
+                    if !wanted.takes(kind) {
+                        return Err(Fault::MapKind { register, kind });
+                    }
+                    before.map = Some(map);
+                }
+                Argument::Key => self.bytes(register, key_len.into(), key_len.into(), Direction::Read)?,
+                Argument::Value => self.bytes(register, value_len.into(), value_len.into(), Direction::Read)?,
+                Argument::ValueOut => {
+                    let is_set = map.is_some_and(|shape| shape.kind == Kind::BloomFilter);
+                    let direction = if is_set { Direction::Read } else { Direction::Write };
+                    self.bytes(register, value_len.into(), value_len.into(), direction)?;
+                }
+                Argument::Text => {
+                    let Value::Pointer(area @ Area::MapValue(map), start) = self.get(register)? else {
+                        return Err(Fault::NoText { register });
+                    };
+                    let shape = self.contract.maps[map as usize];
+                    if shape.access != ValueAccess::Read || shape.kind != Kind::Array {
+                        return Err(Fault::NoText { register });
+                    }
+                    self.is_inside(area, start, 1)?;
+                }
+                Argument::NumberOut => self.bytes(register, 8, 8, Direction::Write)?,
+                Argument::Bytes => before.bytes = Some((register, Direction::Read)),
+                Argument::BytesOut => before.bytes = Some((register, Direction::Write)),
+                Argument::Size => {
+                    let size = self.number(register)?;
+                    let (min, max) = (size.signed_min(), size.signed_max());
+                    if min < 0 || max > u32::MAX.into() {
+                        return Err(Fault::Size { register, min, max });
+                    }
+                    if let Some((start, direction)) = before.bytes.take() {
+                        self.bytes(start, min, max, direction)?;
+                    }
+                }
+                Argument::Loop | Argument::Each => {
+                    let Value::Function(entry) = self.get(register)? else {
+                        return Err(Fault::NoFunction { register });
+                    };
+                    let map = if argument == Argument::Each { before.map } else { None };
+                    before.callback = Some(Callback { entry, map, context: Value::Unset });
+                }
+                Argument::Anything => {
+                    let context = self.get(register)?;
+                    if let Some(callback) = &mut before.callback {
+                        callback.context = context;
+                    }
+                }
+                Argument::RecordSize => {
+                    let size = self.number(register)?.as_constant().and_then(|size| u32::try_from(size).ok());
+                    before.size = size.ok_or(Fault::VariableSize { register })?;
+                }
+                Argument::Record => match self.get(register)? {
+                    Value::Pointer(Area::Record { id, .. }, offset) if offset.as_constant() == Some(0) => {
+                        before.released = Some(id);
+                    }
+                    Value::Maybe(..) => return Err(Fault::MaybeNull { register }),
+                    _ => return Err(Fault::NoRecord { register }),
+                },
+            }
+        }
+        Ok(before)
+    }
+
+    fn returned(&mut self, signature: &Signature, before: &Before) -> Result<Value, Fault> {
+        let id = self.at as u32;
+        match (signature.returns, before.map) {
+            (Returns::ValueOrNull, Some(map)) => {
+                self.state.renew(id);
+                Ok(Value::Maybe(Area::MapValue(map), id))
+            }
+            (Returns::RecordOrNull, _) => {
+                if self.state.records.contains(&id) {
+                    return Err(Fault::Reserved);
+                }
+                self.state.renew(id);
+                self.state.records.push(id);
+                Ok(Value::Maybe(Area::Record { id, len: before.size }, id))
+            }
+            _ => Ok(Value::Scalar(Scalar::UNKNOWN)),
+        }
+    }
+
+    /// Checks an argument that is the address of `min` to `max` bytes, and notes that they are written.
+    fn bytes(&mut self, register: Register, min: i64, max: i64, direction: Direction) -> Result<(), Fault> {
+        let (area, start) = match self.get(register)? {
+            Value::Pointer(area, start) => (area, start),
+            Value::Maybe(..) => return Err(Fault::MaybeNull { register }),
+            _ => return Err(Fault::NoAddress { register }),
+        };
+        self.is_inside(area, start, max)?;
+        if direction == Direction::Write {
+            self.may_write(area)?;
+        }
+        let Area::Stack(depth) = area else { return Ok(()) };
+        let (offset, len) = (start.signed_min(), max as usize);
+        let frame = &mut self.state.frames[depth];
+        if direction == Direction::Write {
+            frame.write_some(offset, len, min == max);
+            return Ok(());
+        }
+        frame.read_all(offset, len).map_err(|unreadable| match unreadable {
+            Unreadable::Unset => Fault::StackUnset { offset, len },
+            Unreadable::PartOfPointer => Fault::PartOfAddress { offset, len },
+        })
+    }
+
+    pub(super) fn exit(self) -> Result<Next, Fault> {
+        let result = self.state.top().get(Register::R0);
+        if result.is_address() {
+            return Err(Fault::ReturnedAddress);
+        }
+        if self.state.frames.len() == 1 {
+            // The host gets it.
+            self.number(Register::R0)?;
+            if let Some(record) = self.state.records.first() {
+                return Err(Fault::Unreleased { slot: self.code.slot(*record as usize) });
+            }
+            return Ok(Next::Ended);
+        }
+        let callback = self.state.top().callback;
+        if callback.is_some() {
+            // Whether it goes on.
+            self.number(Register::R0)?;
+        }
+        self.state.frames.pop();
+        let caller = self.state.top_mut();
+        let Some(callback) = callback else {
+            caller.set(Register::R0, result);
+            return Ok(Next::One(core::mem::take(&mut caller.next)));
+        };
+        let behind = caller.next;
+        let mut entered = self.state.clone();
+        entered.enter(callback);
+        self.state.top_mut().set(Register::R0, Value::Scalar(Scalar::UNKNOWN));
+        Ok(Next::Iterate { behind, enter: callback.entry as usize, entered })
+    }
+}
+
+impl State {
+    /// Enters a function that a helper calls.
+    fn enter(&mut self, callback: Callback) {
+        let mut frame = Frame::new(self.frames.len());
+        let start = |area| Value::Pointer(area, Scalar::constant(0));
+        let arguments = match callback.map {
+            None => [Value::Scalar(Scalar::UNKNOWN), callback.context, Value::Unset, Value::Unset],
+            Some(map) => [Value::Map(map), start(Area::MapKey(map)), start(Area::MapValue(map)), callback.context],
+        };
+        for (register, value) in Register::ALL[1..].iter().zip(arguments) {
+            frame.set(*register, value);
+        }
+        frame.callback = Some(callback);
+        self.frames.push(frame);
+    }
+}

@@ -1,0 +1,132 @@
+//! What helpers take and give.
+
+use crate::insn::Register;
+use crate::map::Kind;
+
+/// The number of the helper that makes tail calls.
+pub(crate) const TAIL_CALL: i32 = 12;
+
+/// What a helper does with a map, which says which kinds it takes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MapUse {
+    /// Finds values by key.
+    Find,
+    /// Takes keys out.
+    Remove,
+    /// Puts values in without a key.
+    Push,
+    /// Takes values out without a key.
+    Pop,
+    /// Looks at values without a key.
+    Peek,
+    /// Calls a function for each element.
+    Each,
+    /// Writes records.
+    Records,
+    /// Calls a program.
+    Programs,
+}
+
+impl MapUse {
+    pub(super) fn takes(self, kind: Kind) -> bool {
+        let has_keys = kind.has_keys() && kind != Kind::Programs;
+        match self {
+            Self::Find => has_keys,
+            Self::Remove => has_keys && !matches!(kind, Kind::Array | Kind::PerCpuArray),
+            Self::Push | Self::Peek => matches!(kind, Kind::Queue | Kind::Stack | Kind::BloomFilter),
+            Self::Pop => matches!(kind, Kind::Queue | Kind::Stack),
+            Self::Each => has_keys && kind != Kind::LpmTrie,
+            Self::Records => kind == Kind::RingBuffer,
+            Self::Programs => kind == Kind::Programs,
+        }
+    }
+}
+
+/// What an argument of a helper is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Argument {
+    /// A number.
+    Number,
+    /// The address of the context, as the program got it.
+    Context,
+    /// A map.
+    Map(MapUse),
+    /// The address of a key of the map before it, to read.
+    Key,
+    /// The address of a value of the map before it, to read.
+    Value,
+    /// The address of room for a value of the map before it; a value, if that is a bloom filter.
+    ValueOut,
+    /// The address of bytes to read; the next argument is how many.
+    Bytes,
+    /// The address of room for bytes; the next argument is how many.
+    BytesOut,
+    /// How many bytes the argument before it has.
+    Size,
+    /// The address of text in a read-only map of one value: constants of an object.
+    Text,
+    /// The address of room for 8 bytes.
+    NumberOut,
+    /// A function of the program, which is called again and again with the number of the call and the next argument.
+    Loop,
+    /// The same, called with the map before it, a key, a value, and the next argument.
+    Each,
+    /// What such a function gets as it is: a number, or an address.
+    Anything,
+    /// How many bytes a record will have: a constant.
+    RecordSize,
+    /// A record, which is given back.
+    Record,
+}
+
+/// What a helper returns.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Returns {
+    /// A number.
+    Number,
+    /// The address of a value of the map, or 0.
+    ValueOrNull,
+    /// The address of a record that is to be given back, or 0.
+    RecordOrNull,
+}
+
+/// What a helper takes and gives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Signature {
+    arguments: [Argument; 5],
+    count: u8,
+    pub(crate) returns: Returns,
+}
+
+impl Signature {
+    /// A helper that takes `arguments` and returns a number.
+    pub const fn new<const COUNT: usize>(arguments: [Argument; COUNT]) -> Self {
+        const { assert!(COUNT <= 5, "helpers have five arguments at most") };
+        let mut all = [Argument::Number; 5];
+        let mut index = 0;
+        while index < COUNT {
+            all[index] = arguments[index];
+            index += 1;
+        }
+        Self { arguments: all, count: COUNT as u8, returns: Returns::Number }
+    }
+
+    pub(crate) const fn returning(self, returns: Returns) -> Self {
+        Self { returns, ..self }
+    }
+
+    /// A helper that takes `count` numbers.
+    pub(super) fn of_numbers(count: u8) -> Self {
+        Self { arguments: [Argument::Number; 5], count: count.min(5), returns: Returns::Number }
+    }
+
+    /// Its arguments.
+    pub fn arguments(&self) -> &[Argument] {
+        &self.arguments[..usize::from(self.count)]
+    }
+
+    /// Its arguments with their registers.
+    pub(super) fn registers(&self) -> impl Iterator<Item = (Register, Argument)> {
+        Register::ALL[1..].iter().copied().zip(self.arguments).take(self.count.into())
+    }
+}
