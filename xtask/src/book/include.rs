@@ -29,6 +29,18 @@ pub(super) fn expand(folder: &Path, file: &str, markdown: &str) -> Result<String
     if wrong.is_empty() { Ok(text) } else { Err(wrong) }
 }
 
+/// What is wrong with the blocks of Rust in a file that readers see as it is, such as a readme: each names its region in
+/// its first line (`from=FILE:REGION`, from `root`), and has the same text.
+pub(super) fn copies(root: &Path, file: &str, markdown: &str) -> Vec<String> {
+    let blocks = markdown.split("\n```rust").skip(1).filter_map(|block| block.split_once('\n'));
+    let is_wrong = |(info, rest): &(&str, &str)| {
+        let source = info.trim().strip_prefix("from=").and_then(|target| included(root, target));
+        let text = rest.split("```").next().unwrap_or_default();
+        source.is_none_or(|source| source != text)
+    };
+    blocks.filter(is_wrong).map(|(info, _)| format!("{file}: a block differs from its file:{info}")).collect()
+}
+
 /// A file, or a region of it, without what it is set in by, and without lines that name regions.
 fn included(folder: &Path, target: &str) -> Option<String> {
     let (path, region) = target.split_once(':').map_or((target, None), |(path, region)| (path, Some(region)));
@@ -64,6 +76,9 @@ mod tests {
             "```rust\nif b {\n    c();\n}\n```\n"
         );
         assert_eq!(expand("{{#include a.rs}}\n").expect("it is there").lines().count(), 5);
+        let copy = |block: &str| copies(folder.path(), "R.md", &format!("x\n```rust{block}```\n")).len();
+        assert_eq!(copy(" from=a.rs:a\nif b {\n    c();\n}\n"), 0);
+        assert_eq!((copy(" from=a.rs:a\nif b {}\n"), copy("\nlet a = 1;\n")), (1, 1));
         for wrong in ["{{#include a.rs:b}}\n", "{{#include b.rs}}\n", "```rust,ignore\n```\n"] {
             assert_eq!(expand(wrong).expect_err(wrong).len(), 1);
         }

@@ -33,6 +33,10 @@ pub(crate) fn build(workspace: &Workspace, folder: &Path) -> Result<usize, StepE
             Err(wrong) => stray.extend(wrong),
         }
     }
+    let readme = workspace.root.join("README.md");
+    if readme.is_file() {
+        stray.extend(include::copies(&workspace.root, "README.md", &read(&readme)?));
+    }
     if stray.is_empty() {
         stray = broken(workspace, &sources, &pages)?;
     }
