@@ -72,3 +72,35 @@ fn python_computes_the_same() {
     let ran = run(&command, frozen(object.to_str().expect("UTF-8"), &variables));
     assert_eq!((ran.stdout, ran.stderr, ran.status), (plain.stdout, plain.stderr, Some(0)));
 }
+
+#[test]
+fn gdb_stops_in_exchanged_text() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/hot.c");
+    let Some(program) = compile(Path::new(source), "hot", &["-g", "-fno-toplevel-reorder"]) else { return };
+    if run(&["gdb", "--version"], PLAIN).status != Some(0) {
+        return println!("skipped: no gdb");
+    }
+    let preload = format!("set environment LD_PRELOAD {}", object().display());
+    let lines = [
+        "set startup-with-shell off",
+        "set environment PALIMPSEST_TEXT local",
+        "set environment PALIMPSEST_FREEZE off",
+        &preload,
+        // Before the object starts nothing is exchanged: the second breakpoint is set in what was.
+        "break main",
+        "run short",
+        "break hot",
+        "continue",
+        "info symbol $pc",
+        "info proc mappings",
+        "continue",
+    ];
+    let mut command = vec!["gdb", "-q", "-batch"];
+    lines.iter().for_each(|line| command.extend(["-ex", line]));
+    command.push(program.to_str().expect("UTF-8"));
+    let ran = run(&command, PLAIN);
+    assert!(ran.stdout.contains("Breakpoint 2, hot"), "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains("hot + ") || ran.stdout.contains("hot in section"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("/memfd:palimpsest-constant"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("exited normally"), "{}", ran.stdout);
+}
