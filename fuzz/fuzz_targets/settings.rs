@@ -13,11 +13,12 @@ use std::os::unix::ffi::OsStringExt;
 use libfuzzer_sys::fuzz_target;
 use settings::Settings;
 
-const VARIABLES: [&str; 9] = [
+const VARIABLES: [&str; 10] = [
     "PALIMPSEST_FREEZE",
-    "PALIMPSEST_CHUNK",
+    "PALIMPSEST_EXTENT",
     "PALIMPSEST_HUGE",
     "PALIMPSEST_THREADS",
+    "PALIMPSEST_PAYS_AFTER",
     "PALIMPSEST_TRUST",
     "PALIMPSEST_REPORT",
     "PALIMPSEST_QUIET",

@@ -6,7 +6,6 @@
 
 mod aarch64;
 mod architecture;
-mod bench;
 mod guest;
 mod install;
 mod lanes;
@@ -48,11 +47,9 @@ enum Task {
         #[command(subcommand)]
         guest: Guest,
     },
-    /// Measure a real program (`afl`, `python`, `redis`), or build with optimisation and the peers and run `palimpsest
-    /// bench` with the arguments given.
+    /// Build with optimisation and the peers, and run `palimpsest bench` with the arguments given.
     Bench {
-        /// A program and its options, for example `afl --quick`, or arguments of `palimpsest bench`, for example `pack
-        /// --quick`.
+        /// For example `pack --quick`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -139,14 +136,10 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
             guest::run(&workspace, &arguments)?;
             Ok(ExitCode::SUCCESS)
         }
-        Task::Bench { args } if bench::is_program(&args) => {
-            bench::run(&workspace, &args)?;
-            Ok(ExitCode::SUCCESS)
-        }
         Task::Bench { args } => {
             let mut bench = process::cargo(&workspace);
             bench
-                .args(["run", "--release", "--package", "palimpsest-cli", "--features", "peers", "--", "bench"])
+                .args(["run", "--release", "--package", "palimpsest-live-cli", "--features", "peers", "--", "bench"])
                 .args(args);
             process::stream(&mut bench)?;
             Ok(ExitCode::SUCCESS)

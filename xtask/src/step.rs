@@ -2,7 +2,7 @@
 
 use std::{error::Error, io, path::PathBuf};
 
-use crate::{bench::BenchError, guest::GuestError, need::Need, workspace::Workspace};
+use crate::{guest::GuestError, need::Need, workspace::Workspace};
 
 /// One check.
 #[derive(Clone, Copy)]
@@ -141,8 +141,6 @@ pub(crate) enum StepError {
     NoKernelImage { folder: PathBuf },
     #[error("{breaches} places break a rule of the architecture; they are listed above")]
     Architecture { breaches: usize },
-    #[error("a campaign went wrong")]
-    Bench(#[source] Box<BenchError>),
     #[error("the guest did not pass")]
     Guest(#[source] Box<GuestError>),
     #[error("there is no step {name:?}; the steps are {known}")]

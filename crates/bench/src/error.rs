@@ -1,4 +1,4 @@
-//! Errors that end a run, and errors of one placement.
+//! Errors of one placement, and of page tables.
 
 use std::io;
 
@@ -10,87 +10,16 @@ use palimpsest_text::key::SwitchError;
 use palimpsest_text::poke::{AddError, PokeError};
 use palimpsest_text::{FinalizeError, LoadError, OpenError, ReclaimError, StageError};
 
-/// Why a run ended without a report.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BenchError {
-    /// No suite has this name.
-    #[error("no suite is called `{name}`; there are: {known}")]
-    UnknownSuite {
-        /// The name that was given.
-        name: String,
-        /// The names that exist, separated by commas.
-        known: String,
-    },
-    /// The filter leaves nothing to measure.
-    #[error("no figure's id contains `{filter}`; `palimpsest bench --list` shows them")]
-    NothingMatches {
-        /// The filter that was given.
-        filter: String,
-    },
-    /// The code generator does not serve this machine or refused a program.
-    #[error("cannot compile the programs to measure: {reason}")]
-    Compile {
-        /// What the code generator said.
-        reason: String,
-    },
-    /// A placed program returned something else than its model: the figures would be worthless.
-    #[error("{contestant} ran the programs of {id} and got {found:#x} instead of {expected:#x}")]
-    WrongResult {
-        /// Group of figures.
-        id: String,
-        /// Who placed the program.
-        contestant: String,
-        /// What the model says.
-        expected: u64,
-        /// What the call returned.
-        found: u64,
-    },
-    /// A contestant could not place, free or count.
-    #[error("{contestant} failed while measuring {id}")]
-    Contestant {
-        /// Group of figures.
-        id: String,
-        /// Who failed.
-        contestant: String,
-        /// Why.
-        #[source]
-        source: PlaceError,
-    },
-    /// Page tables did not do what they were asked.
-    #[error("{contestant} failed while measuring {id}")]
-    Tables {
-        /// Group of figures.
-        id: String,
-        /// Whose tables.
-        contestant: String,
-        /// Why.
-        #[source]
-        source: Box<TableError>,
-    },
-    /// The kernel's accounting of this process could not be read.
-    #[error("cannot read {path}")]
-    Accounting {
-        /// File under `/proc`.
-        path: &'static str,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// The process that measures memory did not answer.
-    #[error("the process that measures the memory of {contestant} failed: {reason}")]
-    Probe {
-        /// Whose memory.
-        contestant: String,
-        /// What it said.
-        reason: String,
-    },
-}
-
 /// Why one program could not be placed, made executable, changed or freed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
+    /// The programs to measure were not compiled.
+    #[error("cannot compile the programs to measure: {reason}")]
+    Compile {
+        /// What the compiler said.
+        reason: String,
+    },
     /// No memory for the code.
     #[error("cannot map {len} bytes for code (`vm.max_map_count` limits the number of mappings)")]
     Map {

@@ -7,7 +7,7 @@ use std::io::{self, BufReader};
 use palimpsest_sys::pages::maps::{Device, Permissions};
 use palimpsest_sys::pages::smaps::{Entries, SmapsEntry};
 
-use crate::BenchError;
+use crate::harness::BenchError;
 
 const SMAPS: &str = "/proc/self/smaps";
 const STATUS: &str = "/proc/self/status";

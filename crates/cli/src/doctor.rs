@@ -1,19 +1,26 @@
-//! `palimpsest doctor`: what is allowed here, what Palimpsest makes of it, and how to get more.
+//! `palimpsest doctor`: how each feature fares here, what was tried, and how to get more.
 
-use std::fmt::Write as _;
-use std::io::{self, Write};
+mod paint;
+mod programs;
+mod text;
+
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Args;
-use palimpsest_sys::capabilities::{Capabilities, Finding, Grade, Machine, Status};
+use palimpsest_sys::capabilities::{Capabilities, Feature, Finding, Grade, Machine, Standing};
 use serde::Serialize;
 
-/// Version of the JSON layout. It changes when a field changes its meaning or disappears.
-const FORMAT_VERSION: u32 = 1;
+use crate::exit;
+use paint::Paint;
 
-/// Tells what this machine, kernel, container and user allow, what Palimpsest will use, and how to get more.
+/// Version of the JSON layout. It changes when a field changes its meaning or disappears.
+const FORMAT_VERSION: u32 = 2;
+
+/// Tells how each feature fares on this machine, kernel, container and user, and how to get more.
 ///
-/// Exit code: 0 if everything works at its best, 1 if something works by a fallback, 2 if something needed is missing.
+/// Exit code: 0 if every feature works at its best, 1 if some work slower, 3 if some do not work; 2 if the command line
+/// is wrong, 4 if the report cannot be written.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DoctorArgs {
     /// Print JSON instead of text
@@ -21,39 +28,16 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// Probes the machine and prints the report.
-pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
-    let capabilities = Capabilities::probe();
-    if let Err(error) = print(args, &capabilities) {
-        eprintln!("palimpsest doctor: the report cannot be written: {error}");
-        return ExitCode::from(exit_code(Grade::Missing));
-    }
-    ExitCode::from(exit_code(capabilities.grade()))
-}
-
-fn print(args: &DoctorArgs, capabilities: &Capabilities) -> io::Result<()> {
-    let report = if args.json { render_json(capabilities)? } else { render(capabilities) };
-    match io::stdout().lock().write_all(report.as_bytes()) {
-        // The reader has seen enough, as in `palimpsest doctor | head`; the exit code still tells.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
-    }
-}
-
-fn exit_code(grade: Grade) -> u8 {
-    match grade {
-        Grade::Best => 0,
-        Grade::Fallbacks => 1,
-        Grade::Missing => 2,
-    }
-}
-
+/// Everything that is told.
 #[derive(Serialize)]
-struct Report<'a> {
+struct Report {
     version: u32,
-    machine: &'a Machine,
+    /// Of this program.
+    palimpsest: &'static str,
+    machine: Machine,
     choice: Choice,
     grade: Grade,
+    features: Vec<Standing>,
     findings: Vec<Finding>,
 }
 
@@ -63,84 +47,68 @@ struct Choice {
     core_sync: Option<&'static str>,
 }
 
-impl Choice {
-    fn of(capabilities: &Capabilities) -> Self {
+impl Report {
+    /// The judgement of these facts; `beside` are the features that depend on other programs.
+    fn of(capabilities: Capabilities, beside: Vec<Standing>) -> Self {
         let choice = capabilities.choice();
-        Self { backing: choice.backing.map(|backing| backing.to_string()), core_sync: choice.core_sync_name() }
+        let mut features = capabilities.features();
+        features.extend(beside);
+        let mut report = Self {
+            version: FORMAT_VERSION,
+            palimpsest: env!("CARGO_PKG_VERSION"),
+            choice: Choice {
+                backing: choice.backing.map(|backing| backing.to_string()),
+                core_sync: choice.core_sync_name(),
+            },
+            grade: Grade::Best,
+            findings: capabilities.findings(),
+            features,
+            machine: capabilities.machine,
+        };
+        report.grade = report.counted().map(|standing| standing.verdict.grade()).max().unwrap_or(Grade::Best);
+        report
+    }
+
+    /// The features that users come for. Guests are for those who work on page tables, which work anywhere.
+    fn counted(&self) -> impl Iterator<Item = &Standing> {
+        self.features.iter().filter(|standing| standing.feature != Feature::PagingGuests)
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self.grade {
+            Grade::Best => 0,
+            Grade::Slower => exit::SLOWER,
+            Grade::Fails => exit::FAILS,
+        }
     }
 }
 
-fn render_json(capabilities: &Capabilities) -> serde_json::Result<String> {
-    let report = Report {
-        version: FORMAT_VERSION,
-        machine: &capabilities.machine,
-        choice: Choice::of(capabilities),
-        grade: capabilities.grade(),
-        findings: capabilities.findings(),
+/// Tries everything and prints the report.
+pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
+    let capabilities = Capabilities::probe();
+    let beside = programs::judge(&capabilities);
+    let report = Report::of(capabilities, beside);
+    match print(args, &report) {
+        Ok(()) => report.exit_code().into(),
+        Err(error) => {
+            // Standard error may be gone as well, which must not hide the exit code.
+            let _ = writeln!(io::stderr(), "palimpsest doctor: the report cannot be written: {error}");
+            exit::UNWRITTEN.into()
+        }
+    }
+}
+
+fn print(args: &DoctorArgs, report: &Report) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    let text = if args.json {
+        serde_json::to_string_pretty(report)? + "\n"
+    } else {
+        text::render(report, Paint::choose(stdout.is_terminal(), |name| std::env::var_os(name)))
     };
-    serde_json::to_string_pretty(&report).map(|text| text + "\n")
-}
-
-fn render(capabilities: &Capabilities) -> String {
-    let findings = capabilities.findings();
-    let mut text = headline(&capabilities.machine);
-    text.push('\n');
-    for finding in &findings {
-        render_finding(&mut text, finding);
-    }
-    let choice = Choice::of(capabilities);
-    let none = || "none works".to_owned();
-    let backing = choice.backing.unwrap_or_else(none);
-    let core_sync = choice.core_sync.map_or_else(none, str::to_owned);
-    // Writing to a string cannot fail, here and below.
-    let _ = write!(text, "\nPalimpsest will use\n  backing    {backing}\n  core sync  {core_sync}\n\n");
-    text + &verdict(&findings, capabilities.grade())
-}
-
-fn headline(machine: &Machine) -> String {
-    let Machine { kernel, architecture, page_size, huge_page_size, numa_nodes } = machine;
-    let huge =
-        huge_page_size.map_or_else(|| "no huge pages".to_owned(), |bytes| format!("{} huge pages", binary(bytes)));
-    let nodes = numa_nodes.len();
-    let plural = if nodes == 1 { "" } else { "s" };
-    format!("Linux {kernel}, {architecture}, {} pages, {huge}, {nodes} NUMA node{plural}\n", binary(*page_size))
-}
-
-fn binary(bytes: usize) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} B"),
-        1024..0x10_0000 => format!("{} KiB", bytes >> 10),
-        _ => format!("{} MiB", bytes >> 20),
-    }
-}
-
-fn render_finding(text: &mut String, Finding { subject, measured, status }: &Finding) {
-    let (word, seen, uses, fix) = match status {
-        Status::Best => ("best", measured, None, None),
-        Status::Unneeded { why, fix } => ("unneeded", why, None, Some(fix)),
-        Status::Fallback { uses, why, fix } => ("fallback", why, Some(uses), Some(fix)),
-        Status::Missing { why, fix } => ("MISSING", why, None, Some(fix)),
-    };
-    let _ = writeln!(text, "  {word:<10}{subject:<16}{seen}");
-    for (label, line) in [("uses", uses), ("fix", fix)] {
-        if let Some(line) = line {
-            let _ = writeln!(text, "{:28}{label:<4}  {line}", "");
-        }
-    }
-}
-
-fn verdict(findings: &[Finding], grade: Grade) -> String {
-    let count = |is: fn(&Status) -> bool| findings.iter().filter(|finding| is(&finding.status)).count();
-    match grade {
-        Grade::Best => "Everything works at its best.\n".to_owned(),
-        Grade::Fallbacks => {
-            let fallbacks = count(|status| matches!(status, Status::Fallback { .. }));
-            format!("Everything works, {fallbacks} of {} by a fallback.\n", findings.len())
-        }
-        Grade::Missing => {
-            let missing = count(|status| matches!(status, Status::Missing { .. }));
-            format!("Code cannot be loaded here: {missing} of {} needed and missing.\n", findings.len())
-        }
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        // The reader has seen enough, as in `palimpsest doctor | head`; the exit code still tells.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
     }
 }
 

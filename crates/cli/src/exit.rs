@@ -3,29 +3,43 @@
 /// Shown below `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes of doctor:
-  0  everything works at its best
-  1  everything works, some of it by a fallback
-  2  something that is needed is missing
-Exit codes of bench:
-  0  everything was measured, or skipped with a reason given
+  0  every feature works at its best
+  1  every feature works, some slower
+  2  the command line is not understood
+  3  some feature does not work
+  4  the report could not be written
+Exit codes of tour and bench:
+  0  everything was measured, or left out with a reason given
   1  a measurement failed, or a result could not be written
   2  the command line is not understood, or selects nothing
 Exit codes of run:
   the program's own; or, if it was not started:
   2    the command line is not understood
-  125  the program cannot be frozen, or the preload object is missing
+  125  the program cannot be frozen, or would not load the object
   126  the program cannot be executed
   127  the program was not found
 Exit codes of bpf:
   0  it was done
   1  the program is wrong, was refused or ended, or a file could not be read
+  2  the command line is not understood
+Exit codes of numa:
+  0  it was told
+  1  there is no such process, or it may not be looked into
   2  the command line is not understood";
+
+/// Every feature works, some slower.
+pub(crate) const SLOWER: u8 = 1;
+
+/// Some feature does not work.
+pub(crate) const FAILS: u8 = 3;
+
+/// The report could not be written.
+pub(crate) const UNWRITTEN: u8 = 4;
 
 /// A measurement failed, a result could not be written, or an eBPF program is refused.
 pub(crate) const FAILED: u8 = 1;
 
 /// The command line is not understood, or selects nothing. Also what clap exits with.
-#[cfg(any(feature = "bench", test))]
 pub(crate) const USAGE: u8 = 2;
 
 /// A program was not started because it could not be served. With the next two, the numbers of `env(1)`: programs

@@ -1,18 +1,18 @@
-//! `palimpsest`: what this machine allows (`doctor`), what that is worth (`bench`), programs with it (`run`), and eBPF
-//! programs (`bpf`).
+//! `palimpsest`: a look at what it does (`tour`), what this machine allows (`doctor`), what that is worth (`bench`),
+//! programs with it (`run`), eBPF programs (`bpf`), and NUMA nodes (`numa`).
 //!
 //! Exit codes are part of the interface; see [`exit`].
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "bench")]
-mod bench;
-#[cfg(not(feature = "bench"))]
-#[path = "no_bench.rs"]
 mod bench;
 mod bpf;
 mod doctor;
+#[cfg(feature = "documents")]
+mod documents;
 mod exit;
+mod numa;
 mod run;
+mod tour;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -24,12 +24,15 @@ use palimpsest_sys::Causes;
 #[derive(Debug, Parser)]
 #[command(name = "palimpsest", version, after_help = exit::HELP)]
 struct Cli {
+    /// Without one, the tour.
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show six things live, each beside what people do today, in half a minute; what is done without a command, too.
+    Tour(tour::Arguments),
     /// Tell what this machine, kernel, container and user allow, and what Palimpsest makes of it.
     Doctor(doctor::DoctorArgs),
     /// Measure Palimpsest against what people do today, in one run.
@@ -38,34 +41,34 @@ enum Command {
     Run(run::Arguments),
     /// Assemble, show, verify and run eBPF programs.
     Bpf(bpf::Arguments),
-    /// Count the memory that one contestant needs, in this process; `bench` starts it.
-    #[cfg(feature = "bench")]
-    #[command(name = bench::PROBE, hide = true)]
-    MemoryProbe {
-        /// Last part of the figure's id.
-        contestant: String,
+    /// Tell the NUMA nodes of this machine, or where the memory of a process is.
+    Numa(numa::Arguments),
+    /// Write man pages and completions into a folder.
+    #[cfg(feature = "documents")]
+    #[command(hide = true)]
+    Documents {
+        /// The folder, which is made.
+        folder: std::path::PathBuf,
     },
-    /// Fork with a heap of some size as standard input asks, in this process; `bench` starts it.
-    #[cfg(feature = "bench")]
-    #[command(name = bench::FORK_WORKER, hide = true)]
-    ForkWorker {
-        /// Last part of the figure's id.
-        contestant: String,
-        /// Bytes of the heap.
-        bytes: usize,
+    /// Do a part of a measurement in this process, as the arguments say; `bench` and `tour` start it.
+    #[command(name = palimpsest_bench::harness::HELPER, hide = true)]
+    Helper {
+        /// The helper's name and its arguments.
+        arguments: Vec<String>,
     },
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    match Cli::parse().command.unwrap_or_else(|| Command::Tour(tour::Arguments::default())) {
+        Command::Tour(arguments) => tour::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Bpf(arguments) => bpf::run(&arguments),
-        #[cfg(feature = "bench")]
-        Command::MemoryProbe { contestant } => bench::probe(&contestant),
-        #[cfg(feature = "bench")]
-        Command::ForkWorker { contestant, bytes } => bench::fork_worker(&contestant, bytes),
+        Command::Numa(arguments) => numa::run(&arguments),
+        #[cfg(feature = "documents")]
+        Command::Documents { folder } => documents::write(&folder),
+        Command::Helper { arguments } => bench::help(&arguments),
     }
 }
 
@@ -85,27 +88,28 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    #[cfg(feature = "bench")]
     #[test]
     fn bench_takes_suites_and_flags_in_any_order() {
         let parsed =
             Cli::try_parse_from(["palimpsest", "bench", "pack", "--quick", "--json", "a.json", "--filter", "call"]);
-        let Command::Bench(arguments) = parsed.expect("a valid line").command else {
+        let Some(Command::Bench(arguments)) = parsed.expect("a valid line").command else {
             panic!("not bench");
         };
         assert_eq!(arguments.suites, ["pack"]);
-        assert!(arguments.quick);
-        assert_eq!(arguments.json.as_deref(), Some("a.json".as_ref()));
-        assert_eq!(arguments.html, None);
+        assert_eq!(arguments.effort(), palimpsest_bench::harness::Effort::Quick);
+        assert_eq!(arguments.outputs.json.as_deref(), Some("a.json".as_ref()));
+        assert_eq!(arguments.outputs.html, None);
         assert_eq!(arguments.filter.as_deref(), Some("call"));
     }
 
     #[test]
-    fn unknown_flags_and_missing_commands_are_refused() {
-        assert!(Cli::try_parse_from(["palimpsest"]).is_err());
+    fn without_a_command_it_is_the_tour_and_unknown_flags_are_refused() {
+        assert!(matches!(Cli::try_parse_from(["palimpsest"]), Ok(Cli { command: None })));
+        let tour = Cli::try_parse_from(["palimpsest", "tour", "--html", "t.html"]).expect("a valid line");
+        assert!(matches!(tour.command, Some(Command::Tour(_))));
         assert!(Cli::try_parse_from(["palimpsest", "run", "--nosuch"]).is_err());
-        #[cfg(feature = "bench")]
-        for line in [["palimpsest", "bench", "--nosuch"], ["palimpsest", "bench", "--json"]] {
+        for line in [&["--nosuch"][..], &["--json"], &["--quick", "--check"], &["pack", "--from", "a.json"]] {
+            let line = ["palimpsest", "bench"].iter().chain(line);
             assert!(Cli::try_parse_from(line).is_err());
         }
     }

@@ -3,20 +3,23 @@
 mod arguments;
 mod object;
 mod program;
+mod proof;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 pub(crate) use arguments::Arguments;
+use rustix::process::geteuid;
 
-use crate::run::arguments::{At, Threads};
-use crate::run::object::ObjectError;
+use crate::run::arguments::{At, PaysAfter, Threads};
+use crate::run::object::{Folders, Object, ObjectError};
 use crate::run::program::ProgramError;
+use crate::run::proof::NotLoaded;
 use crate::{complain, exit};
 
 /// Starts the program in the place of this one. Comes back only if that fails.
@@ -27,8 +30,13 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Failure::Program(ProgramError::NotFound { .. }) => exit::NOT_FOUND.into(),
         Failure::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => exit::NOT_FOUND.into(),
         Failure::Program(ProgramError::NotExecutable { .. }) | Failure::Exec { .. } => exit::NOT_STARTED.into(),
-        Failure::Program(_) | Failure::Object(_) => exit::REFUSED.into(),
+        Failure::Program(_) | Failure::Object(_) | Failure::NotLoaded(_) => exit::REFUSED.into(),
     }
+}
+
+/// Where a program is, if PATH leads to one that can be executed.
+pub(crate) fn locate(program: &OsStr) -> Option<PathBuf> {
+    program::locate(program, env::var_os("PATH").as_deref()).ok()
 }
 
 /// Why the program was not started.
@@ -38,6 +46,8 @@ enum Failure {
     Object(#[from] ObjectError),
     #[error(transparent)]
     Program(#[from] ProgramError),
+    #[error(transparent)]
+    NotLoaded(#[from] NotLoaded),
     #[error("cannot execute {}", path.display())]
     Exec {
         path: PathBuf,
@@ -47,27 +57,40 @@ enum Failure {
 }
 
 fn start(arguments: &Arguments) -> Failure {
-    let (object, path) = match find(arguments) {
-        Ok(both) => both,
-        Err(failure) => return failure,
-    };
-    let mut command = Command::new(&path);
-    command.arg0(&arguments.program).args(&arguments.arguments);
-    command.env("LD_PRELOAD", preload(&object, env::var_os("LD_PRELOAD")));
-    command.envs(variables(arguments));
-    Failure::Exec { source: command.exec(), path }
+    match prepare(arguments) {
+        // The object's descriptor, if it has one, stays open until then.
+        Ok(Prepared { mut command, path, object: _object }) => Failure::Exec { source: command.exec(), path },
+        Err(failure) => failure,
+    }
 }
 
-fn find(arguments: &Arguments) -> Result<(PathBuf, PathBuf), Failure> {
-    let object = object::find(env::var_os("PALIMPSEST_PRELOAD").as_deref(), &env::current_exe().unwrap_or_default())?;
+/// What is to be executed.
+struct Prepared {
+    command: Command,
+    path: PathBuf,
+    object: Object,
+}
+
+fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     let path = program::locate(&arguments.program, env::var_os("PATH").as_deref())?;
-    program::check(&path)?;
-    Ok((object, path))
+    let loader = program::check(&path)?;
+    let folders = Folders::of(geteuid(), &|name| env::var_os(name));
+    let executable = env::current_exe().unwrap_or_default();
+    let object = object::find(env::var_os("PALIMPSEST_PRELOAD").as_deref(), &executable, &folders)?;
+    let preloaded = preload(&object.entry, env::var_os("LD_PRELOAD"));
+    proof::of_loading(&loader, &object.entry, &preloaded)?;
+    if let (Some(shortcoming), false) = (&object.shortcoming, arguments.quiet) {
+        eprintln!("palimpsest: programs that this one executes run unfrozen: no folder for the object: {shortcoming}");
+    }
+    let mut command = Command::new(&path);
+    command.arg0(&arguments.program).args(&arguments.arguments);
+    command.env("LD_PRELOAD", preloaded).envs(variables(arguments));
+    Ok(Prepared { command, path, object })
 }
 
 /// The value of `LD_PRELOAD` with the object first. What is there stays: allocators are often preloaded.
-fn preload(object: &Path, present: Option<OsString>) -> OsString {
-    let mut value = object.as_os_str().to_owned();
+fn preload(object: &OsStr, present: Option<OsString>) -> OsString {
+    let mut value = object.to_owned();
     if let Some(present) = present.filter(|present| !present.is_empty()) {
         value.push(":");
         value.push(present);
@@ -92,6 +115,9 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
         Some(Threads::Refuse) => variables.push(("PALIMPSEST_THREADS", "refuse".into())),
         None => {}
     }
+    if let Some(PaysAfter(text)) = &arguments.pays_after {
+        variables.push(("PALIMPSEST_PAYS_AFTER", text.into()));
+    }
     if !arguments.trust.is_empty() {
         let names: Vec<&str> = arguments.trust.iter().map(|trusted| trusted.name()).collect();
         variables.push(("PALIMPSEST_TRUST", names.join(",").into()));
@@ -109,9 +135,10 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
     variables
 }
 
-/// Whether `text` can be an entry of `LD_PRELOAD`.
+/// Whether `text` can be an entry of `LD_PRELOAD`, which the dynamic linker cuts at colons and blanks and in which it
+/// expands `$LIB` and its like.
 fn is_one_entry(text: &OsStr) -> bool {
-    !text.as_bytes().iter().any(|byte| b": \t\n".contains(byte))
+    !text.as_bytes().iter().any(|byte| b": \t\n$".contains(byte))
 }
 
 #[cfg(test)]
@@ -140,6 +167,8 @@ mod tests {
             "--huge",
             "--threads",
             "stop",
+            "--pays-after",
+            "3900",
             "--trust",
             "go,io_uring",
             "--dry-run",
@@ -157,6 +186,7 @@ mod tests {
             ("PALIMPSEST_REPORT", "out.txt"),
             ("PALIMPSEST_HUGE", "collapse"),
             ("PALIMPSEST_THREADS", "stop"),
+            ("PALIMPSEST_PAYS_AFTER", "3900"),
             ("PALIMPSEST_TRUST", "go,io_uring"),
             ("PALIMPSEST_DRY_RUN", "1"),
             ("PALIMPSEST_QUIET", "1"),
@@ -181,6 +211,8 @@ mod tests {
             &["--freeze", "--at", "size:1T", "true"],
             &["--freeze", "--threads", "some", "true"],
             &["--freeze", "--trust", "rust", "true"],
+            &["--freeze", "--pays-after", "0", "true"],
+            &["--freeze", "--pays-after", "soon", "true"],
         ] {
             assert_eq!(parse(line).expect_err(&format!("{line:?}")).exit_code(), i32::from(exit::USAGE), "{line:?}");
         }
@@ -188,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_is_preloaded_already_stays() {
-        let object = Path::new("/a/x.so");
+        let object = OsStr::new("/a/x.so");
         assert_eq!(preload(object, None), "/a/x.so");
         assert_eq!(preload(object, Some("".into())), "/a/x.so");
         assert_eq!(preload(object, Some("jemalloc.so".into())), "/a/x.so:jemalloc.so");

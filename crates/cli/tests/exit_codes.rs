@@ -1,5 +1,4 @@
 //! The exit codes and streams of `palimpsest bench`, as other programs see them.
-#![cfg(feature = "bench")]
 #![forbid(unsafe_code)]
 
 use std::process::{Command, Output};
@@ -21,14 +20,49 @@ fn listing_prints_ids_and_succeeds() {
 }
 
 #[test]
+fn suites_of_other_programs_are_listed_and_say_that_they_have_to_be_named() {
+    let output = text(&palimpsest(&["bench", "--list"]).stdout);
+    for suite in ["afl", "redis", "python"] {
+        let line = output.lines().find(|line| line.starts_with(&format!("{suite}: "))).expect("it is listed");
+        assert!(line.ends_with("(only if it is named)"), "{line}");
+    }
+    assert!(output.contains("afl.sqlite.512m.frozen") && output.contains("redis.fork.set100k.thp"));
+}
+
+#[test]
+fn the_records_of_the_book_are_read_and_shown() {
+    let records = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/records/2026-11-20-epyc-2cpu");
+    let mut arguments = vec!["bench".to_owned(), "--csv".to_owned(), "-".to_owned()];
+    for record in std::fs::read_dir(records).expect("they are in the tree") {
+        let path = record.expect("a file").path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            arguments.extend(["--from".to_owned(), path.display().to_string()]);
+        }
+    }
+    assert_eq!(arguments.len(), 3 + 2 * 9);
+    let output = palimpsest(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let lines = text(&output.stdout);
+    for id in ["pack.call.20000.packed", "keys.toggle.56.batched.t1", "afl.sqlite.512m.frozen", "redis.fork.idle.thp"] {
+        assert!(lines.lines().any(|line| line.starts_with(&format!("{id},"))), "{id} is missing");
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let other = folder.path().join("other.json");
+    std::fs::write(&other, "{}").expect("it is written");
+    let output = palimpsest(&["bench", "--from", &other.display().to_string()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("other.json is no record"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn unknown_suites_flags_and_empty_selections_are_usage_errors() {
     for arguments in [
         &["bench", "nosuch"][..],
         &["bench", "--list", "nosuch"],
         &["bench", "--nosuch"],
         &["bench", "--filter", "nosuch"],
+        &["bench", "pack", "--json", "-", "--csv", "-"],
         &["nosuch"],
-        &[],
     ] {
         let output = palimpsest(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
@@ -39,7 +73,7 @@ fn unknown_suites_flags_and_empty_selections_are_usage_errors() {
 
 #[test]
 fn a_result_that_cannot_be_written_is_a_failure_before_anything_is_measured() {
-    for flag in ["--json", "--html"] {
+    for flag in ["--json", "--html", "--markdown", "--csv"] {
         let output = palimpsest(&["bench", "--quick", flag, "/nonexistent/file"]);
         assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
         assert!(text(&output.stderr).contains("/nonexistent/file"));

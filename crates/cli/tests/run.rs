@@ -2,20 +2,18 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The object, which Cargo has built beside this test.
-fn object() -> PathBuf {
-    let own = std::env::current_exe().expect("a test has a path");
-    let mut found = own.ancestors().skip(1).take(2).map(|folder| folder.join("libpalimpsest_preload.so"));
-    found.find(|path| path.is_file()).expect("a dependency of the tests")
-}
-
+/// `palimpsest run` with the object that is inside it, put in a folder of these tests.
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palimpsest"));
-    command.arg("run").env("PALIMPSEST_PRELOAD", object()).env_remove("LD_PRELOAD");
+    command.arg("run");
+    for variable in ["LD_PRELOAD", "PALIMPSEST_PRELOAD", "XDG_RUNTIME_DIR"] {
+        command.env_remove(variable);
+    }
+    command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
     command
 }
 
@@ -57,7 +55,10 @@ fn what_is_preloaded_already_stays_behind_the_object() {
         .args(["--freeze", "sh", "-c", "echo $LD_PRELOAD"])
         .output()
         .expect("the program was built");
-    assert_eq!(text(&output.stdout), format!("{}:libm.so.6\n", object().display()));
+    let value = text(&output.stdout);
+    let (object, rest) = value.trim_end().split_once(':').expect("two entries");
+    assert_eq!(rest, "libm.so.6");
+    assert!(Path::new(object).is_absolute() && object.ends_with("/libpalimpsest_preload.so"), "{object}");
 }
 
 #[test]
@@ -95,6 +96,114 @@ fn programs_that_cannot_be_served_are_refused_with_a_reason() {
     }
 }
 
+/// The program, copied by another process: what this one has open for writing a child of another test may still hold,
+/// and then it cannot be executed.
+fn copied(folder: &Path) -> PathBuf {
+    let status = Command::new("cp").arg(env!("CARGO_BIN_EXE_palimpsest")).arg(folder).status();
+    assert!(status.expect("coreutils are there").success());
+    folder.join("palimpsest")
+}
+
+#[test]
+fn a_copied_program_works_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let copy = copied(folder.path());
+    let cache = folder.path().join("cache");
+    let run = || {
+        let mut command = Command::new(&copy);
+        command.env_clear().env("HOME", folder.path().join("nowhere")).env("XDG_CACHE_HOME", &cache);
+        command.args(["run", "--freeze", "--at", "fork", "--report", "/bin/sh", "-c", "(exit 3); echo $LD_PRELOAD"]);
+        command.output().expect("the program was copied")
+    };
+    let [first, second] = [run(), run()];
+    for output in [&first, &second] {
+        assert!(text(&output.stderr).starts_with("palimpsest: froze process "), "{}", text(&output.stderr));
+    }
+    assert_eq!(first.stdout, second.stdout, "the same file serves again");
+}
+
+#[test]
+fn where_no_folder_will_do_the_object_comes_in_memory_and_leaves_no_descriptor() {
+    let folder = tempfile::tempdir().expect("a folder");
+    open_to_all(folder.path());
+    let copy = copied(folder.path());
+    let blocked = folder.path().join("file");
+    fs::write(&blocked, "").expect("it can be written");
+    let Some(_taken) = taken_in_tmp() else { return println!("skipped: the name in /tmp is in use") };
+    let Some(mut command) = as_somebody(&copy) else { return };
+    for variable in ["XDG_CACHE_HOME", "HOME", "XDG_RUNTIME_DIR"] {
+        command.env(variable, &blocked);
+    }
+    command.env_remove("LD_PRELOAD").env_remove("PALIMPSEST_PRELOAD");
+    let line = "(exit 3); echo \"preload=$LD_PRELOAD\"; ls -l /proc/$$/fd /proc/self/fd";
+    command.args(["run", "--freeze", "--at", "fork", "--report", "sh", "-c", line]);
+    let output = command.output().expect("the program was copied");
+    let (said, shown) = (text(&output.stderr), text(&output.stdout));
+    assert!(said.starts_with("palimpsest: programs that this one executes run unfrozen: "), "{said}");
+    assert!(said.contains("/tmp/palimpsest-") && said.contains("is a symbolic link"), "{said}");
+    assert!(said.contains("froze process ") && !said.contains("ld.so"), "{said}");
+    assert!(shown.contains("preload=\n") && shown.contains("pipe:"), "{shown}");
+    assert!(!shown.contains("memfd"), "{shown}");
+}
+
+/// A user that owns nothing, for root's tests; the user itself otherwise.
+const SOMEBODY: u32 = 64_213;
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|found| found.uid() == 0)
+}
+
+fn open_to_all(folder: &Path) {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("it is ours");
+}
+
+/// `program`, run as somebody without rights.
+fn as_somebody(program: &Path) -> Option<Command> {
+    if !is_root() {
+        return Some(Command::new(program));
+    }
+    if Command::new("setpriv").arg("--version").output().is_err() {
+        println!("skipped: no setpriv (Debian package util-linux)");
+        return None;
+    }
+    let mut command = Command::new("setpriv");
+    command.args([format!("--reuid={SOMEBODY}"), format!("--regid={SOMEBODY}"), "--clear-groups".to_owned()]);
+    command.arg(program);
+    Some(command)
+}
+
+/// Takes the name in /tmp as an attacker would: with a link to a folder of his own.
+fn taken_in_tmp() -> Option<impl Drop> {
+    struct Taken(PathBuf);
+    impl Drop for Taken {
+        fn drop(&mut self) {
+            let _gone = fs::remove_file(&self.0);
+        }
+    }
+    let user = if is_root() { SOMEBODY } else { fs::metadata("/proc/self").ok()?.uid() };
+    let name = Path::new("/tmp").join(format!("palimpsest-{user}"));
+    symlink("/tmp", &name).ok().map(|()| Taken(name))
+}
+
+#[test]
+fn an_object_that_the_linker_does_not_load_is_an_error_before_anything_starts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let object = folder.path().join("libpalimpsest_preload.so");
+    let started = folder.path().join("started");
+    for bytes in [&b""[..], b"no object", &fs::read("/bin/sh").expect("there is a shell")[..100]] {
+        fs::write(&object, bytes).expect("it can be written");
+        let script = format!("echo > {}", started.display());
+        let mut command = command();
+        command.env("PALIMPSEST_PRELOAD", &object).args(["--freeze", "sh", "-c", &script]);
+        let output = command.output().expect("the program was built");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(said.contains("does not load the object") && said.contains("PALIMPSEST_PRELOAD"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(!started.exists());
+    }
+}
+
 #[test]
 fn a_missing_object_and_wrong_lines_are_errors() {
     let missing = |path: &Path| {
@@ -110,7 +219,7 @@ fn a_missing_object_and_wrong_lines_are_errors() {
     fs::write(&blank, "").expect("it can be written");
     let output = missing(&blank);
     assert_eq!(output.status.code(), Some(125));
-    assert!(text(&output.stderr).contains("a colon or a blank"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("a colon, a blank"), "{}", text(&output.stderr));
     for line in [&["true"][..], &["--freeze"], &["--freeze", "--at", "noon", "true"], &["--freeze", "--nosuch", "true"]]
     {
         assert_eq!(run(line).status.code(), Some(2), "{line:?}");

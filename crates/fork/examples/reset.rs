@@ -18,7 +18,7 @@ use std::error::Error;
 use std::ffi::{c_int, c_ulong, c_void};
 
 use palimpsest_fork::arena::{Arena, Backing};
-use palimpsest_fork::snapshot::{Options, Round, Scope, SignalMask, abandon, take_and_enter};
+use palimpsest_fork::snapshot::{Round, Scope, SignalMask, SnapshotOptions, abandon, take_and_enter};
 
 /// Not the target's heap: what this library leaves there would change where the target's own blocks lie, and with that,
 /// what it covers (SQLite compares the addresses of blocks).
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn palimpsest_rounds(
         unsafe { abandon(0) }
     };
     // SAFETY: (1).
-    let ended = unsafe { take_and_enter(&Options::new(Scope::Whole), SignalMask::Restore, body) };
+    let ended = unsafe { take_and_enter(&SnapshotOptions::new(Scope::Whole), SignalMask::Restore, body) };
     let Err(error) = ended;
     match error.source() {
         Some(cause) => eprintln!("palimpsest: {error}: {cause}"),

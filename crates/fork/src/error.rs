@@ -10,7 +10,7 @@ use palimpsest_sys::seccomp::{FreezeCall, Verdict};
 use palimpsest_sys::threads::hold::StopError;
 use rustix::io::Errno;
 
-use crate::hazards::{RawAllocator, RingHold};
+use crate::hazards::found::{RawAllocator, RingHold};
 
 /// Why nothing was frozen. The process is as it was.
 #[derive(Debug, thiserror::Error)]

@@ -8,18 +8,18 @@
 //! | [`snapshot`] | taking a process's state, and going back to it |
 //! | [`guard`] | what a frozen process's memory calls must become |
 //!
-//! ```no_run
+//! ```standalone_crate
 //! use palimpsest_fork::{Forked, Options, fork, freeze};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let table = vec![7_u8; 1 << 30];
+//! let table = vec![7_u8; 64 << 20];
 //! // SAFETY: 1. nobody discards or moves what is frozen: the C library's allocator counts on no zeros. 2. There is no
 //! // I/O under way. 3. This program has one thread, and nobody shares its memory. 4. Nor later.
 //! unsafe { freeze(&Options::new()) }?;
 //! // SAFETY: 1. this program has one thread. 2. As above.
 //! match unsafe { fork() }? {
 //!     Forked::Child => std::process::exit(i32::from(table[0] != 7)),
-//!     Forked::Parent(child) => println!("{child:?} has the gibibyte, and the kernel copied no page table for it"),
+//!     Forked::Parent(child) => println!("{child:?} has the table, and the kernel copied no page table for it"),
 //! }
 //! # Ok(())
 //! # }
@@ -39,16 +39,18 @@ mod options;
 mod process;
 mod report;
 pub mod snapshot;
+mod worth;
 
 pub use error::{ForkError, FreezeError};
 pub use fork::{Forked, Status, fork, frozen_bytes, status};
 pub use guard::forget;
 pub use hazards::{RawAllocator, RingHold};
-pub use options::{Answer, Chunk, Measure, Options, OtherThreads, Pages};
+pub use options::{Answer, ExtentLen, Measure, Options, OtherThreads, Pages, Pays};
 pub use process::{freeze, survey};
 pub use report::{FrozenRange, Report, Skip, SkippedRange, Verdict};
+pub use worth::Worth;
 
 /// The examples of the book.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/src/snapshot.md")]
+#[doc = include_str!("../docs/snapshot.md")]
 struct Book;

@@ -1,9 +1,9 @@
 //! What a freeze may do.
 
-/// How long the pieces are that fork by themselves: memory that is written to makes its whole chunk cost like unfrozen
-/// memory at each fork.
+/// How much memory an extent holds, which is a sealed file: memory that is written to makes all that its extent holds
+/// cost like unfrozen memory at each fork.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Chunk {
+pub enum ExtentLen {
     /// About a 32nd of what is frozen, as a power of two of at least 2 MiB.
     #[default]
     Auto,
@@ -61,14 +61,26 @@ pub enum Measure {
     Nothing,
 }
 
+/// Which memory is worth freezing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Pays {
+    /// All that can be frozen: for who knows that the forks will come, or counts their pauses and nothing else.
+    #[default]
+    Anyway,
+    /// Memory whose freeze is expected to take less than so many forks save. All is [thawed](crate::guard::thaw_all)
+    /// again if it turns out to make forks dearer than they were.
+    Within(u32),
+}
+
 /// How to freeze. The default freezes what is worth it and refuses what is dangerous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    pub(crate) chunk: Chunk,
+    pub(crate) extent: ExtentLen,
     pub(crate) least: usize,
     pub(crate) pages: Pages,
     pub(crate) other_threads: OtherThreads,
     pub(crate) measure: Measure,
+    pub(crate) pays: Pays,
     /// One bit for each [`Answer`].
     answers: usize,
 }
@@ -77,19 +89,20 @@ impl Options {
     /// The defaults.
     pub fn new() -> Self {
         Self {
-            chunk: Chunk::default(),
+            extent: ExtentLen::default(),
             least: 16 * rustix::param::page_size(),
             pages: Pages::default(),
             other_threads: OtherThreads::default(),
             measure: Measure::default(),
+            pays: Pays::default(),
             answers: 0,
         }
     }
 
-    /// How long chunks are.
+    /// How long extents are.
     #[must_use]
-    pub fn chunk(mut self, chunk: Chunk) -> Self {
-        self.chunk = chunk;
+    pub fn extent(mut self, len: ExtentLen) -> Self {
+        self.extent = len;
         self
     }
 
@@ -128,14 +141,11 @@ impl Options {
         self
     }
 
-    /// The answers of earlier options, for repairs.
-    pub(crate) fn answers(mut self, answers: usize) -> Self {
-        self.answers = answers;
+    /// Which memory is worth freezing.
+    #[must_use]
+    pub fn pays(mut self, pays: Pays) -> Self {
+        self.pays = pays;
         self
-    }
-
-    pub(crate) fn all_answers(&self) -> usize {
-        self.answers
     }
 
     pub(crate) fn answers_for(&self, answer: Answer) -> bool {

@@ -1,20 +1,22 @@
 //! Freezing the whole process.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use palimpsest_sys::threads::child::shortest_fork;
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
+use crate::engine::Tables;
 use crate::engine::guards::open_pages;
-use crate::engine::own::{find_rseq, note_home};
+use crate::engine::own::{exclude, find_rseq, note_home};
 use crate::engine::registry::{self, Locked};
-use crate::engine::round::{Done, Mode, SCALE};
+use crate::engine::round::{Done, Mode, Round};
 use crate::error::FreezeError;
+use crate::guard;
 use crate::hazards;
-use crate::options::{Measure, Options, OtherThreads, Pages};
+use crate::options::{ExtentLen, Measure, Options, OtherThreads, Pays};
 use crate::report::{FrozenRange, Report, SkippedRange, Verdict};
+use crate::worth::Worth;
 
 /// Forks that are timed, of which the shortest counts.
 const TRIALS: usize = 5;
@@ -32,7 +34,10 @@ const TRIALS: usize = 5;
 ///
 /// 1. From now on nobody discards frozen memory (`MADV_DONTNEED`, `MADV_FREE`), nor resizes or moves it (`mremap`), nor
 ///    has it wiped or guarded by `madvise`, but through [`guard`](crate::guard), or in ways that do not count on zeros
-///    afterwards: the bytes of the freeze would come back.
+///    afterwards: the bytes of the freeze would come back. Whoever maps over frozen memory, changes its rights or its
+///    protection key by system calls of its own tells the guards ([`replaced`](crate::guard::replaced),
+///    [`protected`](crate::guard::protected), [`keyed`](crate::guard::keyed)): they and repairs map memory with what
+///    they were told.
 /// 2. Nothing in the kernel or a device holds on to pages of this process's private memory: no direct or asynchronous
 ///    I/O is under way, no buffer is registered (io_uring is looked for; RDMA, AF_XDP and VFIO are not).
 /// 3. No process shares this one's address space (`vfork`, `CLONE_VM` without `CLONE_THREAD`), and nobody writes to its
@@ -45,31 +50,33 @@ const TRIALS: usize = 5;
 pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
     hazards::check(options)?;
     let (before, unmeasured) = measure(options);
-    let (mut report, looked) =
-        played(options, Mode::Freeze, |tables, done| (told(tables, Mode::Freeze, done), nanos(done.looked)))?;
+    let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
+    let mut report = played(&mut locked, options, Mode::Freeze, |tables, done| {
+        let report = told(tables, Mode::Freeze, done);
+        tables.ledger().froze(report.frozen_bytes(), nanos(done.looked), nanos(done.taken), done.frozen);
+        report
+    })?;
+    locked.shared.statistics.begin();
+    locked.remember(options.extent(ExtentLen::Bytes(report.extent)));
+    drop(locked);
     report.notes.extend(lost_names(&report));
     report.notes.extend(let_core_dumps_have_files());
     report.fork_before = before;
     report.fork_after = measure(options).0;
     report.notes.extend(unmeasured);
-    report.judge();
-    if let Some(shared) = registry::shared() {
-        let clean = report.fork_after.map_or(0, nanos);
-        // Relaxed: figures that only forks read, which come later on this thread or after it.
-        shared.counters.clean.store(clean, Ordering::Relaxed);
-        shared.counters.debt.store(0, Ordering::Relaxed);
-        shared.counters.patience.store(1, Ordering::Relaxed);
-        shared.counters.before_repair.store(0, Ordering::Relaxed);
-        shared.counters.look.store(looked, Ordering::Relaxed);
-        shared.counters.quote.store(0, Ordering::Relaxed);
-        let known = shared.counters.per_mib.load(Ordering::Relaxed);
-        shared.counters.per_mib.store(per_mib(&report, known), Ordering::Relaxed);
-        shared.counters.scale.store(SCALE, Ordering::Relaxed);
-        let may_stop = usize::from(options.other_threads == OtherThreads::Stop);
-        shared.counters.may_stop_threads.store(may_stop, Ordering::Relaxed);
-        shared.counters.answers.store(options.all_answers(), Ordering::Relaxed);
-        shared.counters.least.store(options.least, Ordering::Relaxed);
-        shared.counters.collapses.store(usize::from(options.pages == Pages::Collapse), Ordering::Relaxed);
+    if let (Some(before), Some(after)) = (report.fork_before, report.fork_after) {
+        // Without the lock the first fork tells.
+        if let Some(mut locked) = registry::known()?.lock() {
+            locked.ledger().measured(
+                report.worth.map_or(0, |worth| nanos(worth.per_fork)),
+                nanos(before),
+                nanos(after),
+            );
+        }
+        report.judge(before, after);
+        if options.pays != Pays::Anyway && after >= before && report.frozen_bytes() > 0 {
+            report.thawed(guard::thaw_all());
+        }
     }
     tracing::debug!(frozen = report.frozen_bytes(), skipped = report.skipped_bytes(), "froze this process");
     Ok(report)
@@ -83,7 +90,8 @@ pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
 pub fn survey(options: &Options) -> Result<Report, FreezeError> {
     hazards::check(options)?;
     let (before, unmeasured) = measure(options);
-    let mut report = played(options, Mode::Survey, |tables, done| told(tables, Mode::Survey, done))?;
+    let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
+    let mut report = played(&mut locked, options, Mode::Survey, |tables, done| told(tables, Mode::Survey, done))?;
     report.fork_before = before;
     report.notes.extend(unmeasured);
     Ok(report)
@@ -91,13 +99,13 @@ pub fn survey(options: &Options) -> Result<Report, FreezeError> {
 
 /// Makes everything ready, plays a round, and hands the tables on, from which it can be told.
 pub(crate) fn played<T>(
+    locked: &mut Locked,
     options: &Options,
     mode: Mode,
-    tell: impl FnOnce(&Locked, &Done) -> T,
+    tell: impl FnOnce(&mut Tables<'_>, &Done) -> T,
 ) -> Result<T, FreezeError> {
     let (pagemap, guards) = open_pages()?;
     let headroom = hazards::headroom();
-    let mut locked = registry::lock()?.ok_or(FreezeError::Busy)?;
     find_rseq();
     if mode != Mode::Survey {
         note_home();
@@ -106,39 +114,44 @@ pub(crate) fn played<T>(
         (Mode::Freeze | Mode::FreezeWithin(_), OtherThreads::Stop) => Some(World::prepare()?),
         _ => None,
     };
+    let shared = locked.shared;
+    let mut tables = locked.tables()?;
     let done = {
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
-        locked.exclude(world.as_ref(), stopped.as_ref())?;
-        // SAFETY: 1. other threads are held, or were found to be absent, and one that was started by another since
-        // would be the caller's breach, who is busy here; the rest is the caller's contract for a freeze. A survey
-        // changes nothing.
-        unsafe { locked.play(mode, options, (&pagemap, &guards), headroom, &blocked) }?
+        exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
+        let round = Round { tables: &mut tables, shared, options, pagemap: &pagemap, guards: &guards, headroom };
+        // SAFETY: 1. no other thread runs: all are held, or there were none and none can start (contract); the rest is
+        // the caller's contract for a freeze. A survey changes nothing.
+        unsafe { round.play(mode, &blocked) }?
     };
-    Ok(tell(&locked, &done))
+    Ok(tell(&mut tables, &done))
 }
 
 /// The report of a round.
-fn told(state: &Locked, mode: Mode, done: &Done) -> Report {
-    let eligible = state.eligible.iter().map(|one| FrozenRange {
+fn told(tables: &Tables<'_>, mode: Mode, done: &Done) -> Report {
+    let eligible = tables.eligible().iter().map(|one| FrozenRange {
         range: one.span.range(),
         bytes: if mode == Mode::Survey { one.populated.min(one.span.len()) } else { one.frozen },
         lost_name: one.is_named,
     });
-    let skipped = state.skipped.iter().map(|one| SkippedRange {
+    let skipped = tables.skipped().iter().map(|one| SkippedRange {
         range: one.span.range(),
         bytes: one.populated,
         reason: one.reason,
     });
+    let expected = done.expected;
     Report {
         frozen: eligible.filter(|range| range.bytes > 0).collect(),
         skipped: skipped.collect(),
-        chunk: done.chunk,
-        chunks: done.figures.chunks,
+        extent: done.extent,
+        extents: done.figures.extents,
         collapsed: done.figures.collapsed,
         fork_before: None,
         fork_after: None,
         verdict: Verdict::Unmeasured,
+        worth: (expected.worth != Worth::default()).then_some(expected.worth),
+        left_worth: (expected.left != Worth::default()).then_some(expected.left),
         peak_extra: done.figures.peak_extra,
         taken: done.taken,
         way: done.way,
@@ -158,16 +171,6 @@ fn measure(options: &Options) -> (Option<Duration>, Option<String>) {
     }
 }
 
-/// Nanoseconds that a MiB took; what is known, or a cautious guess, if the freeze was too small to tell.
-fn per_mib(report: &Report, known: u64) -> u64 {
-    const CAUTIOUS: u64 = 1_000_000;
-    match report.frozen_bytes() >> 20 {
-        0..16 if known == 0 => CAUTIOUS,
-        0..16 => known,
-        mib => nanos(report.taken) / mib as u64,
-    }
-}
-
 pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -178,8 +181,8 @@ fn lost_names(report: &Report) -> Option<String> {
     (count > 0).then(|| format!("{count} ranges had names (PR_SET_VMA_ANON_NAME), which frozen memory cannot have"))
 }
 
-/// Has private mappings of files dumped (`core(5)`, bit 2): frozen memory is such. Says so if that changed something.
-/// Who has no anonymous private memory dumped (bit 0) wants none of this either.
+/// Sets bit 2 of coredump_filter (`core(5)`), so that core dumps include frozen memory; returns a note if that changed
+/// it. Leaves it alone where anonymous private memory is not dumped either (bit 0).
 fn let_core_dumps_have_files() -> Option<String> {
     const PATH: &str = "/proc/self/coredump_filter";
     const PRIVATE_ANONYMOUS: u64 = 1;

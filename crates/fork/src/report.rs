@@ -5,6 +5,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use palimpsest_sys::pages::pagemap::ScanWay;
+use rustix::io::Errno;
+
+use crate::worth::Worth;
 
 /// Why memory is not frozen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -54,6 +57,8 @@ pub enum Skip {
     InUse,
     /// It was written to after each of the last freezes, so that freezing it does not pay for now.
     Hot,
+    /// Freezing it is not expected to pay within the number of forks that [`Pays`](crate::Pays) allows.
+    Unprofitable,
 }
 
 impl fmt::Display for Skip {
@@ -80,6 +85,7 @@ impl fmt::Display for Skip {
             Self::Inaccessible => "inaccessible",
             Self::InUse => "in use by this thread",
             Self::Hot => "written to all the time",
+            Self::Unprofitable => "would not pay soon enough",
         })
     }
 }
@@ -122,6 +128,8 @@ pub enum Verdict {
         /// The mapping that costs most, as far as known.
         spoiler: Option<SkippedRange>,
     },
+    /// Forks were dearer than before, so that all is thawed again ([`Pays::Within`](crate::Pays::Within)).
+    Thawed,
 }
 
 /// What a freeze did, or would do.
@@ -133,10 +141,10 @@ pub struct Report {
     pub frozen: Vec<FrozenRange>,
     /// What is not, and why; without mappings that have no populated page.
     pub skipped: Vec<SkippedRange>,
-    /// Length of a chunk in bytes.
-    pub chunk: usize,
-    /// Chunks that were made.
-    pub chunks: usize,
+    /// Length of an extent in bytes.
+    pub extent: usize,
+    /// Extents that were made: sealed files.
+    pub extents: usize,
     /// Pieces of 2 MiB that the kernel made huge pages of.
     pub collapsed: usize,
     /// Shortest fork before.
@@ -145,6 +153,10 @@ pub struct Report {
     pub fork_after: Option<Duration>,
     /// What it is worth.
     pub verdict: Verdict,
+    /// What it took and what each fork saves; where forks were not timed, as expected before.
+    pub worth: Option<Worth>,
+    /// What is expected of memory that was left since it would not pay ([`Skip::Unprofitable`]).
+    pub left_worth: Option<Worth>,
     /// Largest amount of memory that was held twice at a time, in bytes.
     pub peak_extra: usize,
     /// How long the process was held up by the freeze itself, without measurements.
@@ -184,12 +196,29 @@ impl Report {
     }
 
     /// Compares the measurements.
-    pub(crate) fn judge(&mut self) {
-        self.verdict = match (self.fork_before, self.fork_after) {
-            (Some(before), Some(after)) if after < before.mul_f64(0.9) => Verdict::Quicker,
-            (Some(_), Some(_)) => Verdict::NoBenefit { spoiler: self.largest_skipped().cloned() },
-            _ => Verdict::Unmeasured,
+    pub(crate) fn judge(&mut self, before: Duration, after: Duration) {
+        self.verdict = if after < before.mul_f64(0.9) {
+            Verdict::Quicker
+        } else {
+            Verdict::NoBenefit { spoiler: self.largest_skipped().cloned() }
         };
+        if self.frozen_bytes() > 0 {
+            self.worth = Some(Worth { once: self.taken, per_fork: before.saturating_sub(after) });
+        }
+    }
+
+    /// Notes that all was thawed again, or why it was not.
+    pub(crate) fn thawed(&mut self, outcome: Result<(), Errno>) {
+        match outcome {
+            Ok(()) => {
+                self.notes.push(format!("thawed {} kB again, which made no fork quicker", self.frozen_bytes() / KIB));
+                self.frozen.clear();
+                self.verdict = Verdict::Thawed;
+            }
+            Err(errno) => {
+                self.notes.push(format!("what is frozen makes no fork quicker, and cannot be thawed: {errno}"))
+            }
+        }
     }
 }
 
@@ -199,11 +228,11 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "frozen   {:>10} kB in {} ranges, {} chunks of {} kB, {:.1} ms, {} kB extra at most",
+            "frozen   {:>10} kB in {} ranges, {} extents of {} kB, {:.1} ms, {} kB extra at most",
             self.frozen_bytes() / KIB,
             self.frozen.len(),
-            self.chunks,
-            self.chunk / KIB,
+            self.extents,
+            self.extent / KIB,
             self.taken.as_secs_f64() * 1e3,
             self.peak_extra / KIB,
         )?;
@@ -213,11 +242,18 @@ impl fmt::Display for Report {
         for reason in reasons {
             let of_reason = || self.skipped.iter().filter(|range| range.reason == reason);
             let bytes: usize = of_reason().map(|range| range.bytes).sum();
-            writeln!(f, "left     {:>10} kB in {} ranges: {reason}", bytes / KIB, of_reason().count())?;
+            write!(f, "left     {:>10} kB in {} ranges: {reason}", bytes / KIB, of_reason().count())?;
+            match self.left_worth.filter(|_| reason == Skip::Unprofitable) {
+                Some(worth) => writeln!(f, " (about {worth})")?,
+                None => writeln!(f)?,
+            }
         }
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
         if let (Some(before), Some(after)) = (self.fork_before, self.fork_after) {
             writeln!(f, "fork     {:>10.0} µs before, {:.0} µs after", micros(before), micros(after))?;
+        }
+        if let Some(worth) = &self.worth {
+            writeln!(f, "{worth}")?;
         }
         if let Verdict::NoBenefit { spoiler } = &self.verdict {
             write!(f, "no benefit")?;

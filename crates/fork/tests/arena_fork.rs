@@ -110,9 +110,22 @@ fn freezing_loses_no_store_of_another_thread() {
     }
 }
 
+/// In a process of one thread: the harness starts threads as it likes, whose stacks have page tables.
+fn on_one_thread(test: impl FnOnce()) {
+    let _turn = turn();
+    let test = || {
+        test();
+        true
+    };
+    assert_eq!(forked(test, || {}), 0);
+}
+
 #[test]
 fn a_child_gets_no_page_tables_of_frozen_memory() {
-    let _turn = turn();
+    on_one_thread(page_tables_of_frozen_memory);
+}
+
+fn page_tables_of_frozen_memory() {
     const LEN: usize = 64 << 20;
     let arena = Arena::new();
     let block = Filled::new(&arena, LEN, 16, 1).expect("memory");
@@ -132,7 +145,10 @@ fn a_child_gets_no_page_tables_of_frozen_memory() {
 
 #[test]
 fn a_written_page_costs_its_segment_until_it_is_frozen_again() {
-    let _turn = turn();
+    on_one_thread(price_of_a_written_page);
+}
+
+fn price_of_a_written_page() {
     const LEN: usize = 256 << 20;
     let arena = Arena::new();
     let block = arena.allocate(LEN, 16);

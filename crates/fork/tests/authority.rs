@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use common::{Memory, freeze, in_child, page, play, skip};
 use palimpsest_fork::guard::{self, Outcome, Remap};
-use palimpsest_fork::{Chunk, Measure, Options};
+use palimpsest_fork::{ExtentLen, Measure, Options};
 use palimpsest_sys::pages::maps::Maps;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -17,7 +17,7 @@ const KEY: &[u8; 32] = b"a key that nobody is to see agai";
 fn frozen(len: usize) -> Memory {
     let memory = Memory::apart(len);
     memory.fill(0..len, 1);
-    freeze(&Options::new().chunk(Chunk::Bytes(4 * MIB)).measure(Measure::Nothing));
+    freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
     memory
 }
 
@@ -235,7 +235,7 @@ fn a_key_that_was_forgotten_is_nowhere() {
         memory.fill(0..memory.len, 1);
         erase(&memory, AT);
         with_key(&memory, AT);
-        freeze(&Options::new().chunk(Chunk::Bytes(4 * MIB)).measure(Measure::Nothing));
+        freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
         assert_eq!(in_child(|| i32::try_from(copies_of_the_key().min(9)).unwrap_or(9).min(1)), 1, "it can be found");
         erase(&memory, AT);
         let range = memory.at(AT).addr()..memory.at(AT).addr() + page();
@@ -251,7 +251,7 @@ fn a_key_that_was_forgotten_is_nowhere() {
         });
         assert_eq!(child, 0);
         // What has become anonymous is frozen again, without the key.
-        freeze(&Options::new().chunk(Chunk::Bytes(4 * MIB)).measure(Measure::Nothing));
+        freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
         assert!(all(&memory) && memory.is_frozen());
         assert_eq!(in_child(|| i32::try_from(copies_of_the_key()).unwrap_or(1)), 0);
     });
@@ -265,7 +265,7 @@ fn a_child_forgets_for_itself_without_a_file() {
         memory.fill(0..memory.len, 1);
         erase(&memory, AT);
         with_key(&memory, AT);
-        freeze(&Options::new().chunk(Chunk::Bytes(4 * MIB)).measure(Measure::Nothing));
+        freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
         let child = in_child(|| {
             erase(&memory, AT);
             let range = memory.at(AT).addr()..memory.at(AT).addr() + page();
@@ -295,7 +295,7 @@ fn what_could_not_be_forgotten_is_forgotten_in_a_child_before_fork_returns() {
         memory.fill(0..memory.len, 1);
         erase(&memory, AT);
         with_key(&memory, AT);
-        freeze(&Options::new().chunk(Chunk::Bytes(4 * MIB)).measure(Measure::Nothing));
+        freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
         // A thread that may not be stopped.
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || stopped.recv().is_err());

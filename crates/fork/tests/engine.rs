@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Memory, freeze, in_child, in_files, page, play, status_kb};
-use palimpsest_fork::{Chunk, Options};
+use palimpsest_fork::{ExtentLen, Options};
 use palimpsest_sys::pages::vmas::{Detail, Vmas};
 
 const MIB: usize = 1 << 20;
@@ -55,7 +55,7 @@ fn holes_stay_holes() {
         for offset in (0..32 * MIB).step_by(2 * MIB) {
             memory.fill(offset + page()..offset + 3 * page(), 1);
         }
-        freeze(&Options::new().chunk(Chunk::Bytes(8 * MIB)));
+        freeze(&Options::new().extent(ExtentLen::Bytes(8 * MIB)));
         assert_eq!(memory.present(), 0, "nothing was touched by the freeze itself");
         let kib = file_kib(&memory);
         assert!((128..1024).contains(&kib), "{kib} kB in memory files for 128 kB");
@@ -144,14 +144,14 @@ fn what_the_parent_writes_is_repaired_when_that_pays() {
     play("what_the_parent_writes_is_repaired_when_that_pays", || {
         let memory = Memory::apart(256 * MIB);
         memory.fill(0..memory.len, 1);
-        freeze(&Options::new().chunk(Chunk::Bytes(8 * MIB)));
-        // Makes every clean page table entry present, so that a written page makes its whole chunk dear.
+        freeze(&Options::new().extent(ExtentLen::Bytes(8 * MIB)));
+        // Makes every clean page table entry present, so that a written page makes its whole extent dear.
         assert!(memory.holds(0..memory.len, 1));
         for offset in (0..memory.len).step_by(8 * MIB) {
             memory.set(offset + 100, 7);
         }
         let dear = in_child_kb();
-        assert!(dear > 400, "{dear} kB of page tables where every chunk was written to");
+        assert!(dear > 400, "{dear} kB of page tables where every extent was written to");
         let mut forks = 0;
         while palimpsest_fork::status().repairs == 0 {
             assert_eq!(in_child(|| 0), 0);
@@ -207,7 +207,7 @@ fn scattered_writes_make_whole_pieces_hot_and_few_ones_are_isolated() {
     play("scattered_writes_make_whole_pieces_hot_and_few_ones_are_isolated", || {
         let memory = Memory::apart(64 * MIB);
         memory.fill(0..memory.len, 1);
-        freeze(&Options::new().chunk(Chunk::Bytes(8 * MIB)));
+        freeze(&Options::new().extent(ExtentLen::Bytes(8 * MIB)));
         let write = |value| {
             // Many pages in each of the first 8 pieces, and one in each of the next 8.
             for offset in (0..16 * MIB).step_by(MIB / 4).chain((16 * MIB..32 * MIB).step_by(2 * MIB)) {
@@ -216,7 +216,7 @@ fn scattered_writes_make_whole_pieces_hot_and_few_ones_are_isolated() {
         };
         for round in 2..6 {
             write(round);
-            assert_eq!(freeze(&Options::new().chunk(Chunk::Bytes(8 * MIB))).stopped, None);
+            assert_eq!(freeze(&Options::new().extent(ExtentLen::Bytes(8 * MIB))).stopped, None);
         }
         let status = palimpsest_fork::status();
         assert_eq!(status.hot_pieces, 16, "{status:?}");

@@ -6,6 +6,7 @@ mod common;
 use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 
+use common::guarded::{madvise, mremap};
 use common::{Memory, freeze, in_child, page, play, skip};
 use palimpsest_fork::guard::{self, Outcome, Remap};
 use palimpsest_fork::{Measure, Options};
@@ -16,37 +17,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const MIB: usize = 1 << 20;
 const GUARD_INSTALL: i32 = 102;
 const DONTNEED_LOCKED: i32 = 24;
-
-fn errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).expect("an errno")
-}
-
-/// `madvise` as an interposer does it.
-fn madvise(memory: &Memory, offset: usize, len: usize, advice: i32) -> Result<(), Errno> {
-    // SAFETY: the scenario's own memory.
-    match unsafe { guard::madvise(memory.at(offset).addr(), len, advice) } {
-        Outcome::Done(result) => result,
-        Outcome::NotOurs => {
-            // SAFETY: as above.
-            let answer = unsafe { libc::madvise(memory.at(offset), len, advice) };
-            if answer == 0 { Ok(()) } else { Err(errno()) }
-        }
-    }
-}
-
-/// `mremap` as an interposer does it.
-fn mremap(remap: Remap) -> Result<usize, Errno> {
-    // SAFETY: the scenario's own memory.
-    match unsafe { guard::mremap(remap) } {
-        Outcome::Done(result) => result,
-        Outcome::NotOurs => {
-            let Remap { address, len, new_len, flags, new_address } = remap;
-            // SAFETY: as above.
-            let at = unsafe { libc::syscall(libc::SYS_mremap, address, len, new_len, flags, new_address) };
-            usize::try_from(at).map_err(|_| errno())
-        }
-    }
-}
 
 fn filled(len: usize) -> Memory {
     let memory = Memory::apart(len);
@@ -411,7 +381,7 @@ fn memory_with_a_hole_is_not_moved() {
     play("memory_with_a_hole_is_not_moved", || {
         let memory = Memory::apart(16 * MIB);
         memory.fill(0..memory.len, 1);
-        // In the middle of one chunk, of which the map knows nothing.
+        // In the middle of one extent, of which the map knows nothing.
         freeze_in_one(&memory);
         // SAFETY: the scenario's own memory.
         assert_eq!(unsafe { libc::munmap(memory.at(5 * MIB), MIB) }, 0);
@@ -422,8 +392,8 @@ fn memory_with_a_hole_is_not_moved() {
     });
 }
 
-/// Freezes into one chunk for each 16 MiB.
+/// Freezes into one extent for each 16 MiB.
 fn freeze_in_one(memory: &Memory) {
-    freeze(&Options::new().chunk(palimpsest_fork::Chunk::Bytes(16 * MIB)));
+    freeze(&Options::new().extent(palimpsest_fork::ExtentLen::Bytes(16 * MIB)));
     assert!(memory.is_frozen());
 }

@@ -6,7 +6,7 @@ mod common;
 use std::process::Command;
 
 use common::{Memory, freeze, in_child, page, play, skip, status_kb, wait};
-use palimpsest_fork::{Answer, Chunk, FreezeError, Measure, Options, OtherThreads, freeze as freeze_process};
+use palimpsest_fork::{Answer, ExtentLen, FreezeError, Measure, Options, OtherThreads, freeze as freeze_process};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 const MIB: usize = 1 << 20;
@@ -187,7 +187,7 @@ fn closed_descriptors_are_survived() {
     play("closed_descriptors_are_survived", || {
         let memory = Memory::apart(32 * MIB);
         memory.fill(0..memory.len, 1);
-        freeze(&Options::new().chunk(Chunk::Bytes(8 * MIB)));
+        freeze(&Options::new().extent(ExtentLen::Bytes(8 * MIB)));
         // As daemons do. Then somebody else gets the numbers.
         // SAFETY: nothing of the scenario uses a descriptor above 2.
         unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
@@ -211,7 +211,7 @@ fn too_few_descriptors_end_a_freeze_early_and_rightly() {
         let open = std::fs::read_dir("/proc/self/fd").expect("/proc").count() as u64;
         let limit = Rlimit { current: Some(open + 6), maximum: rustix::process::getrlimit(Resource::Nofile).maximum };
         setrlimit(Resource::Nofile, limit).expect("lowered");
-        let report = freeze(&Options::new().chunk(Chunk::Bytes(2 * MIB)));
+        let report = freeze(&Options::new().extent(ExtentLen::Bytes(2 * MIB)));
         println!("{:?}", report.stopped);
         assert!(memory.holds(0..memory.len, 1));
         memory.fill(0..memory.len, 2);

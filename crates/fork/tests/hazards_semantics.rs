@@ -2,43 +2,13 @@
 
 mod common;
 
+use common::guarded::{madvise, mremap};
 use common::{Memory, freeze, in_child, page, play, skip, wait};
-use palimpsest_fork::guard::{self, Outcome, Remap};
-use palimpsest_fork::{Chunk, Options, Skip};
+use palimpsest_fork::guard::{self, Remap};
+use palimpsest_fork::{ExtentLen, Options, Skip};
 use rustix::io::Errno;
 
 const MIB: usize = 1 << 20;
-
-/// `madvise` as an interposer does it.
-fn madvise(memory: &Memory, offset: usize, len: usize, advice: i32) -> Result<(), Errno> {
-    // SAFETY: the scenario's own memory.
-    match unsafe { guard::madvise(memory.at(offset).addr(), len, advice) } {
-        Outcome::Done(result) => result,
-        Outcome::NotOurs => {
-            // SAFETY: as above.
-            let answer = unsafe { libc::madvise(memory.at(offset), len, advice) };
-            if answer == 0 { Ok(()) } else { Err(errno()) }
-        }
-    }
-}
-
-fn errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).expect("an errno")
-}
-
-/// `mremap` as an interposer does it.
-fn mremap(remap: Remap) -> Result<usize, Errno> {
-    // SAFETY: the scenario's own memory.
-    match unsafe { guard::mremap(remap) } {
-        Outcome::Done(result) => result,
-        Outcome::NotOurs => {
-            let Remap { address, len, new_len, flags, new_address } = remap;
-            // SAFETY: as above.
-            let at = unsafe { libc::syscall(libc::SYS_mremap, address, len, new_len, flags, new_address) };
-            usize::try_from(at).map_err(|_| errno())
-        }
-    }
-}
 
 fn frozen(len: usize) -> Memory {
     let memory = Memory::apart(len);
@@ -143,7 +113,7 @@ fn h03b_several_mappings_move_as_one() {
     play("h03b_several_mappings_move_as_one", || {
         let memory = Memory::apart(12 * MIB);
         memory.fill(0..memory.len, 1);
-        freeze(&Options::new().chunk(Chunk::Bytes(2 * MIB)));
+        freeze(&Options::new().extent(ExtentLen::Bytes(2 * MIB)));
         assert_eq!(madvise(&memory, 5 * MIB, MIB, libc::MADV_DONTNEED), Ok(()));
         assert!(memory.mappings() > 5);
         let remap = Remap {
@@ -398,7 +368,7 @@ fn inaccessible_memory_is_thawed_and_passed_over() {
 #[test]
 fn memory_of_a_snapshot_is_discarded_to_zeros_and_put_back() {
     play("memory_of_a_snapshot_is_discarded_to_zeros_and_put_back", || {
-        use palimpsest_fork::snapshot::{Options as SnapshotOptions, Scope, Snapshot};
+        use palimpsest_fork::snapshot::{Scope, Snapshot, SnapshotOptions};
         let memory = Memory::apart(8 * MIB);
         memory.fill(0..memory.len, 1);
         assert!(!guard::touches(memory.range()));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use common::{Memory, freeze, in_child, in_files, page, play, skip, status_kb, wait};
 use palimpsest_fork::guard::{self, Outcome, Remap};
-use palimpsest_fork::{Chunk, FreezeError, Measure, Options, freeze as freeze_process};
+use palimpsest_fork::{ExtentLen, FreezeError, Measure, Options, freeze as freeze_process};
 use palimpsest_sys::memory::extent::EXTENT_NAME;
 use palimpsest_sys::pages::maps::Maps;
 use palimpsest_sys::pages::vmas::{Detail, Vmas};
@@ -65,7 +65,7 @@ fn a_repair_goes_on_after_a_piece_that_it_cannot_replace() {
     play("a_repair_goes_on_after_a_piece_that_it_cannot_replace", || {
         let memory: Vec<_> = (0..3).map(|_| Memory::apart(8 * MIB)).collect();
         memory.iter().for_each(|memory| memory.fill(0..memory.len, 1));
-        let options = Options::new().chunk(Chunk::Bytes(8 * MIB)).measure(Measure::Nothing);
+        let options = Options::new().extent(ExtentLen::Bytes(8 * MIB)).measure(Measure::Nothing);
         freeze(&options);
         // In each the second and the fourth piece as a whole.
         let write = |memory: &Memory| {
@@ -255,7 +255,7 @@ fn files_of_which_little_is_left_are_given_up() {
         const PIECE: usize = 2 * MIB;
         let memory = Memory::apart(64 * MIB);
         memory.fill(0..memory.len, 1);
-        let options = Options::new().chunk(Chunk::Bytes(64 * MIB)).measure(Measure::Nothing);
+        let options = Options::new().extent(ExtentLen::Bytes(64 * MIB)).measure(Measure::Nothing);
         freeze(&options);
         let other = in_files(|_| true) - memory.len;
         let mut most = 0;

@@ -18,20 +18,20 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use child::play;
 use memory::{map, page, range, read, write};
 use palimpsest_fork::snapshot::{
-    Descriptors, Ended, Layout, Left, Options, OtherThreads, RestoreError, Restored, Scope, SignalMask, Snapshot,
-    Sweep, TakeError, abandon, enter, take_and_enter,
+    Descriptors, Ended, Layout, Left, RestoreError, Restored, Scope, SignalMask, Snapshot, SnapshotOptions, Sweep,
+    TakeError, Threads, abandon, enter, take_and_enter,
 };
 use refusing::Refuses;
 
-fn ranges(all: impl Into<Vec<Range<usize>>>) -> Options {
-    Options::new(Scope::Ranges(all.into()))
+fn ranges(all: impl Into<Vec<Range<usize>>>) -> SnapshotOptions {
+    SnapshotOptions::new(Scope::Ranges(all.into()))
 }
 
-fn whole() -> Options {
-    Options::new(Scope::Whole)
+fn whole() -> SnapshotOptions {
+    SnapshotOptions::new(Scope::Whole)
 }
 
-fn take(options: &Options) -> Snapshot {
+fn take(options: &SnapshotOptions) -> Snapshot {
     // SAFETY: 1. the scenario's process has one thread, and does no asynchronous I/O; 2. scenarios use no such calls on
     // memory that they look at for zeros;
     // 3. they close only what they opened.
@@ -405,7 +405,7 @@ fn refusals_say_why() {
         let memory = map(4);
         let part = 1..page();
         // SAFETY: as in `take`.
-        let try_take = |options: &Options| unsafe { Snapshot::take(options) }.map(drop).unwrap_err();
+        let try_take = |options: &SnapshotOptions| unsafe { Snapshot::take(options) }.map(drop).unwrap_err();
         assert!(matches!(try_take(&ranges([part])), TakeError::Range { reason: Left::Unaligned, .. }));
         // Nothing is ever mapped there; a hole elsewhere could be filled by the snapshot itself.
         let nothing = page()..2 * page();
@@ -420,7 +420,7 @@ fn refusals_say_why() {
         let other = std::thread::spawn(move || std::io::Read::read(&mut reader, &mut [0]));
         std::thread::sleep(std::time::Duration::from_millis(300));
         assert!(matches!(try_take(&whole()), TakeError::Threads { count: 2 }));
-        let mut snapshot = take(&whole().other_threads(OtherThreads::Asleep).layout(Layout::Trust));
+        let mut snapshot = take(&whole().threads(Threads::Asleep).layout(Layout::Trust));
         restore(&mut snapshot);
         drop(writer);
         assert_eq!(other.join().unwrap().unwrap(), 0);
@@ -439,7 +439,7 @@ fn taken_where_memory_runs_out(refuses: Refuses) -> i32 {
         let status = match refusing::unmap_and_refuse(memory.addr(), refuses) {
             Err(_) => 77,
             Ok(()) => {
-                let _snapshot = take(&ranges([range(memory, 4)]).other_threads(OtherThreads::Asleep));
+                let _snapshot = take(&ranges([range(memory, 4)]).threads(Threads::Asleep));
                 i32::from(!(0..4).all(|index| read(memory.wrapping_add(index * page())) == 1))
             }
         };

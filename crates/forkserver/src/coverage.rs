@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
-use palimpsest_sys::memory::segment::Segment;
+use palimpsest_sys::memory::sysv::SharedBytes;
 
 /// First byte of the map; null while there is none.
 static START: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
@@ -20,7 +20,7 @@ static LEN: AtomicUsize = AtomicUsize::new(0);
 static GUARDS: AtomicU32 = AtomicU32::new(0);
 
 /// Makes `map` the map of this process, from now to its end.
-pub(crate) fn set_map(map: Segment) {
+pub(crate) fn set_map(map: SharedBytes) {
     LEN.store(map.len, Ordering::Relaxed);
     // Partner: the load in `counter`. Whoever sees the address also sees the length.
     START.store(map.start.as_ptr(), Ordering::Release);
@@ -161,7 +161,7 @@ mod tests {
         hit(1);
         let map: &'static mut [u8] = Box::leak(Box::new([0u8; 64]));
         let (start, len) = (NonNull::from(&mut *map).cast(), map.len());
-        set_map(Segment { start, len });
+        set_map(SharedBytes { start, len });
         let read = |id: usize| counter(id).unwrap().load(Ordering::Relaxed);
         assert_eq!(read(1), 0, "nothing is counted before there is a map");
         for _ in 0..255 {

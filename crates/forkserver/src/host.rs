@@ -6,14 +6,13 @@
 //!
 //! The server dies with its fuzzer, and each run with its server.
 
-use palimpsest_sys::Causes;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use palimpsest_sys::{Mapping, Pages, Protection, SharedMemory, Source};
+use palimpsest_sys::{Causes, Mapping, Pages, Protection, SharedMemory, Source};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
@@ -23,7 +22,7 @@ use crate::input::{HEADER, TestCase, place};
 use crate::protocol::Words;
 use crate::serve::{self, Mode};
 use crate::wire::{self, Wire};
-use palimpsest_sys::memory::segment::Segment;
+use palimpsest_sys::memory::sysv::SharedBytes;
 
 /// The word by which a server says that it is ready.
 const READY: u32 = 0;
@@ -164,7 +163,7 @@ impl Host {
         let server = match unsafe { libc::fork() } {
             0 => {
                 drop((control, status));
-                let segments = (segment(&input), Segment { len: options.map_len.max(1), ..segment(&map) });
+                let segments = (segment(&input), SharedBytes { len: options.map_len.max(1), ..segment(&map) });
                 // Both mappings belong to this process to its end.
                 std::mem::forget((input, map));
                 // SAFETY: (1, 2).
@@ -325,7 +324,7 @@ impl Map {
 /// 1. As points 1 and 2 of [`Host::start`].
 unsafe fn serve_here<T, S>(
     mut wire: Wire,
-    (input, map): (Segment, Segment),
+    (input, map): (SharedBytes, SharedBytes),
     options: &HostOptions,
     fuzzer: Pid,
     set_up: S,
@@ -365,7 +364,7 @@ where
 }
 
 /// Leaves what fits of `message` for the fuzzer.
-fn leave_message(input: Segment, message: &str) {
+fn leave_message(input: SharedBytes, message: &str) {
     // SAFETY: (1) the fuzzer waits for a word of this server, or for its end.
     unsafe { place(input, message.as_bytes()) };
 }
@@ -384,10 +383,10 @@ fn discard_output() {
     }
 }
 
-fn segment(mapping: &Mapping) -> Segment {
+fn segment(mapping: &Mapping) -> SharedBytes {
     // A mapping never begins at address 0.
     let start = NonNull::new(mapping.as_ptr()).unwrap_or(NonNull::dangling());
-    Segment { start, len: mapping.len() }
+    SharedBytes { start, len: mapping.len() }
 }
 
 fn share(what: &'static str, len: usize) -> Result<Mapping, HostError> {

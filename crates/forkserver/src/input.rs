@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use palimpsest_sys::memory::segment::Segment;
+use palimpsest_sys::memory::sysv::SharedBytes;
 
 /// Bytes before a test case in shared memory: its length.
 pub(crate) const HEADER: usize = 4;
@@ -13,7 +13,7 @@ const LONGEST: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TestCase {
     /// A word with the length, then the bytes.
-    Shared(Segment),
+    Shared(SharedBytes),
     /// Standard input, which the fuzzer rewinds before each run.
     StandardInput,
 }
@@ -49,7 +49,7 @@ impl TestCase {
 /// # Safety
 ///
 /// 1. The segment is longer than its header, and nobody else uses it now.
-pub(crate) unsafe fn place(segment: Segment, bytes: &[u8]) {
+pub(crate) unsafe fn place(segment: SharedBytes, bytes: &[u8]) {
     let len = bytes.len().min(segment.len - HEADER);
     // SAFETY: (1) the segment is page-aligned and begins with the word. No segment is longer than a word can tell:
     // `HostOptions` sees to it.

@@ -7,11 +7,13 @@
 //! The server holds nothing on the heap that a run changes: what it writes between two forks lies on its stack, which
 //! is never frozen.
 
-use palimpsest_sys::Causes;
 use std::convert::Infallible;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use palimpsest_fork::snapshot::{EnterError, Round, Scope, SignalMask, SnapshotOptions, abandon, take_and_enter};
+use palimpsest_fork::{ForkError, Forked, Options};
+use palimpsest_sys::{Causes, last_errno};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
@@ -20,8 +22,6 @@ use crate::error::ServeError;
 use crate::input::TestCase;
 use crate::protocol::Words;
 use crate::wire::{self, Wire};
-use palimpsest_fork::snapshot::{self, EnterError, Round, Scope, SignalMask, abandon, take_and_enter};
-use palimpsest_fork::{ForkError, Forked, Options};
 
 /// How a run gets a state that no earlier run has touched.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub enum Mode {
     /// The process is frozen first, so that a fork costs the same however big the heap.
     Frozen(Options),
     /// One child makes all runs, and puts its memory back after each as [`take_and_enter`] does.
-    Reset(snapshot::Options),
+    Reset(SnapshotOptions),
 }
 
 /// How workers are made, once the process is prepared.
@@ -39,7 +39,7 @@ pub enum Mode {
 pub(crate) enum Way {
     Plain,
     Frozen,
-    Reset(snapshot::Options),
+    Reset(SnapshotOptions),
 }
 
 impl Mode {
@@ -52,7 +52,7 @@ impl Mode {
     /// [`Mode::Reset`] of all memory, with the default options.
     #[must_use]
     pub const fn reset() -> Self {
-        Self::Reset(snapshot::Options::new(Scope::Whole))
+        Self::Reset(SnapshotOptions::new(Scope::Whole))
     }
 
     /// Freezes the process where the mode wants it.
@@ -199,10 +199,6 @@ unsafe fn fork(way: &Way) -> Result<Forked, ForkError> {
             }
         }
     }
-}
-
-fn last_errno() -> Errno {
-    std::io::Error::last_os_error().raw_os_error().map_or(Errno::NOSYS, Errno::from_raw_os_error)
 }
 
 /// A worker must not outlive its server: nobody else would kill it.

@@ -5,7 +5,7 @@ use crate::error::ServeError;
 use crate::input::TestCase;
 use crate::protocol::{self, Offer, Protocol, SharedInput};
 use crate::serve::{self, Mode};
-use palimpsest_sys::memory::segment::SegmentAccess;
+use palimpsest_sys::memory::sysv::SharedAccess;
 
 use crate::sysv;
 use crate::wire::Wire;
@@ -96,7 +96,7 @@ impl Server {
         let protocol = self.protocol.unwrap_or_else(Protocol::of_environment);
         let Some(mut wire) = wire else {
             // afl-showmap runs a single test case without a server, and still reads the map.
-            if let Some(map) = sysv::attach(protocol::MAP_VARIABLE, SegmentAccess::Write)? {
+            if let Some(map) = sysv::attach(protocol::MAP_VARIABLE, SharedAccess::Write)? {
                 coverage::set_map(map);
             }
             TestCase::StandardInput.give_to(&mut target);
@@ -126,7 +126,7 @@ impl Server {
     fn prepare(&self) -> Result<(Offer, TestCase), ServeError> {
         let guards = coverage::guards();
         let mut map_len = self.map_len.or_else(|| u32::try_from(guards.end).ok().filter(|_| !guards.is_empty()));
-        match sysv::attach(protocol::MAP_VARIABLE, SegmentAccess::Write)? {
+        match sysv::attach(protocol::MAP_VARIABLE, SharedAccess::Write)? {
             Some(map) if map.len < guards.end => {
                 return Err(ServeError::MapTooShort { guards: guards.end, map_len: map.len });
             }
@@ -134,7 +134,7 @@ impl Server {
             None => map_len = None,
         }
         let segment = match self.inputs {
-            Inputs::SharedMemory => sysv::attach(protocol::INPUT_VARIABLE, SegmentAccess::Read)?,
+            Inputs::SharedMemory => sysv::attach(protocol::INPUT_VARIABLE, SharedAccess::Read)?,
             Inputs::StandardInput => None,
         };
         let (shared_input, test_case) = match segment {

@@ -6,6 +6,9 @@ use core::ops::Range;
 /// Bytes in a table and in the smallest page.
 pub const PAGE: u64 = 4096;
 
+/// The last page of all addresses. It can be in no range, since that would end at 2^64.
+pub const LAST_PAGE: VirtAddr = VirtAddr(u64::MAX - PAGE + 1);
+
 /// Entries of a table.
 pub const ENTRIES: usize = 512;
 

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::address::{Frame, PageSize, VirtAddr};
+use crate::address::{Frame, LAST_PAGE, PageSize, VirtAddr};
 use crate::attributes::Rights;
 
 /// Something is wrong with a range of virtual addresses.
@@ -11,6 +11,13 @@ pub enum RangeError {
     /// Nothing to do, or the end lies before the start.
     #[error("the range {0:?} is empty")]
     Empty(Range<VirtAddr>),
+    /// The last page of all addresses would be in it, and the first address behind that is no number: no operation
+    /// takes that page, in any format.
+    #[error("the range from {start} on has the last page of all, which ends at 2^64; end it at {last}", last = LAST_PAGE)]
+    LastPage {
+        /// Where it starts.
+        start: VirtAddr,
+    },
     /// Not whole pages.
     #[error("the range {0:?} does not start and end at multiples of 4096")]
     Unaligned(Range<VirtAddr>),

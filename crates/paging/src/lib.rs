@@ -169,7 +169,7 @@ pub mod sim;
 mod space;
 
 pub use access::{Access, AccessKind};
-pub use address::{ENTRIES, Frame, Level, PAGE, PageSize, VirtAddr};
+pub use address::{ENTRIES, Frame, LAST_PAGE, Level, PAGE, PageSize, VirtAddr};
 pub use attributes::{Attributes, MemoryType, Privilege, Rights, Scope, Sharing, Stores};
 pub use error::{ChangeError, FaultError, ForkError, MapError, NoTables, PinError, RangeError};
 pub use flush::{Flush, Flushing};

@@ -83,6 +83,7 @@ refused! {
     empty_ranges
     addresses_that_are_not_canonical
     ranges_that_overflow
+    the_last_page_of_all
     frames_that_no_entry_can_hold
     overlapping_pages
     pages_onto_a_large_page
@@ -126,12 +127,32 @@ mod of {
         let across = page(0)..VirtAddr(!0xfff);
         let error = RangeError::NotCanonical { range: across.clone(), format: F::NAME };
         refuse_range(scene, &across, &error, &[F::NAME, "0xfffffffffffff000"]);
-        let last = VirtAddr(u64::MAX - PAGE + 1);
-        let moved = scene.child.remap(pages(0..2), last).map(|_| ());
-        assert!(
-            matches!(&moved, Err(ChangeError::Range(RangeError::NotCanonical { range, .. })) if range.start == last)
-        );
-        assert!(matches!(scene.child.merge(last, PageSize::Giant), Err(ChangeError::Range(_))));
+        let error = Err(ChangeError::Range(RangeError::LastPage { start: LAST_PAGE }));
+        assert_eq!(scene.child.remap(pages(0..2), LAST_PAGE).map(|_| ()), error);
+        assert_eq!(scene.child.merge(LAST_PAGE, PageSize::Giant).map(|_| ()), error);
+    }
+
+    /// Fails on: `check_range` without its first question (the range is called empty), and on `remap` and `merge` whose
+    /// ends saturate (the range is called unaligned).
+    pub(super) fn the_last_page_of_all<F: Hardware>(scene: &Scene<'_, F>) {
+        for start in [LAST_PAGE, VirtAddr(LAST_PAGE.0 - PAGE), VirtAddr(0_u64.wrapping_sub(1 << 30))] {
+            let error = RangeError::LastPage { start };
+            refuse_range(scene, &(start..VirtAddr(0)), &error, &[&start.to_string(), "0xfffffffffffff000", "2^64"]);
+            assert_eq!(scene.child.cursor(start..VirtAddr(0)).err(), Some(error.clone()));
+            assert_eq!(scene.child.cursor_mut(start..VirtAddr(0)).err(), Some(error.into()));
+        }
+        let start = VirtAddr(LAST_PAGE.0 - PAGE);
+        let error = Err(ChangeError::Range(RangeError::LastPage { start }));
+        assert_eq!(scene.child.remap(pages(0..2), start).map(|_| ()), error);
+        let last = VirtAddr(0_u64.wrapping_sub(LARGE));
+        let error = Err(ChangeError::Range(RangeError::LastPage { start: last }));
+        assert_eq!(scene.child.merge(last, PageSize::Large).map(|_| ()), error);
+        // What asks for one address finds that nothing is mapped there.
+        for address in [LAST_PAGE, VirtAddr(u64::MAX)] {
+            assert_eq!(scene.child.query(address), None);
+            assert_eq!(scene.child.fault(address, Access::USER_WRITE, Node(0)), Ok(Fault::NotMapped));
+            assert!(scene.child.pin(address, Node(0)).is_err());
+        }
     }
 
     pub(super) fn frames_that_no_entry_can_hold<F: Hardware>(scene: &Scene<'_, F>) {

@@ -5,6 +5,7 @@
 //! | [`text`] | program packs, live patching, static keys, observers | `palimpsest-text` |
 //! | [`fork`] | fork in constant time, arenas, snapshots | `palimpsest-fork` |
 //! | [`paging`] | page tables for kernels and VMMs | `palimpsest-paging` |
+//! | [`bpf`] | eBPF programs: verified, interpreted, compiled into packs | `palimpsest-bpf` |
 //! | [`sys`] | the seam to Linux and the CPU that they stand on | `palimpsest-sys` |
 //!
 //! [`Packs`] is where most users begin:
@@ -28,12 +29,16 @@
 //!
 //! ```
 //! use palimpsest::paging::PageSize;
-//! use palimpsest::{fork, sys};
+//! use palimpsest::{bpf, fork, sys};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! assert_eq!(PageSize::Small.bytes(), 4096);
 //! assert_eq!(fork::frozen_bytes(), 0, "nothing is frozen before `fork::freeze`");
 //! sys::CoreSync::new()?.sync()?;
+//! let code = bpf::Code::new(&bpf::asm::assemble("r0 = r1\n exit")?)?;
+//! let mut memory = bpf::interp::Memory::new();
+//! let mut interpreter = bpf::interp::Interpreter::default();
+//! assert_eq!(interpreter.run(&code, [42, 0, 0, 0, 0], &mut memory, &mut bpf::interp::NoHelpers)?, 42);
 //! # Ok(())
 //! # }
 //! ```
@@ -41,6 +46,10 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "bpf")]
+pub use palimpsest_bpf as bpf;
+#[cfg(feature = "capi")]
+pub use palimpsest_capi as capi;
 #[cfg(feature = "fork")]
 pub use palimpsest_fork as fork;
 #[cfg(feature = "paging")]

@@ -7,7 +7,18 @@ pub(crate) const OBJECT: &[u8] = b"libpalimpsest_preload.so";
 
 const VARIABLE: &[u8] = b"LD_PRELOAD=";
 
-/// Removes every entry for this object from the variable, and the variable if nothing else is in it.
+/// Removes every entry for this object from the variable, as [`leave`] does.
+///
+/// # Safety
+///
+/// 1. `environment` must be null or a null-terminated array of C strings, all writable.
+/// 2. No other thread may use the environment.
+pub(crate) unsafe fn leave_preload(environment: *mut *mut c_char) {
+    // SAFETY: contracts 1 and 2 are the caller's.
+    unsafe { leave(environment, &|entry| entry.rsplit(|&byte| byte == b'/').next() == Some(OBJECT)) }
+}
+
+/// Removes every entry that `is_gone` from the variable, and the variable if nothing else is in it.
 ///
 /// Strings are changed where they are, because the C library's functions would allocate before the program's `main`.
 ///
@@ -15,7 +26,7 @@ const VARIABLE: &[u8] = b"LD_PRELOAD=";
 ///
 /// 1. `environment` must be null or a null-terminated array of C strings, all writable.
 /// 2. No other thread may use the environment.
-pub(crate) unsafe fn leave_preload(environment: *mut *mut c_char) {
+pub(crate) unsafe fn leave(environment: *mut *mut c_char, is_gone: &dyn Fn(&[u8]) -> bool) {
     if environment.is_null() {
         return;
     }
@@ -29,7 +40,7 @@ pub(crate) unsafe fn leave_preload(environment: *mut *mut c_char) {
         // SAFETY: contract 1.
         let text = unsafe { CStr::from_ptr(string) }.to_bytes();
         if let Some(value) = text.strip_prefix(VARIABLE) {
-            let rest = without_object(value);
+            let rest = without(value, is_gone);
             if rest.is_empty() {
                 // SAFETY: contracts 1 and 2; what follows, up to the null, moves forward by one.
                 unsafe { remove(place) };
@@ -51,12 +62,14 @@ pub(crate) unsafe fn leave_preload(environment: *mut *mut c_char) {
     }
 }
 
-/// `value` without the entries for this object; entries are apart by colons or blanks (`ld.so(8)`).
-fn without_object(value: &[u8]) -> Vec<u8> {
-    let entries = value.split(|byte| b": ".contains(byte)).filter(|entry| !entry.is_empty());
-    let others: Vec<&[u8]> =
-        entries.filter(|entry| entry.rsplit(|&byte| byte == b'/').next() != Some(OBJECT)).collect();
-    others.join(&b':')
+/// `value` without the entries that are gone; entries are apart by colons or blanks (`ld.so(8)`).
+fn without(value: &[u8], is_gone: &dyn Fn(&[u8]) -> bool) -> Vec<u8> {
+    entries(value).filter(|entry| !is_gone(entry)).collect::<Vec<_>>().join(&b':')
+}
+
+/// The entries of `LD_PRELOAD`.
+pub(crate) fn entries(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| b": ".contains(byte)).filter(|entry| !entry.is_empty())
 }
 
 /// Moves the entries after `place` forward by one.

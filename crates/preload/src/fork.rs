@@ -3,7 +3,7 @@
 use libc::pid_t;
 
 use crate::next::Next;
-use crate::{core_filter, errno, freezing, start};
+use crate::{core_filter, errno, freezing, started};
 
 type Fork = unsafe extern "C" fn() -> pid_t;
 
@@ -22,7 +22,7 @@ pub(crate) fn resolve() {
 /// 1. As for the C library's `fork`: after it, the child of a process with threads makes async-signal-safe calls only.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> pid_t {
-    let Some(started) = start::started() else { return plain() };
+    let Some(started) = started::get() else { return plain() };
     core_filter::take_back();
     let before = errno::get();
     if !freezing::at_fork(started) {

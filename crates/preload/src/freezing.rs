@@ -1,22 +1,22 @@
 //! Freezing once, and telling how it went.
 
-use palimpsest_sys::Causes;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_fork::{FreezeError, Report, guard};
+use palimpsest_sys::Causes;
 use palimpsest_sys::proc::status::Status;
 
 use crate::settings::{Action, Refusals, ReportTo, Sandbox};
-use crate::start::Started;
+use crate::started::Started;
 use crate::{channel, core_filter, moment};
 
 /// Whether the moment has come and was used, in this process or an ancestor. `Relaxed`: one thread wins, and what the
 /// others then do is right without knowing of the winner's work.
 static IS_DECIDED: AtomicBool = AtomicBool::new(false);
 
-/// Whether something is frozen. `Relaxed`: a thread that misses it forks without bookkeeping, which is right too.
+/// Whether there was a freeze. `Relaxed`: a thread that misses it forks without bookkeeping, which is right too.
 static IS_FROZEN: AtomicBool = AtomicBool::new(false);
 
 /// Called before each fork: freezes if it is time. Tells whether this fork is one of frozen memory.
@@ -35,7 +35,6 @@ pub(crate) fn at_fork(started: &Started) -> bool {
             Ok(refusal) => refusal,
             Err(panic) => Some(broken(panic.as_ref())),
         };
-        IS_FROZEN.store(palimpsest_fork::frozen_bytes() > 0, Ordering::Relaxed);
         if let Some(refusal) = refusal {
             refuse(started, &refusal);
         }
@@ -59,6 +58,8 @@ fn act(started: &Started) -> Option<String> {
     };
     match outcome {
         Ok(report) => {
+            // Where nothing pays yet, something may when the program has grown.
+            IS_FROZEN.store(started.settings.action == Action::Freeze, Ordering::Relaxed);
             tell(started, verb, &report);
             None
         }
@@ -91,7 +92,8 @@ fn reason(error: &FreezeError) -> String {
              say PALIMPSEST_TRUST=go if it never discards memory and expects zeros"
         ),
         FreezeError::IoUring { descriptor, hold } => format!(
-            "an io_uring{} {hold}, which would go to old pages; say PALIMPSEST_TRUST=io_uring if that is in shared memory",
+            "an io_uring{} {hold}, which would go to old pages; say PALIMPSEST_TRUST=io_uring if that is in shared \
+             memory",
             descriptor.map_or_else(String::new, |descriptor| format!(" (descriptor {descriptor})"))
         ),
         FreezeError::LinuxAio { .. } => {

@@ -5,16 +5,23 @@
 //! functions for them, and they ask [`palimpsest_fork::guard`] first. Everything else is passed on to the next
 //! definition.
 //!
+//! ```text
+//! palimpsest run --freeze -- program                                         finds the object and sets the variables
+//! PALIMPSEST_FREEZE=fork LD_PRELOAD=/path/libpalimpsest_preload.so program   the same without the command
+//! ```
+//!
 //! | module | holds |
 //! |---|---|
-//! | `start` | what happens before `main`: real functions, settings |
+//! | `start`, `started` | what happens before `main`: real functions, settings; what is known then |
 //! | `settings` | the environment variables `PALIMPSEST_…` |
 //! | `fork`, `moment`, `freezing` | `fork`: whether it is time to freeze, and doing it once |
-//! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect`, and these through `syscall` |
-//! | `next`, `arch`, `errno` | what would be called without this object: the next definition, or the kernel |
+//! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect` |
+//! | `dispatch` | these calls through `syscall` |
+//! | `next`, `kernel`, `arch`, `errno` | what would be called without this object: the next definition, or the kernel |
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
 //! | `confine` | `prctl`: whether the program has confined itself |
 //! | `channel`, `environment`, `allocator` | care for the program: its descriptors, its children, its heap |
+//! | `handed_over` | the descriptor that this object came by, if it did |
 //!
 //! Rules for the defined functions: they may run in a signal handler, inside `malloc`, in the dynamic linker, and
 //! before this object has started. They take no lock, allocate nothing and use no thread-local storage (which may
@@ -32,18 +39,22 @@ mod arch;
 mod channel;
 mod confine;
 mod core_filter;
+mod dispatch;
 mod environment;
 mod erase;
 mod errno;
 mod execute;
 mod fork;
 mod freezing;
+mod handed_over;
+mod kernel;
 mod memory;
 mod moment;
 mod next;
 mod protection;
 mod settings;
 mod start;
+mod started;
 
 /// Apart from the program's heap. Tests keep the usual one.
 #[cfg(not(test))]

@@ -10,10 +10,8 @@ use std::ptr;
 use libc::{off_t, size_t};
 use palimpsest_fork::guard::{self, Outcome, Remap};
 
-use crate::arch::system_call;
 use crate::next::Next;
-use crate::protection::{Rights, noted};
-use crate::{confine, core_filter, errno};
+use crate::{core_filter, errno, kernel};
 
 type Madvise = unsafe extern "C" fn(*mut c_void, size_t, c_int) -> c_int;
 type Mremap = unsafe extern "C" fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void;
@@ -58,7 +56,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c
         // SAFETY: contract 1.
         Some(real) => c_long::from(unsafe { real(address, length, advice) }),
         // SAFETY: contract 1.
-        None => unsafe { kernel(libc::SYS_madvise, [place, length, advice as usize]) },
+        None => c_long::from(unsafe { kernel::madvise(address, length, advice) }),
     };
     // SAFETY: 1. as this function's.
     unsafe { advise(place, length, advice, pass_on) as c_int }
@@ -79,14 +77,14 @@ pub unsafe extern "C" fn mremap(
 ) -> *mut c_void {
     let (address, new_address) = (old.expose_provenance(), new.expose_provenance());
     let asked = Remap { address, len: old_length, new_len: new_length, flags, new_address };
-    let pass_on = || match MREMAP.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(old, old_length, new_length, flags, new) }.expose_provenance() as c_long,
-        None => {
-            let arguments = [address, old_length, new_length, flags as usize, new_address, 0];
+    let pass_on = || {
+        let moved = match MREMAP.get() {
             // SAFETY: contract 1.
-            errno::answer(unsafe { system_call(libc::SYS_mremap, arguments) })
-        }
+            Some(real) => unsafe { real(old, old_length, new_length, flags, new) },
+            // SAFETY: contract 1.
+            None => unsafe { kernel::mremap(old, old_length, new_length, flags, new) },
+        };
+        moved.expose_provenance() as c_long
     };
     // SAFETY: 1. as this function's.
     let answer = unsafe { remap(asked, pass_on) };
@@ -110,13 +108,8 @@ pub unsafe extern "C" fn mmap(
     let made = match MMAP.get() {
         // SAFETY: contract 1.
         Some(real) => unsafe { real(address, length, protection, flags, descriptor, offset) },
-        None => {
-            let (protection, flags, descriptor) = (protection as usize, flags as usize, descriptor as usize);
-            let arguments = [address.expose_provenance(), length, protection, flags, descriptor, offset as usize];
-            // SAFETY: contract 1.
-            let made = errno::answer(unsafe { system_call(libc::SYS_mmap, arguments) });
-            ptr::with_exposed_provenance_mut(made as usize)
-        }
+        // SAFETY: contract 1.
+        None => unsafe { kernel::mmap(address, length, protection, flags, descriptor, offset) },
     };
     if made != libc::MAP_FAILED {
         forget(made.addr(), length);
@@ -154,7 +147,7 @@ pub unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int 
         // SAFETY: contract 1.
         Some(real) => unsafe { real(address, length) },
         // SAFETY: contract 1.
-        None => unsafe { kernel(libc::SYS_mlock, [address.addr(), length, 0]) as c_int },
+        None => unsafe { kernel::mlock(address, length) },
     }
 }
 
@@ -170,7 +163,7 @@ pub unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c
         // SAFETY: contract 1.
         Some(real) => unsafe { real(address, length, flags) },
         // SAFETY: contract 1.
-        None => unsafe { kernel(libc::SYS_mlock2, [address.addr(), length, flags as usize]) as c_int },
+        None => unsafe { kernel::mlock2(address, length, flags) },
     }
 }
 
@@ -186,59 +179,7 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
         // SAFETY: contract 1.
         Some(real) => unsafe { real(flags) },
         // SAFETY: contract 1.
-        None => unsafe { kernel(libc::SYS_mlockall, [flags as usize, 0, 0]) as c_int },
-    }
-}
-
-/// The calls above when they come through `syscall(3)`: from the kernel, as the caller wants it, and past the functions
-/// of others.
-pub(crate) extern "C" fn syscall(
-    number: c_long,
-    first: c_long,
-    second: c_long,
-    third: c_long,
-    fourth: c_long,
-    fifth: c_long,
-    sixth: c_long,
-) -> c_long {
-    let arguments = [first, second, third, fourth, fifth, sixth].map(|argument| argument as usize);
-    let [address, length, third, fourth, fifth, _] = arguments;
-    // SAFETY: what the caller of `syscall` asks for is the caller's matter, and this is it.
-    let pass_on = || errno::answer(unsafe { system_call(number, arguments) });
-    match number {
-        // SAFETY: 1. as above.
-        libc::SYS_madvise => unsafe { advise(address, length, third as c_int, pass_on) },
-        libc::SYS_mremap => {
-            let asked = Remap { address, len: length, new_len: third, flags: fourth as c_int, new_address: fifth };
-            // SAFETY: 1. as above.
-            unsafe { remap(asked, pass_on) }
-        }
-        libc::SYS_mmap => {
-            let made = pass_on();
-            if made != -1 {
-                forget(made as usize, length);
-            }
-            made
-        }
-        libc::SYS_mlock | libc::SYS_mlock2 => {
-            before_lock(address, length);
-            pass_on()
-        }
-        libc::SYS_mlockall => {
-            before_lock_all(address as c_int);
-            pass_on()
-        }
-        libc::SYS_mprotect => noted(address, length, Rights::of(third as c_int), pass_on),
-        libc::SYS_pkey_mprotect => noted(address, length, Rights::with_key(third as c_int, fourth as c_int), pass_on),
-        libc::SYS_seccomp | libc::SYS_prctl => {
-            confine::seen(number, address);
-            pass_on()
-        }
-        libc::SYS_execve | libc::SYS_execveat => {
-            core_filter::lend();
-            pass_on()
-        }
-        _ => pass_on(),
+        None => unsafe { kernel::mlockall(flags) },
     }
 }
 
@@ -247,7 +188,7 @@ pub(crate) extern "C" fn syscall(
 /// # Safety
 ///
 /// 1. As for [`mremap`].
-unsafe fn remap(asked: Remap, pass_on: impl FnOnce() -> c_long) -> c_long {
+pub(crate) unsafe fn remap(asked: Remap, pass_on: impl FnOnce() -> c_long) -> c_long {
     // SAFETY: 1. as this function's.
     if let Some(answer) = unsafe { guarded_remap(asked) } {
         return answer;
@@ -299,7 +240,7 @@ unsafe fn guarded_remap(asked: Remap) -> Option<c_long> {
 /// # Safety
 ///
 /// 1. As for [`madvise`].
-unsafe fn advise(address: usize, length: usize, advice: c_int, pass_on: impl FnOnce() -> c_long) -> c_long {
+pub(crate) unsafe fn advise(address: usize, length: usize, advice: c_int, pass_on: impl FnOnce() -> c_long) -> c_long {
     core_filter::take_back();
     // SAFETY: 1. as this function's.
     if let Some(answer) = unsafe { guarded_advice(address, length, advice) } {
@@ -349,7 +290,7 @@ fn finish(result: Result<isize, rustix::io::Errno>, before: c_int) -> c_long {
     }
 }
 
-fn forget(address: usize, length: usize) {
+pub(crate) fn forget(address: usize, length: usize) {
     core_filter::take_back();
     let range = pages(address, length);
     if guard::touches(range.clone()) {
@@ -359,7 +300,7 @@ fn forget(address: usize, length: usize) {
     }
 }
 
-fn before_lock(address: usize, length: usize) {
+pub(crate) fn before_lock(address: usize, length: usize) {
     let range = pages(address, length);
     if guard::touches(range.clone()) {
         let before = errno::get();
@@ -369,7 +310,7 @@ fn before_lock(address: usize, length: usize) {
     }
 }
 
-fn before_lock_all(flags: c_int) {
+pub(crate) fn before_lock_all(flags: c_int) {
     let all = 0..usize::MAX;
     if !guard::touches(all.clone()) {
         return;
@@ -390,74 +331,6 @@ pub(crate) fn pages(address: usize, length: usize) -> Range<usize> {
     let page = rustix::param::page_size();
     let end = address.saturating_add(length);
     address & !(page - 1)..end.checked_next_multiple_of(page).unwrap_or(usize::MAX)
-}
-
-/// A system call with up to three arguments, answering like a C function.
-///
-/// # Safety
-///
-/// 1. The call with these arguments must be sound here: what it does is the caller's matter.
-unsafe fn kernel(number: c_long, [first, second, third]: [usize; 3]) -> c_long {
-    // SAFETY: contract 1.
-    errno::answer(unsafe { system_call(number, [first, second, third, 0, 0, 0]) })
-}
-
-/// What the code in this object itself calls by the names above: see `build.rs`.
-#[cfg(not(test))]
-pub(crate) mod own {
-    use super::{Mlock, Mlock2, Mlockall, c_int, c_uint, c_void, errno, kernel, off_t, ptr, size_t, system_call};
-
-    // The same types as the functions that the program calls.
-    const _: (Mlock, Mlock2, Mlockall) = (mlock, mlock2, mlockall);
-
-    pub(crate) unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c_int) -> c_int {
-        // SAFETY: 1. what the caller asks for is the caller's matter, and this is it.
-        unsafe { kernel(libc::SYS_madvise, [address.expose_provenance(), length, advice as usize]) as c_int }
-    }
-
-    pub(crate) unsafe extern "C" fn mremap(
-        old: *mut c_void,
-        old_length: size_t,
-        new_length: size_t,
-        flags: c_int,
-        new: *mut c_void,
-    ) -> *mut c_void {
-        let (old, new) = (old.expose_provenance(), new.expose_provenance());
-        let arguments = [old, old_length, new_length, flags as usize, new, 0];
-        // SAFETY: 1. what the caller asks for is the caller's matter, and this is it.
-        let moved = errno::answer(unsafe { system_call(libc::SYS_mremap, arguments) });
-        ptr::with_exposed_provenance_mut(moved as usize)
-    }
-
-    pub(crate) unsafe extern "C" fn mmap(
-        address: *mut c_void,
-        length: size_t,
-        protection: c_int,
-        flags: c_int,
-        descriptor: c_int,
-        offset: off_t,
-    ) -> *mut c_void {
-        let (protection, flags, descriptor) = (protection as usize, flags as usize, descriptor as usize);
-        let arguments = [address.expose_provenance(), length, protection, flags, descriptor, offset as usize];
-        // SAFETY: 1. what the caller asks for is the caller's matter, and this is it.
-        let made = errno::answer(unsafe { system_call(libc::SYS_mmap, arguments) });
-        ptr::with_exposed_provenance_mut(made as usize)
-    }
-
-    pub(crate) unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int {
-        // SAFETY: 1. what the caller asks for is the caller's matter, and this is it.
-        unsafe { kernel(libc::SYS_mlock, [address.addr(), length, 0]) as c_int }
-    }
-
-    pub(crate) unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c_uint) -> c_int {
-        // SAFETY: 1. what the caller asks for is the caller's matter, and this is it.
-        unsafe { kernel(libc::SYS_mlock2, [address.addr(), length, flags as usize]) as c_int }
-    }
-
-    pub(crate) unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-        // SAFETY: 1. what the caller asks for is the caller's matter, and this is it.
-        unsafe { kernel(libc::SYS_mlockall, [flags as usize, 0, 0]) as c_int }
-    }
 }
 
 #[cfg(test)]

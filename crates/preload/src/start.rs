@@ -2,32 +2,14 @@
 
 use std::ffi::{c_char, c_int};
 use std::panic;
-use std::sync::OnceLock;
 
 use palimpsest_sys::in_secure_execution;
 use palimpsest_sys::proc::status::Status;
 
 use crate::channel::Noted;
 use crate::settings::{Heirs, Moment, ReportTo, Settings};
-use crate::{confine, environment, execute, fork, memory, moment, protection};
-
-/// What is known once the object has started.
-pub(crate) struct Started {
-    pub(crate) settings: Settings,
-    /// Standard error as the program got it.
-    pub(crate) standard_error: Option<Noted>,
-    /// The descriptor for the report, if that is where it goes.
-    pub(crate) report: Option<Noted>,
-    /// seccomp filters that the program was started under; `None` without `/proc`.
-    pub(crate) filters: Option<u64>,
-}
-
-static STARTED: OnceLock<Started> = OnceLock::new();
-
-/// What is known; `None` before the object has started, and for good if it must do nothing. Async-signal-safe.
-pub(crate) fn started() -> Option<&'static Started> {
-    STARTED.get()
-}
+use crate::started::{self, Started};
+use crate::{confine, environment, execute, fork, handed_over, memory, moment, protection};
 
 /// The dynamic linker calls this with the program's arguments and environment, as glibc does for all of `.init_array`.
 #[cfg(not(test))]
@@ -55,6 +37,8 @@ extern "C" fn start(_count: c_int, _arguments: *const *const c_char, environment
 }
 
 fn begin(environment: *mut *mut c_char) {
+    // SAFETY: 1. glibc passes the array that it got from the kernel, which is writable; 2. as below, before `main`.
+    unsafe { handed_over::give_up(environment) };
     let standard_error = Noted::now(libc::STDERR_FILENO);
     let complain = |text: &str| {
         let line = format!("palimpsest: {text}; the program runs unfrozen\n");
@@ -92,6 +76,5 @@ fn begin(environment: *mut *mut c_char) {
         ReportTo::Nowhere | ReportTo::File(_) => None,
     };
     let filters = Status::of_this_thread().ok().and_then(|status| status.seccomp_filters);
-    // Nobody else sets it.
-    let _ = STARTED.set(Started { settings, standard_error, report, filters });
+    started::set(Started { settings, standard_error, report, filters });
 }

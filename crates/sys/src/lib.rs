@@ -4,7 +4,7 @@
 //!
 //! | module or type | what it does |
 //! |---|---|
-//! | [`SharedMemory`], [`Mapping`], [`Reservation`], [`View`] | memory objects and mappings that end with their owner; none is ever writable and executable |
+//! | [`SharedMemory`], [`Mapping`], [`Reservation`], [`View`] | memory with an owner, never writable and executable |
 //! | [`collapse`] | huge pages by request |
 //! | [`pages`] | what the kernel says of memory: mappings, populated pages, private copies |
 //! | [`CoreSync`] | makes every core of this process drop what it has fetched ahead |
@@ -14,7 +14,8 @@
 //! | [`ForkDetector`], [`ForkWitness`] | who was forked from whom |
 //! | [`objects_with_note`], [`keep_loaded`], [`Caller`] | loaded objects, and who is calling |
 //! | [`async_io`] | what the kernel may hold on to for requests under way |
-//! | [`memory`], [`threads`] | changing memory in place: sealed contents, arrays outside the heap, other threads held still |
+//! | [`memory`], [`threads`] | changing memory in place: sealed contents, arrays outside the heap, threads held still |
+//! | [`numa`] | nodes, where this thread runs, memory policies, where pages are |
 //! | [`Causes`] | an error with its sources in one line |
 //! | [`proc`], [`seccomp`], [`capabilities`] | what this machine, kernel, container and user allow |
 //!
@@ -45,6 +46,7 @@ mod fork;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod memory;
+pub mod numa;
 mod objects;
 pub mod pages;
 pub mod proc;
@@ -60,9 +62,11 @@ pub use caller::Caller;
 pub use causes::Causes;
 pub use errno::last_errno;
 pub use fork::{ForkDetector, ForkWitness, Heirs, RetiredWitness, SpareWitness, WitnessError};
+pub use memory::area::{Area, OnFork};
+pub use memory::error::MapError;
 pub use memory::file::ExecRung;
 pub use memory::huge::{CollapseError, HUGE_PAGE, collapse};
-pub use memory::mapping::{Area, MapError, Mapping, OnFork, Protection, Source};
+pub use memory::mapping::{Mapping, Protection, Source};
 pub use memory::reservation::{Reservation, View};
 pub use memory::shared_memory::{CreateError, Pages, SharedMemory};
 pub use memory::shutter::{Shutter, Window};
@@ -73,4 +77,5 @@ pub use proc_mem::{ProcMem, ProcMemError};
 pub use random::random_below;
 pub use symbols::global_symbol;
 pub use text_writer::{PageCopy, Run, TextPlan, TextWay, TextWriteError, TextWriter, Unstored};
-pub use threads::core_sync::{CoreSync, SetupError as CoreSyncSetupError, SyncError, SyncPath};
+pub use threads::core_sync::{CoreSync, SyncPath};
+pub use threads::sync_error::{SetupError as CoreSyncSetupError, SyncError};

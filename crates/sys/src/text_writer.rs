@@ -7,7 +7,8 @@ use rustix::io::Errno;
 use rustix::mm::{MprotectFlags, MremapFlags};
 
 use crate::arch::{MERGED_WRITES, flush_instruction_cache};
-use crate::memory::mapping::{MapError, Mapping, Protection, Source};
+use crate::memory::error::MapError;
+use crate::memory::mapping::{Mapping, Protection, Source};
 use crate::proc_mem::{ProcMem, ProcMemError};
 
 /// Writes to executable memory that has no other view.
@@ -41,7 +42,8 @@ pub enum TextWriteError {
     ProcMem(#[from] ProcMemError),
     /// Pages could not be exchanged.
     #[error(
-        "cannot exchange the pages of {len} bytes of text at {address:#x}, and /proc/self/mem is of no use here; does MDWE or SELinux forbid it?"
+        "cannot exchange the pages of {len} bytes of text at {address:#x}, and /proc/self/mem is of no use here; \
+         does MDWE or SELinux forbid it?"
     )]
     Exchange {
         /// First address.
@@ -97,8 +99,8 @@ impl TextWriter {
 
     /// Makes ready to store `pieces`, which are sorted by address and do not overlap, in as few system calls as the ISA
     /// bears: one for each run of pieces that touch the same pages, since a call costs more than copying a page does.
-    /// The bytes between the pieces are then stored again as they are now; who else writes there meanwhile (no debugger
-    /// does, it stops the process) loses that.
+    /// The bytes between the pieces are then stored again as they are now; who else writes there meanwhile loses that.
+    /// No debugger does, since it stops the process; another copy of this library in the process may.
     ///
     /// # Safety
     ///

@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use common::{call, identity};
+use common::{call, identity, one_at_a_time};
 use palimpsest_text::{CodeAddress, DataAccess, Loaded, ObserveError, Observer, Packs, ReclaimPolicy};
 
 /// What observers were told, in order.
@@ -42,6 +42,7 @@ impl Observer for Diary {
 
 #[test]
 fn observers_are_told_of_each_program_once_and_of_no_data() {
+    let _one = one_at_a_time();
     let diary = Diary::default();
     let packs = Packs::builder().observer(diary.clone()).reclaim(ReclaimPolicy::Manual).open().unwrap();
     let program = packs.load_named("one", &identity(1, 64), 16).unwrap();
@@ -71,6 +72,7 @@ impl Observer for Sulker {
 
 #[test]
 fn an_observer_that_fails_is_counted_and_harms_nobody() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().observer(Sulker).reclaim(ReclaimPolicy::Manual).open().unwrap();
     let program = packs.load(&identity(1, 64), 16).unwrap();
     assert_eq!(call(&program), 1);
@@ -102,6 +104,7 @@ impl Observer for Meddler {
 
 #[test]
 fn an_observer_may_use_the_packs() {
+    let _one = one_at_a_time();
     let meddler = Meddler::default();
     let packs = Packs::builder().observer(meddler.clone()).open().unwrap();
     meddler.0.set(packs.clone()).unwrap();
@@ -127,6 +130,7 @@ impl Observer for Hothead {
 
 #[test]
 fn an_observer_that_panics_leaks_nothing() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().observer(Hothead::default()).reclaim(ReclaimPolicy::Manual).open().unwrap();
     for _ in 0..10 {
         drop(packs.load(&identity(1, 64), 16).unwrap());

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_never_writable_and_executable, call, identity};
+use common::{assert_never_writable_and_executable, call, identity, one_at_a_time};
 use palimpsest_sys::{HUGE_PAGE, arch};
 use palimpsest_text::{Backing, DataAccess, Packs, ReclaimPolicy, StageError};
 
@@ -35,6 +35,7 @@ fn trap_fill(len: usize) -> Vec<u8> {
 
 #[test]
 fn programs_run_on_every_backing() {
+    let _one = one_at_a_time();
     for packs in backings() {
         let programs: Vec<_> =
             (0..500_u64).map(|id| packs.load(&identity(id * 3, 20 + id as usize * 4), 16).unwrap()).collect();
@@ -49,6 +50,7 @@ fn programs_run_on_every_backing() {
 
 #[test]
 fn the_staged_address_is_the_final_one() {
+    let _one = one_at_a_time();
     for packs in backings() {
         let code = identity(77, 100);
         let mut staged = packs.stage(code.len(), 16).unwrap();
@@ -66,6 +68,7 @@ fn the_staged_address_is_the_final_one() {
 
 #[test]
 fn many_are_finalized_at_the_price_of_one_sync() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
     let staged = (0..1000_u64)
         .map(|id| {
@@ -89,6 +92,7 @@ fn many_are_finalized_at_the_price_of_one_sync() {
 
 #[test]
 fn a_staged_program_that_is_dropped_leaves_nothing() {
+    let _one = one_at_a_time();
     let packs = Packs::new().unwrap();
     let before = packs.stats();
     drop(packs.stage(5000, 64).unwrap());
@@ -99,6 +103,7 @@ fn a_staged_program_that_is_dropped_leaves_nothing() {
 
 #[test]
 fn freed_memory_holds_traps_and_is_used_again() {
+    let _one = one_at_a_time();
     for packs in backings() {
         let kept = packs.load(&identity(1, 64), 16).unwrap();
         let code = identity(2, 640);
@@ -120,6 +125,7 @@ fn freed_memory_holds_traps_and_is_used_again() {
 
 #[test]
 fn a_pinned_thread_keeps_what_it_may_run() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
     let participant = packs.participant();
     let code = identity(9, 64);
@@ -140,6 +146,7 @@ fn a_pinned_thread_keeps_what_it_may_run() {
 
 #[test]
 fn reclaim_within_waits_for_threads_that_leave() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
     let program = packs.load(&identity(9, 64), 16).unwrap();
     let (pinned, wait) = std::sync::mpsc::channel();
@@ -160,6 +167,7 @@ fn reclaim_within_waits_for_threads_that_leave() {
 
 #[test]
 fn a_lookup_keeps_what_it_has_found() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
     let program = packs.load_named("found", &identity(5, 64), 16).unwrap();
     let inside = program.address().get() + 7;
@@ -174,6 +182,7 @@ fn a_lookup_keeps_what_it_has_found() {
 
 #[test]
 fn lookup_knows_the_bounds() {
+    let _one = one_at_a_time();
     let packs = Packs::new().unwrap();
     let first = packs.load(&identity(1, 100), 16).unwrap();
     let second = packs.load(&identity(2, 100), 16).unwrap();
@@ -191,6 +200,7 @@ fn lookup_knows_the_bounds() {
 
 #[test]
 fn a_program_longer_than_a_pack_has_a_run_of_its_own() {
+    let _one = one_at_a_time();
     for packs in backings() {
         let before = packs.stats();
         let len = 2 * HUGE_PAGE + 12_344;
@@ -211,6 +221,7 @@ fn a_program_longer_than_a_pack_has_a_run_of_its_own() {
 
 #[test]
 fn empty_packs_are_given_back() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
     let executable = palimpsest_sys::pages::maps::Permissions::EXECUTE;
     let mappings = || {
@@ -229,6 +240,7 @@ fn empty_packs_are_given_back() {
 
 #[test]
 fn data_lies_beside_code_and_is_never_executable() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
     for access in [DataAccess::ReadOnly, DataAccess::ReadWrite] {
         let mut staged = packs.stage_data(access, 100, 32).unwrap();
@@ -254,6 +266,7 @@ fn data_lies_beside_code_and_is_never_executable() {
 
 #[test]
 fn the_region_can_lie_near_a_function() {
+    let _one = one_at_a_time();
     let target = the_region_can_lie_near_a_function as fn() as usize;
     let packs = Packs::builder().near(target).region_len(32 * HUGE_PAGE).open().unwrap();
     let region = packs.region();
@@ -264,6 +277,7 @@ fn the_region_can_lie_near_a_function() {
 
 #[test]
 fn start_offsets_vary() {
+    let _one = one_at_a_time();
     let packs = Packs::new().unwrap();
     let programs: Vec<_> = (0..64).map(|id| packs.load(&identity(id, 36), 4).unwrap()).collect();
     let offsets: std::collections::BTreeSet<_> = programs.iter().map(|program| program.address().get() % 64).collect();
@@ -274,6 +288,7 @@ fn start_offsets_vary() {
 
 #[test]
 fn the_best_backing_is_huge_for_real() {
+    let _one = one_at_a_time();
     let packs = Packs::new().unwrap();
     let program = packs.load(&identity(1, 500), 16).unwrap();
     assert_eq!(call(&program), 1);
@@ -288,6 +303,7 @@ fn the_best_backing_is_huge_for_real() {
 
 #[test]
 fn bad_input_is_named_and_harmless() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().region_len(4 * HUGE_PAGE).open().unwrap();
     let message = |result: Result<_, StageError>| match result {
         Ok(staged) => panic!("{staged:?} was staged"),
@@ -314,6 +330,7 @@ fn bad_input_is_named_and_harmless() {
 
 #[test]
 fn a_full_region_says_so_and_recovers() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().region_len(2 * HUGE_PAGE).reclaim(ReclaimPolicy::Manual).open().unwrap();
     let mut programs = Vec::new();
     let error = loop {
@@ -333,6 +350,7 @@ fn a_full_region_says_so_and_recovers() {
 
 #[test]
 fn room_is_made_by_itself_under_the_automatic_policy() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().region_len(2 * HUGE_PAGE).open().unwrap();
     for id in 0..1000 {
         assert_eq!(call(&packs.load(&identity(id, 100_000), 16).unwrap()), id);
@@ -344,6 +362,7 @@ fn room_is_made_by_itself_under_the_automatic_policy() {
 
 #[test]
 fn a_region_must_have_a_sensible_length() {
+    let _one = one_at_a_time();
     for len in [0, usize::MAX, arch::DIRECT_BRANCH_REACH + 1] {
         let error = Packs::builder().region_len(len).open().unwrap_err();
         assert!(error.to_string().contains(&format!("of {len} bytes")), "{error}");
@@ -352,6 +371,7 @@ fn a_region_must_have_a_sensible_length() {
 
 #[test]
 fn packs_that_only_staged_programs_filled_are_given_back() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
     let staged: Vec<_> = (0..10).map(|_| packs.stage(HUGE_PAGE, 64).unwrap()).collect();
     assert_eq!(packs.stats().packs, 10);
@@ -362,6 +382,7 @@ fn packs_that_only_staged_programs_filled_are_given_back() {
 
 #[test]
 fn a_threshold_without_bound_is_one_that_is_never_reached() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().reclaim(ReclaimPolicy::Automatic { retired_bytes: usize::MAX }).open().unwrap();
     for id in 0..1000 {
         assert_eq!(call(&packs.load(&identity(id, 3000), 16).unwrap()), id);
@@ -371,6 +392,7 @@ fn a_threshold_without_bound_is_one_that_is_never_reached() {
 
 #[test]
 fn every_alignment_is_kept() {
+    let _one = one_at_a_time();
     for packs in backings() {
         let mut kept = Vec::new();
         for align in (0..=12).map(|shift| 1 << shift) {
@@ -387,6 +409,7 @@ fn every_alignment_is_kept() {
 
 #[test]
 fn retired_programs_are_reclaimed_once_there_are_enough() {
+    let _one = one_at_a_time();
     let policy = ReclaimPolicy::Automatic { retired_bytes: 640 };
     let packs = Packs::builder().reclaim(policy).open().unwrap();
     let load_and_drop = |count| (0..count).for_each(|id| drop(packs.load(&identity(id, 64), 16).unwrap()));
@@ -407,6 +430,7 @@ fn retired_programs_are_reclaimed_once_there_are_enough() {
 
 #[test]
 fn a_pack_stays_mapped_while_somebody_looks_up() {
+    let _one = one_at_a_time();
     let packs = Packs::builder().reclaim(ReclaimPolicy::Manual).open().unwrap();
     let program = packs.load(&identity(1, 64), 16).unwrap();
     let long = packs.stage(3 * HUGE_PAGE, 16).unwrap();
@@ -425,6 +449,7 @@ fn a_pack_stays_mapped_while_somebody_looks_up() {
 
 #[test]
 fn the_numbers_are_right() {
+    let _one = one_at_a_time();
     for packs in backings() {
         let empty = packs.stats();
         assert_eq!((empty.packs, empty.reserved_bytes, empty.largest_free_run), (1, HUGE_PAGE, HUGE_PAGE));

@@ -4,6 +4,7 @@ use std::{
     env, fs,
     io::{BufRead, BufReader},
     os::unix::process::CommandExt,
+    panic::resume_unwind,
     path::Path,
     process::{ChildStdout, Command, Stdio},
     thread,
@@ -32,7 +33,6 @@ const TAKING_TURNS: [(&str, &str); 3] = [("text.keys", ""), ("text.poke", ""), (
 /// Test programs in which neither the architecture nor the guest's older kernel decides anything. What stays: code
 /// under `arch/`, rewriting of running code, and every call whose answer differs between kernels.
 pub(crate) const LEFT_OUT: &[LeftOut] = &[
-    LeftOut { what: "fork.arena_c", reason: PLAIN },
     LeftOut { what: "fork.arena_collections", reason: PLAIN },
     LeftOut { what: "fork.arena_global", reason: PLAIN },
     LeftOut { what: "fork.arena_model", reason: PLAIN },
@@ -67,14 +67,31 @@ pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     let init = build::guest_init(workspace)?;
     let total = programs.len();
     let (parallel, turns) = apart(programs);
-    let mut failed = boot(workspace, &init, &parallel, "tcg,thread=multi")?;
-    failed.extend(boot(workspace, &init, &turns, "tcg,thread=single")?);
+    // Side by side: neither keeps two CPUs busy alone.
+    let (parallel, turns) = thread::scope(|scope| {
+        let parallel = scope.spawn(|| boot(workspace, &init, &parallel, &PARALLEL));
+        let turns = boot(workspace, &init, &turns, &IN_TURNS);
+        (parallel.join().unwrap_or_else(|panic| resume_unwind(panic)), turns)
+    });
+    let mut failed = parallel?;
+    failed.extend(turns?);
     if failed.is_empty() {
         Ok(Done::PassedWith(format!("{total} of {all} test programs")))
     } else {
         Err(StepError::Programs { failed, total })
     }
 }
+
+/// A guest: its name, for people, and how QEMU emulates it.
+struct Guest {
+    name: &'static str,
+    accel: &'static str,
+}
+
+/// Has a thread for each CPU.
+const PARALLEL: Guest = Guest { name: "guest", accel: "tcg,thread=multi" };
+/// Has one thread for all CPUs, which take turns.
+const IN_TURNS: Guest = Guest { name: "turns", accel: "tcg,thread=single" };
 
 /// What runs with a thread for each CPU, and what must not.
 fn apart(programs: Vec<TestProgram>) -> (Vec<TestProgram>, Vec<TestProgram>) {
@@ -94,11 +111,11 @@ fn apart(programs: Vec<TestProgram>) -> (Vec<TestProgram>, Vec<TestProgram>) {
 }
 
 /// Runs `programs` in a guest of their own, and says which failed.
-fn boot(workspace: &Workspace, init: &Path, programs: &[TestProgram], accel: &str) -> Result<Vec<String>, StepError> {
+fn boot(workspace: &Workspace, init: &Path, programs: &[TestProgram], guest: &Guest) -> Result<Vec<String>, StepError> {
     if programs.is_empty() {
         return Ok(Vec::new());
     }
-    let initramfs = workspace.separate_target("guest").join("initramfs.cpio");
+    let initramfs = workspace.separate_target("guest").join(format!("{}.cpio", guest.name));
     fs::write(&initramfs, initramfs::build(init, programs)?).map_err(|source| StepError::File {
         action: "write",
         path: initramfs.clone(),
@@ -107,32 +124,32 @@ fn boot(workspace: &Workspace, init: &Path, programs: &[TestProgram], accel: &st
     // cortex-a72: its caches need the explicit flushes that newer models of qemu do without, and it boots in two
     // seconds.
     let mut qemu = process::program("qemu-system-aarch64", workspace);
-    qemu.args(["-machine", "virt,gic-version=3", "-cpu", "cortex-a72", "-accel", accel, "-smp", "2", "-m", "2G"])
+    qemu.args(["-machine", "virt,gic-version=3", "-cpu", "cortex-a72", "-accel", guest.accel, "-smp", "2", "-m", "2G"])
         .args(["-nographic", "-no-reboot", "-nic", "none", "-append", "console=ttyAMA0 quiet panic=-1"])
         .arg("-kernel")
         .arg(kernel::image(workspace))
         .arg("-initrd")
         .arg(&initramfs);
-    let console = run(&mut qemu)?;
+    let console = run(&mut qemu, guest.name)?;
     let names: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
     Ok(failures(&console, &names))
 }
 
 /// Runs `qemu`, shows the guest's console and returns its marked lines.
-fn run(qemu: &mut Command) -> Result<Vec<String>, StepError> {
+fn run(qemu: &mut Command, name: &'static str) -> Result<Vec<String>, StepError> {
     process::announce(qemu);
     let spawned = qemu.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn();
     let mut child = spawned.map_err(|source| StepError::Start { command: "qemu-system-aarch64".to_owned(), source })?;
-    let reader = child.stdout.take().map(|stdout| thread::spawn(move || show(stdout)));
+    let reader = child.stdout.take().map(|stdout| thread::spawn(move || show(stdout, name)));
     process::wait_within(qemu, child, LIMIT)?;
     Ok(reader.and_then(|reader| reader.join().ok()).unwrap_or_default())
 }
 
-fn show(console: ChildStdout) -> Vec<String> {
+fn show(console: ChildStdout, name: &str) -> Vec<String> {
     let mut marked = Vec::new();
     for line in BufReader::new(console).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-        println!("guest| {line}");
+        println!("{name}| {line}");
         // A test may have left an unfinished line before the mark.
         if let Some((_, report)) = line.split_once(MARK) {
             marked.push(report.trim().to_owned());

@@ -22,8 +22,8 @@ const LINES: usize = 600;
 
 /// Crates that ask `sys` for memory and threads. Not `paging`, which has no operating system, and not `bench`, whose
 /// baselines are raw calls.
-const ASKING: [&str; 9] =
-    ["capi", "cli", "cranelift", "fork", "forkserver", "palimpsest", "preload", "text", "tracing"];
+const ASKING: [&str; 10] =
+    ["capi", "cli", "cranelift", "fork", "forkserver", "numa", "palimpsest", "preload", "text", "tracing"];
 /// Calls that are `sys`'s, as `libc` and `rustix::mm` name them.
 const RAW: [&str; 24] = [
     "clone",

@@ -1,7 +1,6 @@
 //! The tests as cargo runs them, the build without std, and loom.
 
 use crate::{
-    bench::{self, BenchError},
     need::Need,
     process, programs,
     step::{Done, StepError},
@@ -89,10 +88,10 @@ pub(super) fn libafl(workspace: &Workspace) -> Result<Done, StepError> {
 
 /// Plain, frozen and reset targets of AFL++ cover the same on the same inputs.
 pub(super) fn afl(workspace: &Workspace) -> Result<Done, StepError> {
-    let check = ["afl", "--check"].map(str::to_owned);
-    bench::run(workspace, &check).map_err(|error| match error {
-        BenchError::Step(error) => error,
-        error => StepError::Bench(Box::new(error)),
-    })?;
+    // The program that the step `test` has built.
+    let mut build = process::cargo(workspace);
+    process::stream(build.args(["build", "--workspace", "--all-features", "--bin", "palimpsest"]))?;
+    let mut check = process::program(workspace.target.join("debug/palimpsest"), workspace);
+    process::stream(check.args(["bench", "afl", "--check"]))?;
     Ok(Done::Passed)
 }

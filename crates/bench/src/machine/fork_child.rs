@@ -9,7 +9,7 @@ use palimpsest_fork::snapshot::{self, Snapshot, Sweep};
 use palimpsest_fork::{Forked, Measure, Options, Pages};
 
 use super::Heap;
-use crate::clock::Stopwatch;
+use crate::harness::clock::Stopwatch;
 
 /// How a process forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ pub(crate) fn freeze(pages: Pages) -> Result<Duration, palimpsest_fork::FreezeEr
 }
 
 /// Freezes the memory of `arena`. Returns how long that took.
-pub(crate) fn freeze_arena(arena: &Arena) -> Result<Duration, palimpsest_fork::arena::FreezeError> {
+pub(crate) fn freeze_arena(arena: &Arena) -> Result<Duration, palimpsest_fork::arena::StrandedError> {
     let stopwatch = Stopwatch::start();
     arena.freeze()?;
     Ok(stopwatch.elapsed())
@@ -121,7 +121,7 @@ impl Reset {
     /// Takes it. With [`Sweep::Never`], only pages that are declared are put back.
     pub(crate) fn take(heap: &Heap, sweep: Sweep) -> Result<Self, String> {
         let ranges = vec![heap.addresses(0..heap.pages())];
-        let options = snapshot::Options::new(snapshot::Scope::Ranges(ranges)).sweep(sweep);
+        let options = snapshot::SnapshotOptions::new(snapshot::Scope::Ranges(ranges)).sweep(sweep);
         // SAFETY: 1. the heap is accessed by this thread alone. 2. It is not discarded. 3. The process closes nothing
         // that it did not open.
         let taken = unsafe { Snapshot::take(&options) };

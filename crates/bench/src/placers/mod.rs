@@ -7,16 +7,18 @@ mod floor;
 #[cfg(feature = "peers")]
 mod jit_allocator;
 mod packed;
+#[cfg(feature = "peers")]
 mod packed_cranelift;
 mod page_each;
 
 use std::str::FromStr;
 
-use cranelift_module::FuncId;
 pub(crate) use packed::{EachInstruction, HugePages, Packed};
 use palimpsest_text::WriteView;
 
 use crate::PlaceError;
+use crate::harness::Contestant;
+use crate::harness::record::Unit;
 use crate::machine::CodeArea;
 
 /// Places programs and frees them.
@@ -56,9 +58,10 @@ pub(crate) enum Loaded {
     /// In a pack.
     Packed(palimpsest_text::Program),
     /// In a pack, by way of a `PackModule`.
+    #[cfg(feature = "peers")]
     Function {
         /// What the module calls it.
-        id: FuncId,
+        id: cranelift_module::FuncId,
         /// First byte of the program.
         entry: *const u8,
     },
@@ -84,6 +87,7 @@ impl Loaded {
             Self::Allocated(allocated) => allocated.entry(),
             #[cfg(feature = "peers")]
             Self::Defined(entry) => *entry,
+            #[cfg(feature = "peers")]
             Self::Function { entry, .. } => *entry,
             Self::Copied(copy) => *copy,
         }
@@ -92,7 +96,7 @@ impl Loaded {
 
 /// Everyone who can take part. The name is the last part of an entry's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Contestant {
+pub(crate) enum Who {
     /// Palimpsest's packs, program by program.
     Packed,
     /// Palimpsest's packs, many programs in one finalisation.
@@ -117,7 +121,7 @@ pub(crate) enum Contestant {
     Copy,
 }
 
-impl Contestant {
+impl Who {
     /// All of them.
     pub(crate) const ALL: [Self; 11] = [
         Self::Packed,
@@ -158,13 +162,8 @@ impl Contestant {
         )
     }
 
-    /// Whether ours are compared with it. Nobody can beat the plain copy, which does not make code executable.
-    pub(crate) fn is_rival(self) -> bool {
-        !self.is_ours() && self != Self::Copy
-    }
-
-    /// Whom one of ours is compared with, if not with everyone: the rival that is used in the same way.
-    pub(crate) fn counterpart(self) -> Option<Self> {
+    /// The rival that is used in the same way as one of ours.
+    fn counterpart(self) -> Option<Self> {
         match self {
             Self::PackedBatch => Some(Self::CraneliftJitBatch),
             Self::PackedCranelift => Some(Self::CraneliftJit),
@@ -172,9 +171,22 @@ impl Contestant {
         }
     }
 
+    /// The contestant with the figure `id(self)`, beside `all`: ours are compared with their counterpart, if they have
+    /// one, then with the others in the order of `all`, but not with the plain copy, which nobody can beat.
+    pub(crate) fn contestant(self, all: &[Self], unit: Unit, id: impl Fn(Self) -> String) -> Contestant {
+        let contestant = Contestant::new(id(self), unit);
+        if !self.is_ours() {
+            return contestant;
+        }
+        let mut rivals: Vec<Self> = all.iter().copied().filter(|who| !who.is_ours() && *who != Self::Copy).collect();
+        rivals.sort_by_key(|rival| Some(*rival) != self.counterpart());
+        contestant.in_packs().against(rivals.into_iter().map(id))
+    }
+
     /// Whether this build contains the contestant.
     pub(crate) fn is_built(self) -> bool {
-        cfg!(feature = "peers") || !matches!(self, Self::JitAllocator | Self::CraneliftJit | Self::CraneliftJitBatch)
+        let with_peers = [Self::PackedCranelift, Self::JitAllocator, Self::CraneliftJit, Self::CraneliftJitBatch];
+        cfg!(feature = "peers") || !with_peers.contains(&self)
     }
 
     /// A placer without programs.
@@ -182,12 +194,13 @@ impl Contestant {
         Ok(match self {
             Self::Packed => Box::new(Packed::open()?),
             Self::PackedBatch => Box::new(packed::Batch::open()?),
-            Self::PackedCranelift => Box::new(packed_cranelift::PackedCranelift::open()?),
             Self::PackedDuringCopies => Box::new(Packed::open_with(WriteView::DuringCopies)?),
             Self::PackedNoView => Box::new(Packed::open_with(WriteView::None)?),
             Self::PageEach => Box::new(page_each::PageEach),
             Self::Bucket128k => Box::new(bucket_128k::Bucket128k),
             Self::Copy => Box::new(floor::Floor::new()),
+            #[cfg(feature = "peers")]
+            Self::PackedCranelift => Box::new(packed_cranelift::PackedCranelift::open()?),
             #[cfg(feature = "peers")]
             Self::JitAllocator => Box::new(jit_allocator::JitAllocatorPeer::new()),
             #[cfg(feature = "peers")]
@@ -195,7 +208,7 @@ impl Contestant {
             #[cfg(feature = "peers")]
             Self::CraneliftJitBatch => Box::new(cranelift_jit::Batch::open()?),
             #[cfg(not(feature = "peers"))]
-            Self::JitAllocator | Self::CraneliftJit | Self::CraneliftJitBatch => {
+            Self::PackedCranelift | Self::JitAllocator | Self::CraneliftJit | Self::CraneliftJitBatch => {
                 return Err(PlaceError::NotBuilt { peer: self.name() });
             }
         })
@@ -205,16 +218,13 @@ impl Contestant {
 /// No contestant has this name.
 #[derive(Debug, thiserror::Error)]
 #[error("no contestant is called `{0}`")]
-pub(crate) struct UnknownContestant(String);
+pub(crate) struct UnknownWho(String);
 
-impl FromStr for Contestant {
-    type Err = UnknownContestant;
+impl FromStr for Who {
+    type Err = UnknownWho;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|contestant| contestant.name() == name)
-            .ok_or_else(|| UnknownContestant(name.to_owned()))
+        Self::ALL.into_iter().find(|contestant| contestant.name() == name).ok_or_else(|| UnknownWho(name.to_owned()))
     }
 }
 
@@ -231,13 +241,13 @@ mod tests {
 
     #[test]
     fn every_contestant_runs_every_program_as_the_model_says() {
-        let programs = compile_all(150).expect("this host has a Cranelift backend");
-        for contestant in Contestant::ALL {
-            if contestant == Contestant::Copy || !contestant.is_built() {
+        let programs = compile_all(150).expect("this host has a compiler");
+        for who in Who::ALL {
+            if who == Who::Copy || !who.is_built() {
                 continue;
             }
-            let name = contestant.name();
-            let placer = contestant.open().unwrap_or_else(|error| panic!("{name}: {error}"));
+            let name = who.name();
+            let placer = who.open().unwrap_or_else(|error| panic!("{name}: {error}"));
             let population = Population::place(placer, &programs).unwrap_or_else(|error| panic!("{name}: {error}"));
             for argument in [0, 1, 0xdead_beef, u64::MAX] {
                 let expected: Vec<u64> = programs.iter().map(|program| program.evaluate(argument)).collect();
@@ -250,9 +260,9 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for contestant in Contestant::ALL {
-            assert_eq!(contestant.name().parse::<Contestant>().ok(), Some(contestant));
+        for who in Who::ALL {
+            assert_eq!(who.name().parse::<Who>().ok(), Some(who));
         }
-        assert!("nobody".parse::<Contestant>().is_err());
+        assert!("nobody".parse::<Who>().is_err());
     }
 }

@@ -1,29 +1,22 @@
-//! From [`Source`] to machine code by Cranelift, without relocations, so that the same bytes run wherever they are
-//! placed.
+//! From [`Source`] to machine code by the compiler of `palimpsest-bpf`, whose code runs wherever it is placed.
 
-use std::sync::Arc;
-use std::thread;
+use palimpsest_bpf::Code;
+use palimpsest_bpf::insn::{AluOp, Condition, Instruction, Operand, Register, Width, encode};
+use palimpsest_bpf::jit::{self, Target};
 
-use cranelift_codegen::Context;
-use cranelift_codegen::control::ControlPlane;
-use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{AbiParam, Function, InstBuilder, Signature, UserFuncName, types};
-use cranelift_codegen::isa::{OwnedTargetIsa, TargetIsa};
-use cranelift_codegen::settings::{self, Configurable};
-use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
-
-use super::model::{Operation, Source};
-use crate::BenchError;
+use super::model::{Operation, Source, VARIABLES};
+use crate::PlaceError;
 
 /// A compiled program together with its text.
 ///
 /// # Invariants
 ///
-/// `code` is what Cranelift emitted for a function with the host's C calling convention that takes a `u64` and returns
-/// a `u64`, and needs no relocation. The fields are private to this module, which alone makes values of this type.
+/// `code` is what the compiler made, for this machine, of a program that reads nothing but `r1`, has no helpers, no
+/// loops and no memory: a function with the C calling convention that takes a `u64` and returns a `u64`. The fields are
+/// private to this module, which alone makes values of this type.
 #[derive(Clone, Debug)]
 pub(crate) struct Compiled {
-    code: Arc<[u8]>,
+    code: Vec<u8>,
     source: Source,
 }
 
@@ -39,158 +32,121 @@ impl Compiled {
     }
 }
 
-/// Compiles the programs with the numbers `0..count`, on all CPUs.
-pub(crate) fn compile_all(count: usize) -> Result<Vec<Compiled>, BenchError> {
-    let isa = host_isa()?;
-    let workers = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let numbers: Vec<u64> = (0..count as u64).collect();
-    let share = count.div_ceil(workers).max(1);
-    thread::scope(|scope| {
-        let compiling: Vec<_> =
-            numbers.chunks(share).map(|numbers| scope.spawn(|| compile_numbers(&*isa, numbers))).collect();
-        let mut programs = Vec::with_capacity(count);
-        for worker in compiling {
-            let compiled = worker
-                .join()
-                .map_err(|_panic| BenchError::Compile { reason: "a compiling thread panicked".to_owned() })?;
-            programs.extend(compiled?);
-        }
-        Ok(programs)
-    })
+/// Compiles the programs with the numbers `0..count`.
+pub(crate) fn compile_all(count: usize) -> Result<Vec<Compiled>, PlaceError> {
+    (0..count as u64).map(|number| compile(Source::generate(number))).collect()
 }
 
-fn host_isa() -> Result<OwnedTargetIsa, BenchError> {
-    let refused = |reason: String| BenchError::Compile { reason };
-    let mut flags = settings::builder();
-    for (name, value) in [("opt_level", "none"), ("enable_verifier", "false"), ("is_pic", "false")] {
-        flags.set(name, value).map_err(|error| refused(error.to_string()))?;
+fn compile(source: Source) -> Result<Compiled, PlaceError> {
+    let refused = |reason: &dyn std::fmt::Display| PlaceError::Compile { reason: reason.to_string() };
+    let target = Target::NATIVE.ok_or_else(|| refused(&"there is no compiler for this machine"))?;
+    let mut bytes = Vec::new();
+    for instruction in translate(&source) {
+        encode(&instruction, &mut |slot| bytes.extend_from_slice(&slot));
     }
-    cranelift_native::builder()
-        .map_err(|error| refused(error.to_owned()))?
-        .finish(settings::Flags::new(flags))
-        .map_err(|error| refused(error.to_string()))
+    let checked = Code::new(&bytes).map_err(|error| refused(&error))?;
+    let compiled = jit::compile(&checked, target, &()).map_err(|error| refused(&error))?;
+    Ok(Compiled { code: compiled.bytes().to_vec(), source })
 }
 
-fn compile_numbers(isa: &dyn TargetIsa, numbers: &[u64]) -> Result<Vec<Compiled>, BenchError> {
-    let mut context = Context::new();
-    let mut frontend = FunctionBuilderContext::new();
-    numbers.iter().map(|&number| compile(isa, &mut context, &mut frontend, Source::generate(number))).collect()
-}
+/// Registers of the variables. The first is the one that is returned.
+const OF_VARIABLES: [Register; VARIABLES] =
+    [Register::R0, Register::R2, Register::R3, Register::R4, Register::R5, Register::R6];
 
-fn compile(
-    isa: &dyn TargetIsa,
-    context: &mut Context,
-    frontend: &mut FunctionBuilderContext,
-    source: Source,
-) -> Result<Compiled, BenchError> {
-    context.clear();
-    context.func = translate(isa, frontend, &source);
-    let compiled = context
-        .compile(isa, &mut ControlPlane::default())
-        .map_err(|error| BenchError::Compile { reason: format!("{:?}", error.inner) })?;
-    let relocations = compiled.buffer.relocs().len();
-    if relocations != 0 {
-        return Err(BenchError::Compile {
-            reason: format!("a program came out with {relocations} relocations, so it could not be moved"),
-        });
+/// The argument, and later what a rotation needs.
+const SPARE: Register = Register::R1;
+
+fn translate(source: &Source) -> Vec<Instruction> {
+    let mut program = Vec::new();
+    for (register, constant) in OF_VARIABLES.into_iter().zip(source.initial) {
+        program.push(alu(AluOp::Move, register, Operand::Register(SPARE)));
+        program.push(alu(AluOp::Xor, register, Operand::Immediate(constant)));
     }
-    Ok(Compiled { code: compiled.code_buffer().into(), source })
-}
-
-fn translate(isa: &dyn TargetIsa, frontend: &mut FunctionBuilderContext, source: &Source) -> Function {
-    let mut signature = Signature::new(isa.default_call_conv());
-    signature.params.push(AbiParam::new(types::I64));
-    signature.returns.push(AbiParam::new(types::I64));
-    let mut function = Function::with_name_signature(UserFuncName::default(), signature);
-    let mut builder = FunctionBuilder::new(&mut function, frontend);
-    let entry = builder.create_block();
-    builder.append_block_params_for_function_params(entry);
-    builder.switch_to_block(entry);
-    let argument = builder.block_params(entry)[0];
-    let variables = source.initial.map(|constant| {
-        let variable = builder.declare_var(types::I64);
-        let mixed = builder.ins().bxor_imm_s(argument, i64::from(constant));
-        builder.def_var(variable, mixed);
-        variable
-    });
-    let mut landing = None;
+    // Where a branch is to be filled in, and the operation that it goes to.
+    let mut open: Option<(usize, usize)> = None;
     for (place, &operation) in source.operations.iter().enumerate() {
-        if let Some((_, block)) = landing.take_if(|&mut (at, _)| at == place) {
-            builder.ins().jump(block, &[]);
-            builder.switch_to_block(block);
+        if let Some((branch, _)) = open.take_if(|&mut (_, until)| until == place) {
+            land(&mut program, branch);
         }
         if let Operation::SkipIfOdd { tested, skipped } = operation {
-            let (kept, after) = (builder.create_block(), builder.create_block());
-            let tested = builder.use_var(variables[tested]);
-            let bit = builder.ins().band_imm_s(tested, 1);
-            let odd = builder.ins().icmp_imm_s(IntCC::NotEqual, bit, 0);
-            builder.ins().brif(odd, after, &[], kept, &[]);
-            builder.switch_to_block(kept);
-            landing = Some((place + 1 + skipped, after));
+            open = Some((program.len(), place + 1 + skipped));
+            program.push(Instruction::Branch {
+                width: Width::W64,
+                condition: Condition::Common,
+                dst: OF_VARIABLES[tested],
+                operand: Operand::Immediate(1),
+                offset: 0,
+            });
         } else {
-            translate_step(&mut builder, &variables, operation);
+            translate_step(&mut program, operation);
         }
     }
-    let mut sum = builder.use_var(variables[0]);
-    for &variable in &variables[1..] {
-        let value = builder.use_var(variable);
-        sum = builder.ins().bxor(sum, value);
+    if let Some((branch, _)) = open {
+        land(&mut program, branch);
     }
-    builder.ins().return_(&[sum]);
-    builder.seal_all_blocks();
-    builder.finalize(isa.frontend_config());
-    function
+    let [sum, others @ ..] = OF_VARIABLES;
+    program.extend(others.map(|register| alu(AluOp::Xor, sum, Operand::Register(register))));
+    program.push(Instruction::Exit);
+    program
 }
 
-fn translate_step(builder: &mut FunctionBuilder<'_>, variables: &[Variable], operation: Operation) {
-    let (to, value) = match operation {
-        Operation::Add { to, from } => {
-            let (left, right) = (builder.use_var(variables[to]), builder.use_var(variables[from]));
-            (to, builder.ins().iadd(left, right))
-        }
-        Operation::Subtract { to, from } => {
-            let (left, right) = (builder.use_var(variables[to]), builder.use_var(variables[from]));
-            (to, builder.ins().isub(left, right))
-        }
-        Operation::Xor { to, from } => {
-            let (left, right) = (builder.use_var(variables[to]), builder.use_var(variables[from]));
-            (to, builder.ins().bxor(left, right))
-        }
-        Operation::Or { to, from } => {
-            let (left, right) = (builder.use_var(variables[to]), builder.use_var(variables[from]));
-            (to, builder.ins().bor(left, right))
-        }
-        Operation::AddConstant { to, constant } => {
-            let left = builder.use_var(variables[to]);
-            (to, builder.ins().iadd_imm_s(left, i64::from(constant)))
-        }
-        Operation::XorConstant { to, constant } => {
-            let left = builder.use_var(variables[to]);
-            (to, builder.ins().bxor_imm_s(left, i64::from(constant)))
-        }
+/// Has the branch at `branch` go to the end of `program`, every instruction of which has one slot.
+fn land(program: &mut [Instruction], branch: usize) {
+    let distance = program.len() - branch - 1;
+    if let Some(Instruction::Branch { offset, .. }) = program.get_mut(branch) {
+        *offset = distance as i16;
+    }
+}
+
+fn translate_step(program: &mut Vec<Instruction>, operation: Operation) {
+    let from_register = |number: usize| Operand::Register(OF_VARIABLES[number]);
+    let (to, op, operand) = match operation {
+        Operation::Add { to, from } => (to, AluOp::Add, from_register(from)),
+        Operation::Subtract { to, from } => (to, AluOp::Sub, from_register(from)),
+        Operation::Xor { to, from } => (to, AluOp::Xor, from_register(from)),
+        Operation::Or { to, from } => (to, AluOp::Or, from_register(from)),
+        Operation::AddConstant { to, constant } => (to, AluOp::Add, Operand::Immediate(constant)),
+        Operation::XorConstant { to, constant } => (to, AluOp::Xor, Operand::Immediate(constant)),
+        Operation::ShiftLeft { to, bits } => (to, AluOp::ShiftLeft, Operand::Immediate(bits.into())),
         Operation::RotateLeft { to, bits } => {
-            let left = builder.use_var(variables[to]);
-            (to, builder.ins().rotl_imm_u(left, i64::from(bits)))
+            program.push(alu(AluOp::Move, SPARE, from_register(to)));
+            program.push(alu(AluOp::ShiftRight, SPARE, Operand::Immediate(64 - i32::from(bits))));
+            program.push(alu(AluOp::ShiftLeft, OF_VARIABLES[to], Operand::Immediate(bits.into())));
+            (to, AluOp::Or, Operand::Register(SPARE))
         }
-        Operation::ShiftLeft { to, bits } => {
-            let left = builder.use_var(variables[to]);
-            (to, builder.ins().ishl_imm_u(left, i64::from(bits)))
-        }
-        // Branches end a block and are translated by the caller.
+        // Branches are translated by the caller.
         Operation::SkipIfOdd { .. } => return,
     };
-    builder.def_var(variables[to], value);
+    program.push(alu(op, OF_VARIABLES[to], operand));
+}
+
+const fn alu(op: AluOp, dst: Register, operand: Operand) -> Instruction {
+    Instruction::Alu { width: Width::W64, op, dst, operand }
 }
 
 #[cfg(test)]
 mod tests {
+    use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers};
+
     use super::*;
 
     #[test]
-    fn programs_have_about_a_hundred_instructions() {
-        let programs = compile_all(100).expect("this host has a Cranelift backend");
+    fn programs_have_about_a_hundred_instructions_and_do_as_the_model_says() {
+        let programs = compile_all(100).expect("this host has a compiler");
         let bytes: usize = programs.iter().map(|program| program.code().len()).sum();
         let mean = bytes / programs.len();
-        assert!((350..650).contains(&mean), "mean length {mean} bytes");
+        assert!((250..650).contains(&mean), "mean length {mean} bytes");
+        for program in &programs {
+            let mut bytes = Vec::new();
+            translate(&program.source)
+                .iter()
+                .for_each(|instruction| encode(instruction, &mut |slot| bytes.extend_from_slice(&slot)));
+            let code = Code::new(&bytes).expect("a program");
+            for argument in [0, 1, u64::MAX, 0xdead_beef] {
+                let found =
+                    Interpreter::default().run(&code, [argument, 0, 0, 0, 0], &mut Memory::new(), &mut NoHelpers);
+                assert_eq!(found.expect("it ends"), program.evaluate(argument));
+            }
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The programs that the suites place and call: generated, compiled by Cranelift, and checked against a model in Rust.
+//! The programs that the suites place and call: generated, compiled, and checked against a model in Rust.
 
 mod compile;
 mod model;

@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 /// Number of variables of a program.
 pub(crate) const VARIABLES: usize = 6;
 
-/// Operations per program; compiled for x86-64 this gives about 100 instructions and 500 bytes.
+/// Operations per program; compiled for x86-64 this gives about 100 instructions and 400 bytes.
 const OPERATIONS: usize = 72;
 
 /// One step of a program. `to` and `from` are variables.

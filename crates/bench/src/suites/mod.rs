@@ -1,11 +1,20 @@
-//! The suites.
+//! What is measured, and what the processes are that help with it.
 
-use crate::Suite;
+use crate::harness::progress::Progress;
+use crate::harness::record::{Machine, Report};
+use crate::harness::{self, BenchError, Request, Suite, host};
+use crate::placers::Packed;
+use palimpsest_sys::Causes;
 
-pub mod fork;
-pub mod keys;
-pub mod pack;
-pub mod paging;
+mod afl;
+mod fork;
+mod keys;
+mod pack;
+mod paging;
+mod programs;
+mod tour;
+
+pub use tour::{Part, tour};
 
 /// Every suite there is.
 #[must_use]
@@ -16,5 +25,40 @@ pub fn all() -> Vec<Box<dyn Suite>> {
         Box::new(fork::Fork),
         Box::new(fork::Reset),
         Box::new(paging::Paging),
+        Box::new(afl::Afl),
+        Box::new(programs::Redis),
+        Box::new(programs::Python),
     ]
+}
+
+/// Runs those of `suites` that `request` asks for, and says where the packs of this machine live.
+///
+/// # Errors
+///
+/// Those of [`harness::run`].
+pub fn run(suites: Vec<Box<dyn Suite>>, request: &Request, progress: &dyn Progress) -> Result<Report, BenchError> {
+    harness::run(suites, machine(), request, progress)
+}
+
+/// This machine; without a backing if packs cannot be opened, which those suites tell that need them.
+#[must_use]
+pub fn machine() -> Machine {
+    let (backing, refused) = match Packed::open() {
+        Ok(packs) => (Some(packs.backing()), packs.refused()),
+        Err(error) => (None, vec![Causes(&error).to_string()]),
+    };
+    Machine { backing, refused, ..host::describe() }
+}
+
+/// Does the work of a helper: `arguments` are what follows [`harness::HELPER`].
+///
+/// # Errors
+///
+/// Unknown helpers and contestants, failed loads, unreadable accounting, pipes that break.
+pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
+    match arguments {
+        [name, contestant] if name == pack::MEMORY_PROBE => pack::probe_memory(contestant),
+        [name, contestant, bytes] if name == fork::WORKER => fork::work(contestant, bytes),
+        _ => Err(BenchError::Helper { contestant: arguments.join(" "), reason: "there is no such helper".to_owned() }),
+    }
 }

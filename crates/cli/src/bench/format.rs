@@ -1,15 +1,39 @@
 //! Numbers and sentences that the table and the page have in common.
 
-use palimpsest_bench::Group;
-use palimpsest_bench::record::{Entry, Machine, Report, Skipped, Unit};
+use palimpsest_bench::harness::Group;
+use palimpsest_bench::harness::record::{Entry, Machine, Report, Skipped, Unit};
 
-/// Three significant digits, without an exponent; millions and thousands of rates are abbreviated.
-pub(crate) fn number(value: f64, unit: Unit) -> String {
+/// A value with its unit, in the unit of its kind that suits its size: `18.4 ms` and not `18439046 ns`.
+pub(crate) fn value(value: f64, unit: Unit) -> String {
+    let number = |value: f64, symbol: &str| format!("{} {symbol}", significant(value));
     match unit {
-        Unit::PerSecond if value >= 1e6 => format!("{:.2} M", value / 1e6),
-        Unit::PerSecond if value >= 1e3 => format!("{:.1} k", value / 1e3),
-        _ => significant(value),
+        Unit::Nanoseconds => time(value),
+        Unit::Microseconds => time(value * 1e3),
+        Unit::Milliseconds => time(value * 1e6),
+        Unit::Bytes => match value.abs() {
+            size if size >= 1024.0 * 1024.0 * 1024.0 => number(value / (1024.0 * 1024.0 * 1024.0), "GiB"),
+            size if size >= 1024.0 * 1024.0 => number(value / (1024.0 * 1024.0), "MiB"),
+            size if size >= 16.0 * 1024.0 => number(value / 1024.0, "KiB"),
+            _ => number(value, "B"),
+        },
+        Unit::PerSecond if value >= 1e6 => number(value / 1e6, "M/s"),
+        Unit::PerSecond if value >= 1e4 => number(value / 1e3, "k/s"),
+        Unit::PerSecond | Unit::Percent => number(value, unit.symbol()),
+        // What they count says the id.
+        Unit::Count | Unit::Mappings if value.fract() == 0.0 => format!("{value:.0}"),
+        Unit::Count | Unit::Mappings | Unit::ReservedPerUsed => significant(value),
     }
+}
+
+/// Nanoseconds in a unit in which they are a number that people read.
+fn time(nanoseconds: f64) -> String {
+    let (value, symbol) = match nanoseconds.abs() {
+        size if size >= 1e9 => (nanoseconds / 1e9, "s"),
+        size if size >= 1e6 => (nanoseconds / 1e6, "ms"),
+        size if size >= 1e3 => (nanoseconds / 1e3, "µs"),
+        _ => (nanoseconds, "ns"),
+    };
+    format!("{} {symbol}", significant(value))
 }
 
 /// A mark of an axis: round numbers without needless zeros.
@@ -110,11 +134,11 @@ pub(crate) fn grouped<'a>(report: &'a Report, groups: &'a [Group]) -> Vec<(&'a s
     let mut sections: Vec<(&str, Vec<&Entry>)> = groups
         .iter()
         .map(|group| {
-            let entries = report.results.iter().filter(|entry| group.figures.contains(&entry.id));
+            let entries = report.results.iter().filter(|entry| group.has(&entry.id));
             (group.title.as_str(), entries.collect())
         })
         .collect();
-    let rest = report.results.iter().filter(|entry| !groups.iter().any(|group| group.figures.contains(&entry.id)));
+    let rest = report.results.iter().filter(|entry| !groups.iter().any(|group| group.has(&entry.id)));
     sections.push(("", rest.collect()));
     sections.retain(|(_, entries)| !entries.is_empty());
     sections
@@ -134,8 +158,8 @@ pub(crate) fn skipped(skipped: &[Skipped]) -> Vec<(Vec<&str>, &str)> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use palimpsest_bench::record::{FORMAT_VERSION, Versus};
-    use palimpsest_bench::sampler::Summary;
+    use palimpsest_bench::harness::record::{FORMAT_VERSION, Versus};
+    use palimpsest_bench::harness::sampler::Summary;
 
     use super::*;
 
@@ -187,17 +211,28 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn numbers_keep_three_digits() {
-        let shown = |value| number(value, Unit::Nanoseconds);
-        assert_eq!(shown(12345.6), "12346");
-        assert_eq!(shown(39.26), "39.3");
-        assert_eq!(shown(1.254), "1.25");
-        assert_eq!(shown(0.4567), "0.457");
-        assert_eq!(shown(0.05257), "0.0526");
-        assert_eq!(shown(0.0006), "0.00060");
-        assert_eq!(shown(0.0), "0");
-        assert_eq!(number(2_345_678.0, Unit::PerSecond), "2.35 M");
-        assert_eq!(number(2345.0, Unit::PerSecond), "2.3 k");
+    fn values_have_three_digits_and_a_unit_for_people() {
+        for (shown, of, unit) in [
+            ("18.4 ms", 18_439_046.0, Unit::Nanoseconds),
+            ("12.3 µs", 12_345.6, Unit::Nanoseconds),
+            ("39.3 ns", 39.26, Unit::Nanoseconds),
+            ("0.0526 ns", 0.05257, Unit::Nanoseconds),
+            ("350 ns", 0.35, Unit::Microseconds),
+            ("68.5 ms", 68_500.0, Unit::Microseconds),
+            ("1.25 s", 1254.0, Unit::Milliseconds),
+            ("0 ns", 0.0, Unit::Milliseconds),
+            ("652 B", 652.0, Unit::Bytes),
+            ("4107 B", 4107.0, Unit::Bytes),
+            ("44.0 KiB", 45_056.0, Unit::Bytes),
+            ("2.35 M/s", 2_345_678.0, Unit::PerSecond),
+            ("2438 /s", 2438.0, Unit::PerSecond),
+            ("50.0 %", 50.0, Unit::Percent),
+            ("3", 3.0, Unit::Count),
+            ("0.125", 0.125, Unit::Count),
+            ("0.00060", 0.0006, Unit::Mappings),
+        ] {
+            assert_eq!(value(of, unit), shown);
+        }
     }
 
     #[test]

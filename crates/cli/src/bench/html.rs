@@ -9,8 +9,8 @@ mod text;
 
 use std::fmt::Write;
 
-use palimpsest_bench::Group;
-use palimpsest_bench::record::{Entry, Report};
+use palimpsest_bench::harness::Group;
+use palimpsest_bench::harness::record::{Entry, Report};
 
 use super::format;
 use text::escaped;
@@ -18,7 +18,7 @@ use text::escaped;
 const STYLE: &str = include_str!("html/page.css");
 
 /// The whole page.
-pub(crate) fn render(report: &Report, groups: &[Group]) -> String {
+pub(crate) fn render(title: &str, report: &Report, groups: &[Group]) -> String {
     let machine = escaped(&format::machine(&report.machine));
     let backing = escaped(&format::backing(&report.machine));
     let curves: String = curves::families(&report.results).iter().map(curves::figure).collect();
@@ -34,8 +34,8 @@ pub(crate) fn render(report: &Report, groups: &[Group]) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>palimpsest bench</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         <header>\n<h1>palimpsest bench</h1>\n<p>{machine}</p>\n<p>{backing}</p>\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <header>\n<h1>{title}</h1>\n<p>{machine}</p>\n<p>{backing}</p>\n\
          <p>{count} figures in {seconds:.0} s. A mark is the median, its line reaches from the smallest to the largest run. \
          <b class=\"ours\">Palimpsest</b> against <b class=\"rival\">what people do today</b>, measured in turns in one run.</p>\n\
          </header>\n{curves}{sections}{skipped}</body>\n</html>\n"
@@ -47,7 +47,7 @@ fn section((title, entries): &(&str, Vec<&Entry>)) -> String {
     let chart = bars::figure(entries);
     format!(
         "<section>\n<h2>{}</h2>\n{chart}<div class=\"wide\"><table>\n\
-         <thead><tr><th>id</th><th>median</th><th>min</th><th>max</th><th>unit</th><th>runs</th><th>ratio</th><th>note</th></tr></thead>\n\
+         <thead><tr><th>id</th><th>median</th><th>min</th><th>max</th><th>runs</th><th>ratio</th><th>note</th></tr></thead>\n\
          <tbody>\n{rows}</tbody></table></div>\n</section>\n",
         escaped(title)
     )
@@ -56,13 +56,12 @@ fn section((title, entries): &(&str, Vec<&Entry>)) -> String {
 fn row(entry: &Entry) -> String {
     let mut cells = format!("<tr><td>{}</td>", escaped(&entry.id));
     for value in [entry.median, entry.min, entry.max] {
-        push(&mut cells, format_args!("<td class=\"n\">{}</td>", format::number(value, entry.unit)));
+        push(&mut cells, format_args!("<td class=\"n\">{}</td>", format::value(value, entry.unit)));
     }
     push(
         &mut cells,
         format_args!(
-            "<td>{}</td><td class=\"n\">{}</td><td>{}</td><td>{}</td></tr>\n",
-            entry.unit.symbol(),
+            "<td class=\"n\">{}</td><td>{}</td><td>{}</td></tr>\n",
             entry.runs,
             escaped(&format::ratio(entry).unwrap_or_default()),
             escaped(&format::remark(entry)),
@@ -103,7 +102,7 @@ mod tests {
     fn the_page_holds_every_id_escapes_text_and_refers_to_nothing_outside() {
         let report = format::tests::report();
         let groups: Vec<Group> = suites::all().iter().flat_map(|suite| suite.groups()).collect();
-        let page = render(&report, &groups);
+        let page = render("palimpsest bench", &report, &groups);
         for entry in &report.results {
             assert!(page.contains(&format!("<td>{}</td>", entry.id)), "{} is missing", entry.id);
         }
@@ -121,7 +120,7 @@ mod tests {
         let mut report = format::tests::report();
         report.results.clear();
         report.skipped.clear();
-        let page = render(&report, &[]);
+        let page = render("palimpsest bench", &report, &[]);
         assert!(page.ends_with("</html>\n"));
         assert!(!page.contains("NaN"));
     }

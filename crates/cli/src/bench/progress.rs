@@ -1,40 +1,72 @@
-//! The progress bar, on standard error; nothing is drawn where that is no terminal.
+//! What is being measured, on standard error: one line that changes on a terminal, a line for each group elsewhere.
 
-use std::time::Duration;
+use std::cell::Cell;
+use std::io::{self, IsTerminal, Write};
+use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use palimpsest_bench::progress::Progress;
+use palimpsest_bench::harness::Group;
+use palimpsest_bench::harness::progress::Progress;
+use palimpsest_bench::harness::record::{Entry, Skipped};
 
-/// Draws one line.
-pub(crate) struct Bar(ProgressBar);
+/// See the module.
+pub(crate) struct Lines {
+    started: Instant,
+    manner: Manner,
+    groups: Cell<usize>,
+    done: Cell<usize>,
+}
 
-impl Bar {
-    /// A bar that appears when the run begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// One line, written over again and again.
+    Changing,
+    /// A line for each group.
+    Following,
+}
+
+impl Lines {
+    /// For what standard error is.
     pub(crate) fn new() -> Self {
-        Self(ProgressBar::hidden())
+        let manner = if io::stderr().is_terminal() { Manner::Changing } else { Manner::Following };
+        Self { started: Instant::now(), manner, groups: Cell::new(0), done: Cell::new(0) }
+    }
+
+    /// Where nobody reads standard error, nobody misses it.
+    fn show(&self, text: &str) {
+        let (done, groups, seconds) = (self.done.get(), self.groups.get(), self.started.elapsed().as_secs());
+        let line = format!("{done}/{groups}  {seconds:>3} s  {text}");
+        let mut error = io::stderr().lock();
+        let _unread = match self.manner {
+            // `\x1b[K` clears what an earlier, longer line has left.
+            Manner::Changing => write!(error, "\r{line}\x1b[K"),
+            Manner::Following => writeln!(error, "{line}"),
+        };
+        let _unread = error.flush();
     }
 }
 
-impl Progress for Bar {
-    fn begin(&self, figures: usize) {
-        // `stderr` draws nothing by itself when that is no terminal.
-        self.0.set_draw_target(ProgressDrawTarget::stderr());
-        self.0.set_length(figures as u64);
-        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} ({elapsed})") {
-            self.0.set_style(style);
+impl Progress for Lines {
+    fn start(&self, groups: usize) {
+        self.groups.set(groups);
+    }
+
+    fn begin(&self, what: &str) {
+        if self.manner == Manner::Changing {
+            self.show(what);
         }
-        self.0.enable_steady_tick(Duration::from_millis(250));
     }
 
-    fn figure(&self, id: &str) {
-        self.0.set_message(id.to_owned());
-    }
-
-    fn figure_done(&self) {
-        self.0.inc(1);
+    fn done(&self, group: &Group, entries: &[Entry], skipped: &[Skipped]) {
+        self.done.set(self.done.get() + 1);
+        match (entries, skipped) {
+            ([], [skip, ..]) => self.show(&format!("{} is left out: {}", group.id, skip.reason)),
+            _ => self.show(&format!("{}: {} figures", group.id, entries.len())),
+        }
     }
 
     fn end(&self) {
-        self.0.finish_and_clear();
+        if self.manner == Manner::Changing {
+            let _unread = write!(io::stderr(), "\r\x1b[K");
+        }
     }
 }

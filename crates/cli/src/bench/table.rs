@@ -2,16 +2,16 @@
 
 use std::fmt::Write;
 
-use palimpsest_bench::Group;
-use palimpsest_bench::record::{Entry, Report};
+use palimpsest_bench::harness::Group;
+use palimpsest_bench::harness::record::{Entry, Report};
 
 use super::format;
 
-const HEADINGS: [&str; COLUMNS] = ["", "median", "min", "max", "unit", "ratio", "note"];
-const COLUMNS: usize = 7;
+const HEADINGS: [&str; COLUMNS] = ["", "median", "min", "max", "ratio", "note"];
+const COLUMNS: usize = 6;
 
 /// Which columns hold numbers and are aligned to the right.
-const RIGHT: [bool; COLUMNS] = [false, true, true, true, false, false, false];
+const RIGHT: [bool; COLUMNS] = [false, true, true, true, false, false];
 
 /// The whole text.
 pub(crate) fn render(report: &Report, groups: &[Group]) -> String {
@@ -61,13 +61,12 @@ pub(crate) fn render(report: &Report, groups: &[Group]) -> String {
 }
 
 fn row(entry: &Entry) -> [String; COLUMNS] {
-    let shown = |value| format::number(value, entry.unit);
+    let shown = |value| format::value(value, entry.unit);
     [
         entry.id.clone(),
         shown(entry.median),
         shown(entry.min),
         shown(entry.max),
-        entry.unit.symbol().to_owned(),
         format::ratio(entry).unwrap_or_default(),
         format::remark(entry),
     ]
@@ -101,10 +100,13 @@ mod tests {
         for entry in &report.results {
             assert!(text.contains(&entry.id), "{} is missing", entry.id);
         }
-        let units: Vec<usize> =
-            text.lines().filter(|line| line.starts_with("pack.call")).filter_map(|line| line.find("  ns")).collect();
+        let units: Vec<Vec<usize>> = text
+            .lines()
+            .filter(|line| line.starts_with("pack.call"))
+            .map(|line| format!("{line}  ").match_indices(" ns  ").map(|(column, _)| column).collect())
+            .collect();
         assert_eq!(units.len(), 18);
-        assert!(units.iter().all(|column| *column == units[0]), "{text}");
+        assert!(units.iter().all(|columns| columns.len() == 3 && *columns == units[0]), "{text}");
         assert!(text.contains("small-memfd"));
         assert!(text.contains("pack.load.jit_allocator, pack.load.cranelift_jit: not built"));
         assert!(text.lines().all(|line| line == line.trim_end()));

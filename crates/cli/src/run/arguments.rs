@@ -1,6 +1,7 @@
 //! The command line of `palimpsest run`.
 
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
@@ -25,6 +26,10 @@ pub(crate) struct Arguments {
     /// What to do if the program has other threads when it is time.
     #[arg(long, value_name = "WHAT")]
     pub(crate) threads: Option<Threads>,
+    /// Within how many forks freezing a part of the memory must pay, by what is expected; `any` freezes all of it. 100
+    /// if not said.
+    #[arg(long, value_name = "FORKS")]
+    pub(crate) pays_after: Option<PaysAfter>,
     /// Hazards that you answer for.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) trust: Vec<Trusted>,
@@ -77,6 +82,24 @@ impl Trusted {
             Self::Locked => "locked",
             Self::Seccomp => "seccomp",
         }
+    }
+}
+
+/// A number of forks, or `any`, in the words of the preload object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PaysAfter(pub(crate) String);
+
+/// No number of forks.
+#[derive(Debug, thiserror::Error)]
+#[error("allowed: a number of forks from 1 to {}, or any", u32::MAX)]
+pub(crate) struct NoForks;
+
+impl FromStr for PaysAfter {
+    type Err = NoForks;
+
+    fn from_str(text: &str) -> Result<Self, NoForks> {
+        let is_known = text == "any" || text.parse::<NonZeroU32>().is_ok();
+        if is_known { Ok(Self(text.to_owned())) } else { Err(NoForks) }
     }
 }
 

@@ -1,84 +1,149 @@
-//! Where the preload object is.
+//! The preload object: inside this program, and put where the dynamic linker can open it.
+//!
+//! `LD_PRELOAD` takes a path, which must hold for as long as the program executes others. So the object is a file:
+//! installed beside this program, or else in a cache folder ([`cache`]). A descriptor of a memory file is the last
+//! choice, where no folder will do: programs that are executed later do not have it, and run without the object.
 
-use std::ffi::OsStr;
+mod cache;
+mod folders;
+mod place;
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+use palimpsest_sys::{CreateError, memory};
+
+pub(crate) use folders::Folders;
+use place::Refused;
 
 use crate::run::is_one_entry;
 
-/// Its file name.
+/// Its file name, by which it takes itself out of `LD_PRELOAD`.
 const NAME: &str = "libpalimpsest_preload.so";
+/// Its bytes, from `build.rs`; none where its sources were not there.
+const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libpalimpsest_preload.so"));
+/// The name of these bytes.
+const ID: &str = env!("PALIMPSEST_OBJECT_ID");
 
 /// Why it cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ObjectError {
     #[error(
-        "{NAME} was not found: looked for {}; put it there (`cargo build --release --package palimpsest-preload` leaves it in target/release) or name it in PALIMPSEST_PRELOAD",
-        list(looked)
+        "PALIMPSEST_PRELOAD names {}, which is no file; leave the variable out to use the object inside this program",
+        path.display()
     )]
-    Missing { looked: Vec<PathBuf> },
+    Missing { path: PathBuf },
     #[error(
-        "the path {} has a colon or a blank, which end an entry of LD_PRELOAD; put the object elsewhere and name it in PALIMPSEST_PRELOAD",
+        "the path {} has a colon, a blank or a dollar sign, which LD_PRELOAD does not take literally; put the object \
+         elsewhere",
         path.display()
     )]
     NotOneEntry { path: PathBuf },
+    #[error(
+        "this program was built without {NAME}, which is not installed at {} either; build it from the source tree \
+         (`cargo install --path crates/cli`), or name one in PALIMPSEST_PRELOAD",
+        installed.display()
+    )]
+    NotInside { installed: PathBuf },
+    #[error("no place for {NAME}: {}; set XDG_CACHE_HOME to a folder of your own", list(tried))]
+    NoPlace {
+        tried: Vec<Tried>,
+        #[source]
+        source: CreateError,
+    },
 }
 
-fn list(paths: &[PathBuf]) -> String {
-    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-    paths.join(", ")
+/// A folder that will not do.
+#[derive(Debug)]
+pub(crate) struct Tried {
+    folder: PathBuf,
+    reason: Refused,
 }
 
-/// Finds it: where PALIMPSEST_PRELOAD says (`named`), beside `executable`, or in `../lib`.
+fn list(tried: &[Tried]) -> String {
+    let each = tried.iter().map(|Tried { folder, reason }| format!("{} {reason}", folder.display()));
+    each.collect::<Vec<_>>().join("; ")
+}
+
+/// The object, ready to be loaded.
+#[derive(Debug)]
+pub(crate) struct Object {
+    /// As `LD_PRELOAD` names it.
+    pub(crate) entry: OsString,
+    /// Why no folder would do, if it is a memory file.
+    pub(crate) shortcoming: Option<String>,
+    /// Open until the program is executed, and then closed by the object.
+    _memory: Option<OwnedFd>,
+}
+
+impl Object {
+    fn at(path: PathBuf) -> Result<Self, ObjectError> {
+        if is_one_entry(path.as_os_str()) {
+            Ok(Self { entry: path.into(), shortcoming: None, _memory: None })
+        } else {
+            Err(ObjectError::NotOneEntry { path })
+        }
+    }
+}
+
+/// Finds it, or puts it in a place: what PALIMPSEST_PRELOAD says (`named`), the one that is installed with
+/// `executable`, a cache folder, memory.
 ///
 /// # Errors
 ///
-/// It is in none of these places, or where it is `LD_PRELOAD` cannot name it.
-pub(crate) fn find(named: Option<&OsStr>, executable: &Path) -> Result<PathBuf, ObjectError> {
-    let looked: Vec<PathBuf> = match named.filter(|named| !named.is_empty()) {
+/// None of these will do.
+pub(crate) fn find(named: Option<&OsStr>, executable: &Path, folders: &Folders) -> Result<Object, ObjectError> {
+    if let Some(named) = named.filter(|named| !named.is_empty()) {
         // The program may be started in another folder than this.
-        Some(named) => vec![std::path::absolute(named).unwrap_or_else(|_| named.into())],
-        None => {
-            let folder = executable.parent().unwrap_or(Path::new("/"));
-            let above = folder.parent().unwrap_or(folder);
-            vec![folder.join(NAME), above.join("lib").join(NAME)]
+        let path = std::path::absolute(named).unwrap_or_else(|_| named.into());
+        return if path.is_file() { Object::at(path) } else { Err(ObjectError::Missing { path }) };
+    }
+    let installed = installed(executable);
+    if let Some(path) = &installed
+        && is_ours(path, BYTES)
+    {
+        return Object::at(path.clone());
+    }
+    if BYTES.is_empty() {
+        return Err(ObjectError::NotInside { installed: installed.unwrap_or_else(|| Path::new("../lib").join(NAME)) });
+    }
+    put(BYTES, folders)
+}
+
+/// Where a package puts it: beside the folder of the program.
+fn installed(executable: &Path) -> Option<PathBuf> {
+    let prefix = executable.parent()?.parent()?;
+    Some(prefix.join("lib/palimpsest").join(NAME))
+}
+
+/// Whether the file at `path` has these bytes (or any, if there are none to compare with), and nobody but root and
+/// this user could have put it there.
+fn is_ours(path: &Path, bytes: &[u8]) -> bool {
+    let safe = path.parent().is_some_and(|folder| place::check_path(folder).is_ok());
+    safe && is_one_entry(path.as_os_str())
+        && place::file_is_safe(path)
+        && (bytes.is_empty() || fs::read(path).is_ok_and(|found| found == bytes))
+}
+
+fn put(bytes: &[u8], folders: &Folders) -> Result<Object, ObjectError> {
+    let mut tried = Vec::new();
+    for folder in folders.candidates() {
+        match cache::put(folder, ID, NAME, bytes) {
+            Ok(path) => return Object::at(path),
+            Err(reason) => tried.push(Tried { folder: folder.clone(), reason }),
         }
-    };
-    let path = looked.iter().find(|path| path.is_file()).cloned().ok_or(ObjectError::Missing { looked })?;
-    if is_one_entry(path.as_os_str()) { Ok(path) } else { Err(ObjectError::NotOneEntry { path }) }
+    }
+    match memory::hand_over(NAME, bytes) {
+        Ok(memory) => Ok(Object {
+            entry: format!("/proc/self/fd/{}", memory.as_raw_fd()).into(),
+            shortcoming: Some(list(&tried)),
+            _memory: Some(memory),
+        }),
+        Err(source) => Err(ObjectError::NoPlace { tried, source }),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    #[test]
-    fn it_is_found_beside_the_program_in_lib_or_where_it_is_named() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (bin, lib) = (folder.path().join("bin"), folder.path().join("lib"));
-        fs::create_dir_all(&bin).expect("it can be made");
-        fs::create_dir_all(&lib).expect("it can be made");
-        let executable = bin.join("palimpsest");
-        let missing = find(None, &executable).expect_err("there is none");
-        assert!(missing.to_string().contains("PALIMPSEST_PRELOAD"), "{missing}");
-        for place in [lib.join(NAME), bin.join(NAME), folder.path().join("other.so")] {
-            fs::write(&place, "").expect("it can be written");
-            let named = place.ends_with("other.so").then_some(place.as_os_str());
-            assert_eq!(find(named, &executable).expect("it is there"), place);
-        }
-        let nowhere = folder.path().join("nowhere");
-        assert!(matches!(find(Some(nowhere.as_os_str()), &executable), Err(ObjectError::Missing { .. })));
-    }
-
-    #[test]
-    fn a_path_that_ends_an_entry_is_refused() {
-        let folder = tempfile::tempdir().expect("a folder");
-        for name in ["a b.so", "a:b.so"] {
-            let path = folder.path().join(name);
-            fs::write(&path, "").expect("it can be written");
-            let refused = find(Some(path.as_os_str()), Path::new("/bin/x"));
-            assert!(matches!(refused, Err(ObjectError::NotOneEntry { .. })), "{name}");
-        }
-    }
-}
+mod tests;

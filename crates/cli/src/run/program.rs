@@ -32,15 +32,35 @@ pub(crate) enum ProgramError {
         #[source]
         source: NotElf,
     },
-    #[error("{} is for another architecture (ELF machine {machine}); it cannot be run with an object for this one", path.display())]
+    #[error(
+        "{} is for another architecture (ELF machine {machine}); \
+         it cannot be run with an object for this one",
+        path.display()
+    )]
     Foreign { path: PathBuf, machine: u16 },
-    #[error("{} is statically linked, so that nothing can be preloaded; link it dynamically, or use the crate palimpsest-fork in it", path.display())]
+    #[error(
+        "{} is statically linked, so that nothing can be preloaded; \
+         link it dynamically, or use the crate palimpsest-fork in it",
+        path.display()
+    )]
     Static { path: PathBuf },
-    #[error("{} uses the dynamic linker {}, not that of glibc, for which the object is made; use a build for glibc", path.display(), linker.display())]
+    #[error(
+        "{} uses the dynamic linker {}, not that of glibc, for which the object is made; \
+         use a build for glibc",
+        path.display(), linker.display()
+    )]
     OtherLibrary { path: PathBuf, linker: PathBuf },
-    #[error("{} gets more rights when it is started (set-user-id, set-group-id or capabilities), and then nothing is preloaded; start it as the user that it becomes", path.display())]
+    #[error(
+        "{} gets more rights when it is started (set-user-id, set-group-id or capabilities), and then nothing is \
+         preloaded; start it as the user that it becomes",
+        path.display()
+    )]
     Privileged { path: PathBuf },
-    #[error("{} is a script whose interpreters are scripts, more than {DEPTH} deep; name the program behind them", path.display())]
+    #[error(
+        "{} is a script whose interpreters are scripts, more than {DEPTH} deep; \
+         name the program behind them",
+        path.display()
+    )]
     TooDeep { path: PathBuf },
 }
 
@@ -74,12 +94,19 @@ pub(crate) fn locate(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Prog
     })
 }
 
+/// The dynamic linker of a program, and the program itself: for a script the one behind it.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Loader {
+    pub(crate) linker: PathBuf,
+    pub(crate) program: PathBuf,
+}
+
 /// Looks at a program, or at the interpreter of a script.
 ///
 /// # Errors
 ///
 /// Why nothing would be preloaded.
-pub(crate) fn check(path: &Path) -> Result<(), ProgramError> {
+pub(crate) fn check(path: &Path) -> Result<Loader, ProgramError> {
     let mut path = path.to_owned();
     for _ in 0..DEPTH {
         let read = |source| ProgramError::Read { path: path.clone(), source };
@@ -97,7 +124,7 @@ pub(crate) fn check(path: &Path) -> Result<(), ProgramError> {
     Err(ProgramError::TooDeep { path })
 }
 
-fn check_elf(path: PathBuf, file: &File) -> Result<(), ProgramError> {
+fn check_elf(path: PathBuf, file: &File) -> Result<Loader, ProgramError> {
     let linking = match elf::linking(file) {
         Ok(linking) => linking,
         Err(source) => return Err(ProgramError::NoProgram { path, source }),
@@ -110,7 +137,7 @@ fn check_elf(path: PathBuf, file: &File) -> Result<(), ProgramError> {
             Err(ProgramError::OtherLibrary { path, linker })
         }
         Linking::Dynamic { .. } if is_privileged(&path, file) => Err(ProgramError::Privileged { path }),
-        Linking::Dynamic { .. } => Ok(()),
+        Linking::Dynamic { linker } => Ok(Loader { linker, program: path }),
     }
 }
 

@@ -5,7 +5,7 @@ use std::mem::{self, MaybeUninit};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use palimpsest_sys::memory::call;
+use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::extent::Commit;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
@@ -18,7 +18,7 @@ use super::slab::{Bin, Block, SHARDS, shard};
 use super::space::{Layout, Space};
 use super::stats::{InUse, Memory, Stats};
 use super::unit::{Kind, Units};
-use super::{Backing, forks, misuse};
+use super::{Backing, misuse};
 use crate::lock::Lock;
 
 /// Freed runs of so many units give their memory back at once: at this size the system calls are lost in the page
@@ -44,11 +44,11 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// Makes one that fork handlers know of.
-    pub(super) fn create(backing: Backing) -> Result<NonNull<Self>, Errno> {
+    /// Makes one. `watched` is whether forks are announced to it, once it is in the list of `forks`.
+    pub(super) fn create(backing: Backing, watched: Result<(), Errno>) -> Result<NonNull<Self>, Errno> {
         let layout = Layout::reserve()?;
         let rights = Permissions::READ.union(Permissions::WRITE);
-        let mapped = call::map(mapping_len(), rights, Commit::Uncounted).inspect_err(|_| {
+        let mapped = calls::map(mapping_len(), rights, Commit::Uncounted).inspect_err(|_| {
             // SAFETY: nobody knows of it yet.
             unsafe { layout.release() };
         })?;
@@ -58,7 +58,7 @@ impl Core {
         // as the mapping, which the value in it does not outlive.
         let table = unsafe { std::slice::from_raw_parts_mut(table, MOST) };
         let mut space = Space::new(layout, table, backing);
-        match forks::watch() {
+        match watched {
             Ok(()) => space.segments.forgo_files_where_memory_is_counted(),
             Err(errno) => space.segments.forgo_files(errno),
         }
@@ -77,18 +77,15 @@ impl Core {
         // SAFETY: mapped, page-aligned, and nobody else's.
         unsafe { place.write(core) };
         // SAFETY: a successful mapping is not at 0.
-        let core = unsafe { NonNull::new_unchecked(place) };
-        forks::enter(core);
-        Ok(core)
+        Ok(unsafe { NonNull::new_unchecked(place) })
     }
 
     /// Ends it.
     ///
     /// # Safety
     ///
-    /// 1. It came from [`create`](Self::create), and nobody uses it or its memory any more.
+    /// 1. It came from [`create`](Self::create), no list has it, and nobody uses it or its memory any more.
     pub(super) unsafe fn destroy(core: NonNull<Self>) {
-        forks::leave(core);
         // SAFETY: contract 1.
         let this = unsafe { core.as_ref() };
         this.space.lock().segments.close();
@@ -96,7 +93,7 @@ impl Core {
         unsafe { this.layout.release() };
         let start = core.addr().get();
         // SAFETY: 1. the mapping that `create` made; nothing in the value has a destructor that matters.
-        let _ = unsafe { call::unmap(Span::new(start, start + mapping_len())) };
+        let _ = unsafe { calls::unmap(Span::new(start, start + mapping_len())) };
     }
 
     /// Allocates at least `size` bytes at a multiple of `align`, a power of two.
@@ -354,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_fork_waits_for_every_holder_of_a_lock() {
-        let core = Core::create(Backing::Memfd).unwrap();
+        let core = Core::create(Backing::Memfd, Ok(())).unwrap();
         // SAFETY: made above, and destroyed below.
         let this = unsafe { core.as_ref() };
         for index in [0, CLASSES * SHARDS / 2, CLASSES * SHARDS - 1] {
@@ -368,7 +365,7 @@ mod tests {
     /// What could not be made private is neither mapped in the child nor of use to it.
     #[test]
     fn a_child_closes_the_files_of_memory_that_stayed_shared() {
-        let core = Core::create(Backing::Memfd).unwrap();
+        let core = Core::create(Backing::Memfd, Ok(())).unwrap();
         // SAFETY: made above, and destroyed below.
         let this = unsafe { core.as_ref() };
         this.allocate(1 << 20, 16).unwrap();

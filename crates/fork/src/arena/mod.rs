@@ -77,8 +77,6 @@ pub(crate) mod fuzzing;
 
 #[cfg(feature = "allocator-api2")]
 mod allocator;
-#[cfg(feature = "capi")]
-pub mod capi;
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::fmt;
@@ -116,9 +114,10 @@ pub struct Frozen {
 /// Why some memory of an arena could not be frozen.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{bytes} bytes of the arena stay shared and are missing in forked children; did the program close the descriptors of its memory?"
+    "{bytes} bytes of the arena stay shared and are missing in forked children; \
+     did the program close the descriptors of its memory?"
 )]
-pub struct FreezeError {
+pub struct StrandedError {
     /// How many.
     pub bytes: usize,
     /// The kernel's answer to the last.
@@ -129,8 +128,8 @@ pub struct FreezeError {
 /// An allocator that freezes without copying; see the [module](self).
 ///
 /// It works as the global allocator, as an allocator of single collections (feature `allocator-api2`), and through
-/// functions for C (feature `capi`). It takes nothing from the system until its first allocation. Dropping it frees all
-/// its memory at once.
+/// functions for C (the crate `palimpsest-capi`). It takes nothing from the system until its first allocation. Dropping
+/// it frees all its memory at once.
 ///
 /// ```
 /// use palimpsest_fork::arena::Arena;
@@ -170,12 +169,12 @@ impl Arena {
     ///
     /// # Errors
     ///
-    /// [`FreezeError`]; all that could be frozen is.
-    pub fn freeze(&self) -> Result<Frozen, FreezeError> {
+    /// [`StrandedError`]; all that could be frozen is.
+    pub fn freeze(&self) -> Result<Frozen, StrandedError> {
         let Some(core) = self.existing() else { return Ok(Frozen { bytes: 0, anonymous: 0 }) };
         let flipped = core.freeze();
         match flipped.refused {
-            Some(errno) => Err(FreezeError { bytes: flipped.stranded, source: errno.into() }),
+            Some(errno) => Err(StrandedError { bytes: flipped.stranded, source: errno.into() }),
             None => Ok(Frozen { bytes: flipped.bytes, anonymous: core.stats().memory.anonymous }),
         }
     }
@@ -285,12 +284,14 @@ impl Arena {
 
     #[cold]
     fn set_up(&self) -> Option<&Core> {
-        let core = Core::create(self.backing).ok()?;
+        let core = Core::create(self.backing, forks::watch()).ok()?;
+        forks::enter(core);
         // Release: pairs with the load in `existing`. Acquire on failure: for the winner's value.
         let raced =
             self.core.compare_exchange(ptr::null_mut(), core.as_ptr(), Ordering::Release, Ordering::Acquire).is_err();
         if raced {
-            // SAFETY: made above and given to nobody.
+            forks::leave(core);
+            // SAFETY: 1. made above, given to nobody but the list, which it has left.
             unsafe { Core::destroy(core) };
         }
         self.existing()
@@ -312,8 +313,9 @@ impl fmt::Debug for Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         if let Some(core) = NonNull::new(*self.core.get_mut()) {
-            // SAFETY: made by `create` by the invariant of the field; blocks borrow the arena or are the business of
-            // whoever allocated them through raw pointers.
+            forks::leave(core);
+            // SAFETY: 1. made by `create` by the invariant of the field, and the list has no longer got it; blocks
+            // borrow the arena or are the business of whoever allocated them through raw pointers.
             unsafe { Core::destroy(core) };
         }
     }

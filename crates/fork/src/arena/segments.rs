@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use palimpsest_sys::memory::call::{self, Discard};
+use palimpsest_sys::memory::calls::{self, Discard};
 use palimpsest_sys::memory::extent::{Commit, ExtentError};
 use palimpsest_sys::memory::file::{MemoryFile, View};
 use palimpsest_sys::memory::remap;
@@ -187,7 +187,7 @@ impl Segments {
             };
             let (start, end) = (range.start.max(segment.start), range.end.min(segment.start + segment.len));
             // SAFETY: 1. inside a segment, and free by contract 1.
-            if unsafe { call::discard((start..end).into(), what) }.is_ok() {
+            if unsafe { calls::discard((start..end).into(), what) }.is_ok() {
                 covered += end - start;
             }
         }

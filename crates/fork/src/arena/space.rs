@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use palimpsest_sys::memory::call;
+use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::extent::Commit;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
@@ -52,7 +52,7 @@ impl Layout {
         for data_len in RESERVATIONS {
             let records_len = (data_len / UNIT * size_of::<Unit>()).next_multiple_of(PIECE);
             let len = data_len + records_len + PIECE;
-            match call::map(len, Permissions::default(), Commit::Uncounted) {
+            match calls::map(len, Permissions::default(), Commit::Uncounted) {
                 Ok(whole) => {
                     let data = whole.start.next_multiple_of(PIECE);
                     return Ok(Self { data, data_len, records: data + data_len, records_len, whole });
@@ -78,7 +78,7 @@ impl Layout {
     /// 1. Nobody uses memory of the arena any more.
     pub(super) unsafe fn release(&self) {
         // SAFETY: 1. the range was mapped by `reserve`, and contract 1.
-        let _ = unsafe { call::unmap(self.whole) };
+        let _ = unsafe { calls::unmap(self.whole) };
     }
 }
 

@@ -18,14 +18,14 @@ const PIECES: usize = 1 << 19;
 
 /// What an extent holds of one piece.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(super) struct PieceContents {
     extent: u32,
     /// The offset, in pieces.
     piece: u32,
     pages: [u64; PAGES / 64],
 }
 
-impl Held {
+impl PieceContents {
     fn key(&self) -> (u32, u32) {
         (self.extent, self.piece)
     }
@@ -33,40 +33,40 @@ impl Held {
 
 /// The pages of all extents.
 #[derive(Debug)]
-pub(crate) struct Contents {
+pub(super) struct Contents {
     /// By extent and piece. Extents get ever higher numbers, and are filled one after the other from their start.
-    all: MappedVec<Held>,
+    all: MappedVec<PieceContents>,
     /// The number of the last extent.
     serial: u32,
 }
 
 impl Contents {
     /// What the table takes of the address space: enough for all memory of the machine, and for 1 TiB at most.
-    pub(crate) fn bytes() -> usize {
+    pub(super) fn bytes() -> usize {
         let memory = rustix::system::sysinfo();
         let units = usize::try_from(memory.totalram).unwrap_or(usize::MAX);
         let bytes = units.saturating_mul(usize::try_from(memory.mem_unit).unwrap_or(1).max(1));
-        (bytes / PIECE).clamp(1 << 10, PIECES) * size_of::<Held>()
+        (bytes / PIECE).clamp(1 << 10, PIECES) * size_of::<PieceContents>()
     }
 
-    pub(crate) const fn new(all: MappedVec<Held>) -> Self {
+    pub(super) const fn new(all: MappedVec<PieceContents>) -> Self {
         Self { all, serial: 0 }
     }
 
     /// A number for a new extent.
-    pub(crate) fn next_serial(&mut self) -> u32 {
+    pub(super) fn next_serial(&mut self) -> u32 {
         // After four thousand million extents numbers are used again. Those of what is held by then differ.
         self.serial = self.serial.checked_add(1).unwrap_or(1);
         self.serial
     }
 
     /// Notes that `extent` holds the whole pages at these offsets, which are in one piece.
-    pub(crate) fn note(&mut self, extent: u32, offsets: Range<usize>) {
+    pub(super) fn note(&mut self, extent: u32, offsets: Range<usize>) {
         let key = (extent, (offsets.start / PIECE) as u32);
-        let place = match self.all.binary_search_by_key(&key, Held::key) {
+        let place = match self.all.binary_search_by_key(&key, PieceContents::key) {
             Ok(place) => place,
             Err(place) => {
-                let new = Held { extent, piece: key.1, pages: [0; PAGES / 64] };
+                let new = PieceContents { extent, piece: key.1, pages: [0; PAGES / 64] };
                 // Out of order it would not be found: then it is better not there at all.
                 if place != self.all.len() || self.all.push(new).is_err() {
                     return;
@@ -82,7 +82,7 @@ impl Contents {
     }
 
     /// Adds the pages of `piece` that `extent` holds, whose offset 0 is at the address `base`.
-    pub(crate) fn add_to(&self, runs: &mut PieceRuns, extent: u32, base: usize, piece: Span) {
+    pub(super) fn add_to(&self, runs: &mut PieceRuns, extent: u32, base: usize, piece: Span) {
         let page = rustix::param::page_size();
         // A mapping that was moved may have a piece of its extent in two of its own.
         let mut is_whole = false;
@@ -91,8 +91,8 @@ impl Contents {
             let offset = part.end.wrapping_sub(base);
             part = Span::new(part.end, piece.end.min(part.end + PIECE - offset % PIECE));
             let key = (extent, (offset / PIECE) as u32);
-            let Ok(place) = self.all.binary_search_by_key(&key, Held::key) else {
-                is_whole |= runs.push(part).is_break();
+            let Ok(place) = self.all.binary_search_by_key(&key, PieceContents::key) else {
+                is_whole |= runs.push(part).is_err();
                 continue;
             };
             let pages = &self.all[place].pages;
@@ -105,7 +105,7 @@ impl Contents {
                 let alike = (at..part.end).step_by(page).take_while(|next| is_held(*next) == is_held(at)).count();
                 let run = Span::new(at, at + alike * page);
                 if is_held(at) {
-                    is_whole |= runs.push(run).is_break();
+                    is_whole |= runs.push(run).is_err();
                 }
                 at = run.end;
             }
@@ -118,7 +118,7 @@ impl Contents {
     }
 
     /// Keeps what is said of the extents that `is_kept` tells.
-    pub(crate) fn retain(&mut self, mut is_kept: impl FnMut(u32) -> bool) {
+    pub(super) fn retain(&mut self, mut is_kept: impl FnMut(u32) -> bool) {
         let mut kept = 0;
         let (mut extent, mut answer) = (0, false);
         for index in 0..self.all.len() {
@@ -135,7 +135,7 @@ impl Contents {
     }
 
     /// The addresses of the table.
-    pub(crate) fn range(&self) -> Range<usize> {
+    pub(super) fn range(&self) -> Range<usize> {
         self.all.range()
     }
 }
@@ -151,7 +151,7 @@ mod tests {
     fn runs(contents: &Contents, extent: u32, base: usize, piece: Span) -> Vec<Span> {
         let mut runs = PieceRuns::new();
         contents.add_to(&mut runs, extent, base, piece);
-        runs.as_slice().to_vec()
+        runs.to_vec()
     }
 
     #[test]

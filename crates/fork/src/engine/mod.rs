@@ -2,26 +2,46 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `round` | what happens while the process is held still: inventory, plan, repair, freeze |
-//! | `plan`, `own` | what is frozen, what is not and why |
-//! | `freeze`, `piece`, `traits` | windows, chunks and pieces: copied, sealed, shown with what they had |
-//! | `repair`, `runs`, `thawing` | frozen memory that was written to since, and what becomes anonymous again |
-//! | `registry`, `frozen_map`, `contents` | tables outside the heap |
-//! | `guards`, `span` | what they need |
+//! | `registry`, `statistics` | the one set of tables of a process, its lock, and figures that anybody may read |
+//! | `round`, `settle` | what happens while the process is held still: inventory, plan, repair, freeze; figures |
+//! | `own`, `plan` | what is frozen, what is not and why |
+//! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
+//! | `repair`, `subject`, `thawing` | frozen memory that was written to since, and what becomes anonymous again |
+//! | `piece`, `runs` | one piece: copied, and shown with what it had |
+//! | `ledger`, `prices`, `hot` | what pays, and what is left alone; they ask the kernel nothing |
+//! | `tables`, `records`, `contents`, `frozen_map` | what is known, outside the heap |
+//! | `budget`, `guards`, `span`, `traits` | what they need |
+//!
+//! Each uses those below it and its neighbours in a row, in one direction. The phases of a round (`plan`, `repair`,
+//! `copy`) are structs over `&mut Tables`.
 //!
 //! From the inventory on nothing uses the heap: it is the heap that is rewritten, and a call of `malloc` could make or
 //! remove a mapping that the inventory speaks of.
 
+mod budget;
 mod contents;
-mod freeze;
+mod copy;
+mod fresh;
 pub(crate) mod frozen_map;
 pub(crate) mod guards;
+mod hot;
+mod ledger;
 pub(crate) mod own;
 pub(crate) mod piece;
 mod plan;
+mod prices;
+mod records;
 pub(crate) mod registry;
-pub(crate) mod repair;
+mod repair;
 pub(crate) mod round;
-pub(crate) mod runs;
-pub(crate) mod thawing;
+mod runs;
+mod settle;
+mod statistics;
+mod subject;
+mod tables;
+mod thawing;
+
+pub(crate) use ledger::Repair;
 pub(crate) use palimpsest_sys::memory::{span, traits};
+pub(crate) use repair::Repaired;
+pub(crate) use tables::Tables;

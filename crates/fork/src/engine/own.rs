@@ -16,14 +16,16 @@ use std::sync::atomic::{AtomicI32, AtomicIsize, AtomicPtr, AtomicUsize, Ordering
 
 use palimpsest_sys::memory::vec::Full;
 use palimpsest_sys::threads::hold::{Stopped, World};
+use palimpsest_sys::threads::own::thread_pointer;
+use palimpsest_sys::threads::rseq;
 
-use super::plan::Excluded;
-use super::registry::{self, Locked, Shared, State};
+use super::records::Excluded;
+use super::registry::{self, Shared};
 use super::span::Span;
+use super::tables::Tables;
 use crate::error::FreezeError;
 use crate::hazards::wiped::Wiped;
 use crate::report::Skip;
-use crate::snapshot::rseq_area;
 
 /// Where a thread's area of restartable sequences is, from its thread pointer, and how long it is; [`UNASKED`] at
 /// first, 0 for none. All threads have it at the same place. `Relaxed`: two numbers that whoever asks finds to be the
@@ -39,84 +41,47 @@ const BELOW_STACK_POINTER: usize = 256 << 10;
 /// What callers within this library have on the stack.
 const ABOVE_STACK_POINTER: usize = 64 << 10;
 
-impl Locked {
-    /// Fills `excluded` with what this thread, held threads and this library use.
-    pub(crate) fn exclude(&mut self, world: Option<&World>, stopped: Option<&Stopped<'_>>) -> Result<(), FreezeError> {
-        self.exclude_own()?;
-        if let Some(world) = world {
-            self.add_excluded(world.own_range().into())?;
-        }
-        for held in stopped.iter().flat_map(|stopped| stopped.held()) {
-            self.exclude_thread(held.thread_pointer, held.stack)?;
-        }
-        Ok(())
+/// Fills the table of what is excluded with what this thread, held threads and this library use.
+pub(crate) fn exclude(
+    tables: &mut Tables<'_>,
+    world: Option<&World>,
+    stopped: Option<&Stopped<'_>>,
+) -> Result<(), FreezeError> {
+    tables.excluded.clear();
+    let mut own = tables.own_spans().into_iter().chain(own_areas()).chain(world.map(|world| world.own_range().into()));
+    own.try_for_each(|span| add(tables, span))?;
+    for held in stopped.iter().flat_map(|stopped| stopped.held()) {
+        areas_of(held.thread_pointer, held.stack).into_iter().try_for_each(|span| add(tables, span))?;
     }
-
-    /// Fills `excluded` with what this thread and this library use.
-    fn exclude_own(&mut self) -> Result<(), Full> {
-        let shared = self.shared.span();
-        let state: &mut State = &mut *self;
-        state.excluded.clear();
-        state.add_excluded(shared)?;
-        let tables: [Span; 9] = {
-            let mut tables = [Span::default(); 9];
-            for (place, span) in tables.iter_mut().zip(state.own_spans()) {
-                *place = span;
-            }
-            tables
-        };
-        for span in tables {
-            state.add_excluded(span)?;
-        }
-        // SAFETY: the C library gives a valid pointer to the thread's own variable.
-        let errno = unsafe { libc::__errno_location() }.addr();
-        state.add_excluded(Span::new(errno, errno + size_of::<i32>()))?;
-        let here = [0_u8; 1];
-        state.exclude_thread(thread_pointer(), std::hint::black_box(here.as_ptr().addr()))
-    }
+    Ok(())
 }
 
-impl State {
-    /// Adds a thread's own memory, given its thread pointer and an address on its stack.
-    fn exclude_thread(&mut self, thread_pointer: usize, stack: usize) -> Result<(), Full> {
-        let around =
-            |at: usize, below: usize, above: usize| Span::new(at.saturating_sub(below), at.saturating_add(above));
-        self.add_excluded(around(thread_pointer, AROUND_THREAD_POINTER, AROUND_THREAD_POINTER))?;
-        let rseq = thread_pointer.wrapping_add_signed(RSEQ.0.load(Ordering::Relaxed));
-        let len = Some(RSEQ.1.load(Ordering::Relaxed)).filter(|len| *len != UNASKED).unwrap_or(0);
-        self.add_excluded(Span::new(rseq, rseq.saturating_add(len)))?;
-        self.add_excluded(around(stack, BELOW_STACK_POINTER, ABOVE_STACK_POINTER))
+fn add(tables: &mut Tables<'_>, span: Span) -> Result<(), Full> {
+    if span.is_empty() {
+        return Ok(());
     }
+    tables.excluded.push(Excluded { span: span.rounded_out(rustix::param::page_size()), reason: Skip::InUse })
+}
 
-    /// Whether running code or the kernel may write to `span`, as far as that was found out last.
-    pub(crate) fn is_in_use(&self, span: Span) -> bool {
-        self.excluded.iter().any(|excluded| excluded.reason == Skip::InUse && excluded.span.overlaps(span))
-    }
-
-    fn add_excluded(&mut self, span: Span) -> Result<(), Full> {
-        if span.is_empty() {
-            return Ok(());
-        }
-        self.excluded.push(Excluded { span: span.rounded_out(rustix::param::page_size()), reason: Skip::InUse })
-    }
+/// A thread's own memory, given its thread pointer and an address on its stack.
+fn areas_of(thread_pointer: usize, stack: usize) -> [Span; 3] {
+    let around = |at: usize, below: usize, above: usize| Span::new(at.saturating_sub(below), at.saturating_add(above));
+    let rseq = thread_pointer.wrapping_add_signed(RSEQ.0.load(Ordering::Relaxed));
+    let len = Some(RSEQ.1.load(Ordering::Relaxed)).filter(|len| *len != UNASKED).unwrap_or(0);
+    [
+        around(thread_pointer, AROUND_THREAD_POINTER, AROUND_THREAD_POINTER),
+        Span::new(rseq, rseq.saturating_add(len)),
+        around(stack, BELOW_STACK_POINTER, ABOVE_STACK_POINTER),
+    ]
 }
 
 /// What the calling thread uses: its stack, its control block, `errno`, and the area of restartable sequences.
 fn own_areas() -> [Span; 4] {
-    let around = |at: usize, below: usize, above: usize| Span::new(at.saturating_sub(below), at.saturating_add(above));
     let here = [0_u8; 1];
-    let stack = std::hint::black_box(here.as_ptr().addr());
+    let [control_block, rseq, stack] = areas_of(thread_pointer(), std::hint::black_box(here.as_ptr().addr()));
     // SAFETY: the C library gives a valid pointer to the thread's own variable.
     let errno = unsafe { libc::__errno_location() }.addr();
-    let pointer = thread_pointer();
-    let rseq = pointer.wrapping_add_signed(RSEQ.0.load(Ordering::Relaxed));
-    let len = Some(RSEQ.1.load(Ordering::Relaxed)).filter(|len| *len != UNASKED).unwrap_or(0);
-    [
-        around(stack, BELOW_STACK_POINTER, ABOVE_STACK_POINTER),
-        around(pointer, AROUND_THREAD_POINTER, AROUND_THREAD_POINTER),
-        Span::new(errno, errno + size_of::<i32>()),
-        Span::new(rseq, rseq.saturating_add(len)),
-    ]
+    [control_block, rseq, stack, Span::new(errno, errno + size_of::<i32>())]
 }
 
 /// Whether the calling thread uses `span`, or this library's tables lie there.
@@ -158,14 +123,7 @@ pub(crate) fn find_rseq() {
     }
     let single = palimpsest_sys::global_symbol("__libc_single_threaded");
     SINGLE.store(single.map_or(ptr::null_mut(), NonNull::as_ptr), Ordering::Relaxed);
-    let area = rseq_area();
+    let area = rseq::area();
     RSEQ.0.store(area.start.wrapping_sub(thread_pointer()).cast_signed(), Ordering::Relaxed);
     RSEQ.1.store(area.len(), Ordering::Relaxed);
-}
-
-/// An address in the control block that the C library has for this thread, which is where the thread pointer points to
-/// or just below (glibc: `struct pthread`).
-pub(crate) fn thread_pointer() -> usize {
-    // SAFETY: only tells the calling thread's identity.
-    unsafe { libc::pthread_self() as usize }
 }

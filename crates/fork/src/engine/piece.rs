@@ -18,7 +18,7 @@ pub(crate) const PIECE: usize = 2 << 20;
 
 /// What became of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Outcome {
+pub(super) enum Outcome {
     /// It is frozen; so many bytes were copied.
     Frozen(usize),
     /// It has pages that cannot be read, such as guards, and was left as it is.
@@ -27,9 +27,9 @@ pub(crate) enum Outcome {
 
 /// An extent, and the address that is offset 0 in it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Target<'a> {
-    pub(crate) extent: &'a Extent,
-    pub(crate) base: usize,
+pub(super) struct Target<'a> {
+    pub(super) extent: &'a Extent,
+    pub(super) base: usize,
 }
 
 impl Target<'_> {
@@ -48,7 +48,7 @@ impl Target<'_> {
 ///    outside `runs` are zeros or already in the extent.
 /// 2. Nothing writes to it during the call.
 /// 3. `runs` are in `piece` and hold all bytes of it that are not zero, or are in the extent already.
-pub(crate) unsafe fn freeze_piece(
+pub(super) unsafe fn freeze_piece(
     target: Target<'_>,
     piece: Span,
     runs: &[Span],
@@ -74,7 +74,7 @@ pub(crate) unsafe fn freeze_piece(
 ///
 /// 1. The view is mapped. The extent has all bytes of `piece`, and the caller may replace the mapping.
 /// 2. No other thread runs.
-pub(crate) unsafe fn show_again(view: View, base: usize, piece: Span, traits: Traits) -> Result<(), ExtentError> {
+pub(super) unsafe fn show_again(view: View, base: usize, piece: Span, traits: Traits) -> Result<(), ExtentError> {
     // SAFETY: 1. and 2. (1); 3. (2).
     unsafe { view.show(piece, piece.start.wrapping_sub(base) as u64, traits.permissions) }?;
     traits.give_to(piece);
@@ -87,7 +87,7 @@ pub(crate) unsafe fn show_again(view: View, base: usize, piece: Span, traits: Tr
 ///
 /// 1. The extent has all bytes of `piece`, and the caller may replace the mapping.
 /// 2. No other thread runs.
-pub(crate) unsafe fn show(target: Target<'_>, piece: Span, traits: Traits) -> Result<(), ExtentError> {
+pub(super) unsafe fn show(target: Target<'_>, piece: Span, traits: Traits) -> Result<(), ExtentError> {
     // SAFETY: 1. (1); 2. (2).
     unsafe { remap::show(target.extent, piece, target.offset(piece.start), traits.permissions) }?;
     traits.give_to(piece);

@@ -3,80 +3,102 @@
 use palimpsest_sys::memory::extent::FileId;
 use palimpsest_sys::memory::vec::Full;
 use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::policy::has_policy;
 use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 
-use super::registry::State;
+use super::prices::{Memory, Prices};
+use super::records::{Eligible, Excluded, Skipped};
 use super::span::Span;
+use super::tables::Tables;
 use super::traits::Traits;
+use crate::options::Pays;
 use crate::report::Skip;
+use crate::worth::Worth;
 
-/// Memory that will be frozen: a mapping, or a part of one, with what it must have afterwards.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Eligible {
-    pub(crate) span: Span,
-    pub(crate) traits: Traits,
-    /// Whether it has a name, which a mapping of a file cannot have.
-    pub(crate) is_named: bool,
-    /// Bytes that were copied, once it is frozen.
-    pub(crate) frozen: usize,
-    /// Populated bytes of the whole mapping.
-    pub(crate) populated: usize,
+/// A plan in the making.
+pub(super) struct Planner<'a, 't> {
+    pub(super) tables: &'a mut Tables<'t>,
+    /// What a mapping must have populated at least, in bytes.
+    pub(super) least: usize,
+    pub(super) pays: Pays,
 }
 
-/// Memory that must be left alone although its mapping could be frozen.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Excluded {
-    pub(crate) span: Span,
-    pub(crate) reason: Skip,
+/// What is expected of a plan.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Expected {
+    /// Of what will be frozen.
+    pub(crate) worth: Worth,
+    /// Of what is left alone since it does not pay.
+    pub(crate) left: Worth,
 }
 
-/// Memory that is left as it is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Skipped {
-    pub(crate) span: Span,
-    pub(crate) populated: usize,
-    pub(crate) reason: Skip,
-}
-
-impl State {
-    /// Sorts the mappings that were read into `eligible` and `skipped`. Allocates nothing.
-    pub(crate) fn plan(&mut self, least: usize) -> Result<(), Full> {
-        self.eligible.clear();
-        self.skipped.clear();
-        for index in 0..self.vmas.len() {
-            let vma = self.vmas[index];
+impl Planner<'_, '_> {
+    /// Sorts the mappings that were read into those that are eligible and those that are skipped. Allocates nothing.
+    pub(super) fn plan(&mut self) -> Result<Expected, Full> {
+        self.tables.eligible.clear();
+        self.tables.skipped.clear();
+        for index in 0..self.tables.vmas.len() {
+            let vma = self.tables.vmas[index];
             let id = FileId { device: vma.device, inode: vma.inode };
-            if let Some(held) = self.held(id) {
+            if let Some(held) = self.tables.held(id) {
                 held.see(&vma);
                 continue;
             }
-            match reason_to_skip(&vma, least) {
+            match reason_to_skip(&vma, self.least) {
                 Some(reason) if vma.anonymous > 0 => {
-                    self.skipped.push(Skipped { span: vma.range().into(), populated: vma.anonymous, reason })?;
+                    self.tables.skipped.push(Skipped { span: vma.range().into(), populated: vma.anonymous, reason })?;
                 }
                 Some(_) => {}
                 None => self.add_but_excluded(&vma)?,
             }
         }
-        Ok(())
+        self.choose()
     }
 
-    /// Bytes that are populated in all eligible memory.
-    pub(crate) fn eligible_bytes(&self) -> usize {
-        self.eligible.iter().map(|one| one.populated.min(one.span.len())).sum()
+    /// Moves what does not pay from the eligible to the skipped.
+    fn choose(&mut self) -> Result<Expected, Full> {
+        let total = self.tables.eligible_bytes();
+        let is_first = self.tables.extents.is_empty();
+        let Tables { eligible, skipped, ledger, .. } = &mut *self.tables;
+        let worth = |one: &Eligible| ledger.prices.worth(Memory::to_freeze(one.populated, one.huge, total));
+        let pays = |one: &Eligible| match self.pays {
+            Pays::Anyway => true,
+            Pays::Within(forks) => worth(one).pays_within(forks),
+        };
+        let all = eligible.iter().filter(|one| pays(one)).map(worth).fold(Worth::default(), Worth::and);
+        let net = if is_first { Prices::of_first(all) } else { all };
+        let does_any = match self.pays {
+            Pays::Anyway => true,
+            Pays::Within(forks) => net.pays_within(forks),
+        };
+        let mut expected = Expected::default();
+        let mut kept = 0;
+        for index in 0..eligible.len() {
+            let one = eligible[index];
+            if does_any && pays(&one) {
+                expected.worth = expected.worth.and(worth(&one));
+                eligible[kept] = one;
+                kept += 1;
+            } else {
+                expected.left = expected.left.and(worth(&one));
+                skipped.push(Skipped { span: one.span, populated: one.populated, reason: Skip::Unprofitable })?;
+            }
+        }
+        eligible.truncate(kept);
+        Ok(expected)
     }
 
     /// Adds what is left of `vma` without the excluded spans, which are sorted.
     fn add_but_excluded(&mut self, vma: &Vma) -> Result<(), Full> {
         let mut rest = Span::from(vma.range());
-        for index in 0..self.excluded.len() {
-            let Excluded { span, reason } = self.excluded[index];
+        for index in 0..self.tables.excluded.len() {
+            let Excluded { span, reason } = self.tables.excluded[index];
             let hole = span.intersection(rest);
             if hole.is_empty() {
                 continue;
             }
             self.add(vma, Span::new(rest.start, hole.start))?;
-            self.skipped.push(Skipped { span: hole, populated: hole.len().min(vma.anonymous), reason })?;
+            self.tables.skipped.push(Skipped { span: hole, populated: hole.len().min(vma.anonymous), reason })?;
             rest.start = hole.end;
         }
         self.add(vma, rest)
@@ -86,12 +108,13 @@ impl State {
         if span.is_empty() {
             return Ok(());
         }
-        self.eligible.push(Eligible {
+        self.tables.eligible.push(Eligible {
             span,
             traits: Traits::of(vma),
             is_named: vma.label == Label::Named,
             frozen: 0,
-            populated: vma.anonymous,
+            populated: vma.anonymous.min(span.len()),
+            huge: vma.huge.min(span.len()),
         })
     }
 }
@@ -122,20 +145,7 @@ fn reason_to_skip(vma: &Vma, least: usize) -> Option<Skip> {
         _ if vma.permissions.contains(Permissions::EXECUTE) => Skip::Executable,
         _ if !vma.permissions.contains(Permissions::READ) => Skip::Inaccessible,
         _ if vma.anonymous < least => Skip::Small,
-        _ if has_memory_policy(vma.start) => Skip::MemoryPolicy,
+        _ if has_policy(vma.start) => Skip::MemoryPolicy,
         _ => return None,
     })
-}
-
-/// Whether the mapping at `address` has a NUMA policy of its own (`get_mempolicy(2)`). Where that cannot be told, it
-/// has none.
-fn has_memory_policy(address: usize) -> bool {
-    /// `MPOL_F_ADDR` of `include/uapi/linux/mempolicy.h`.
-    const OF_ADDRESS: usize = 2;
-    const DEFAULT: i32 = 0;
-    let mut mode = DEFAULT;
-    // SAFETY: the kernel writes an int to `mode`; no set of nodes is asked for.
-    let answer =
-        unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, 0_usize, 0_usize, address, OF_ADDRESS) };
-    answer == 0 && mode != DEFAULT
 }

@@ -11,54 +11,24 @@
 //! A sealed file cannot give back the memory of pieces that nothing shows any more. Once these are more than half of
 //! it, its other pieces are copied too, so that it goes altogether: as many bytes at most as were replaced before.
 
-use palimpsest_sys::memory::extent::FileId;
-use palimpsest_sys::memory::view::View;
-use palimpsest_sys::pages::maps::Permissions;
-use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
-use palimpsest_sys::pages::vmas::{Vma, VmaFlags};
+use std::ops::ControlFlow;
 
-use super::freeze::{Budget, Fresh, Stopped};
+use arrayvec::ArrayVec;
+use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
+
+use super::budget::{Budget, Stopped};
+use super::fresh::Fresh;
 use super::guards::Guards;
 use super::piece::{Outcome, PIECE, show_again};
-use super::plan::Excluded;
-use super::registry::State;
 use super::runs::PieceRuns;
 use super::span::Span;
+use super::subject::{GRAIN, SMALL, Subject, Way};
+use super::tables::Tables;
 use super::thawing::make_anonymous;
-use super::traits::Traits;
-use crate::report::Skip;
 
-/// What is copied around a written page at least, in bytes: as much as a read fault maps at once (`fault_around_bytes`
-/// in `mm/memory.c`).
-const GRAIN: usize = 64 << 10;
-/// Mappings up to this long are not divided any more.
-const SMALL: usize = 4 * GRAIN;
 /// A piece with more stretches than this is copied as a whole: each that is written to again costs a fork 1.6 µs, and 2
 /// MiB of anonymous memory 4 µs.
 const MOST_STRETCHES: usize = 2;
-/// Rounds that a hot piece is left alone for at most. Not many, since rounds get rarer where they gain nothing.
-const MOST_REST: u64 = 8;
-/// From this many hot pieces on, all others that were written to are taken for hot too.
-pub(crate) const MOST_HOT: usize = 1 << 13;
-
-/// A piece, or a part of one, that was written to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HotPiece {
-    pub(crate) span: Span,
-    /// The round that found it written to last.
-    found: u64,
-    /// For how many rounds it stays anonymous the next time.
-    rest: u64,
-    /// The round in which it may be frozen again; 0 while it is frozen.
-    until: u64,
-}
-
-impl HotPiece {
-    /// Whether it is left alone for now.
-    pub(crate) const fn is_resting(&self, round: u64) -> bool {
-        self.until > round
-    }
-}
 
 /// The figures of a repair.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -75,149 +45,13 @@ pub(crate) struct Repaired {
     pub(crate) failed: usize,
 }
 
-/// Flags of a mapping that must not be replaced even if it is ours.
-const UNTOUCHABLE: VmaFlags = VmaFlags::LOCKED
-    .union(VmaFlags::USERFAULT)
-    .union(VmaFlags::DONT_FORK)
-    .union(VmaFlags::SEALED)
-    .union(VmaFlags::TAGGED);
-
-impl State {
-    /// Excludes pieces that rest from what will be frozen. Forgets those that were not written to for long.
-    pub(crate) fn exclude_resting(&mut self, round: u64) -> Result<(), Stopped> {
-        let mut kept = 0;
-        for index in 0..self.hot.len() {
-            let mut piece = self.hot[index];
-            if piece.is_resting(round) {
-                self.excluded.push(Excluded { span: piece.span, reason: Skip::Hot })?;
-            } else if piece.until != 0 {
-                piece.until = 0;
-                piece.found = round;
-            } else if round - piece.found > 2 * piece.rest {
-                continue;
-            }
-            self.hot[kept] = piece;
-            kept += 1;
-        }
-        self.hot.truncate(kept);
-        Ok(())
-    }
-
-    /// Whether a written piece is better left anonymous in this round; remembers it.
-    fn is_hot(&mut self, piece: Span, round: u64) -> Result<bool, Stopped> {
-        if let Some(known) = self.hot.iter_mut().find(|known| known.span == piece) {
-            if known.is_resting(round) {
-                return Ok(true);
-            }
-            // Its rest has ended in this very round.
-            if known.found == round {
-                return Ok(false);
-            }
-            let again = round - known.found <= 1;
-            known.found = round;
-            if again {
-                known.rest = (known.rest * 2).min(MOST_REST);
-                known.until = round + known.rest;
-            }
-            return Ok(again);
-        }
-        if self.hot.len() >= MOST_HOT {
-            return Ok(true);
-        }
-        self.hot.push(HotPiece { span: piece, found: round, rest: 2, until: 0 })?;
-        Ok(false)
-    }
-
-    /// What is to be done about a mapping; nothing if it has no written pages, or may not be touched.
-    fn work_on(&mut self, vma: &Vma) -> Option<Subject> {
-        if !may_be_replaced(vma) {
-            return None;
-        }
-        let held = self.held(FileId { device: vma.device, inode: vma.inode })?;
-        if held.is_view(vma) {
-            return None;
-        }
-        let work = match (held.is_to_go(), vma.anonymous, held.view()) {
-            (true, ..) => Work::Move,
-            (false, 0, _) => return None,
-            (false, _, Some(view)) => Work::Renew(view),
-            (false, _, None) => Work::Move,
-        };
-        Some(Subject { vma: *vma, serial: held.serial, traits: held.traits(vma), work, fresh: None })
-    }
-
-    /// What a repair is going to take, in nanoseconds, as far as the figures of the mappings tell: new mappings, and
-    /// copies.
-    pub(crate) fn quote(&mut self, round: u64, per_mib: u64) -> u64 {
-        /// A mapping that replaces one with present pages.
-        const MAPPING: usize = 6_000;
-        let page = rustix::param::page_size();
-        let (mut mappings, mut bytes) = (0, self.eligible_bytes());
-        for index in 0..self.vmas.len() {
-            let vma = self.vmas[index];
-            let Some(subject) = self.work_on(&vma) else { continue };
-            let len = vma.range().len();
-            if subject.work == Work::Move {
-                mappings += len.div_ceil(PIECE);
-                bytes += len;
-                continue;
-            }
-            let span = Span::from(vma.range());
-            if len <= SMALL && self.hot.iter().any(|known| known.span == span && known.is_resting(round)) {
-                continue;
-            }
-            // Scattered as badly as can be.
-            let stretches = (vma.anonymous / page).min(len / GRAIN + 1);
-            mappings += len / PIECE + 1 + 2 * stretches;
-            bytes += (stretches * GRAIN).min(len);
-        }
-        (mappings * MAPPING) as u64 + (bytes as u64 >> 10) * (per_mib >> 10)
-    }
-}
-
 /// A repair at work: what it needs, and what it has done.
-pub(crate) struct Repairer<'a> {
-    pub(crate) state: &'a mut State,
-    pub(crate) pagemap: &'a Pagemap,
-    pub(crate) guards: &'a Guards,
-    pub(crate) round: u64,
-    pub(crate) budget: &'a mut Budget,
-    pub(crate) repaired: Repaired,
-}
-
-/// A frozen mapping under repair.
-struct Subject {
-    vma: Vma,
-    /// The number of the extent that it shows.
-    serial: u32,
-    /// What replaces it must have.
-    traits: Traits,
-    work: Work,
-    /// What its written parts are copied to, once there are any.
-    fresh: Option<Fresh>,
-}
-
-impl Subject {
-    /// The address where the extent's offset 0 would lie: below the mapping, since offsets are small.
-    fn base(&self) -> usize {
-        self.vma.start.wrapping_sub(self.vma.offset as usize)
-    }
-}
-
-/// What is done about a mapping.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Work {
-    /// Its written parts are copied, and the rest is mapped afresh from this.
-    Renew(View),
-    /// All of it is copied, so that its extent has no mapping any more.
-    Move,
-}
-
-/// Whether a mapping of an extent may be replaced by another one with the same bytes.
-pub(crate) fn may_be_replaced(vma: &Vma) -> bool {
-    let has = |permission| vma.permissions.contains(permission);
-    let is_ordinary = has(Permissions::READ) && !has(Permissions::EXECUTE) && !has(Permissions::SHARED);
-    is_ordinary && !vma.flags.intersects(UNTOUCHABLE) && vma.protection_key == 0
+pub(super) struct Repairer<'a, 't> {
+    pub(super) tables: &'a mut Tables<'t>,
+    pub(super) pagemap: &'a Pagemap,
+    pub(super) guards: &'a Guards,
+    pub(super) budget: &'a mut Budget,
+    pub(super) repaired: Repaired,
 }
 
 /// What becomes of a written part.
@@ -231,18 +65,18 @@ enum Fate {
     Left,
 }
 
-impl Repairer<'_> {
-    /// Makes every frozen mapping with written pages cheap again. What cannot be stays as it is, and the others are
-    /// gone on with; the first reason is given.
+impl Repairer<'_, '_> {
+    /// Makes every frozen mapping with written pages cheap again. Leaves those that cannot be repaired as they are,
+    /// continues with the rest, and returns the first reason.
     ///
     /// # Safety
     ///
-    /// 1. As [`freeze_all`](super::freeze::Freezer::freeze_all), for frozen memory.
-    pub(crate) unsafe fn repair_all(&mut self) -> Result<(), Stopped> {
+    /// 1. As [`freeze_all`](super::copy::Freezer::freeze_all), for frozen memory.
+    pub(super) unsafe fn repair_all(&mut self) -> Result<(), Stopped> {
         let mut result = Ok(());
-        for index in 0..self.state.vmas.len() {
-            let vma = self.state.vmas[index];
-            let Some(subject) = self.state.work_on(&vma) else { continue };
+        for index in 0..self.tables.vmas.len() {
+            let vma = self.tables.vmas[index];
+            let Some(subject) = Subject::of(self.tables, &vma) else { continue };
             self.repaired.mappings += 1;
             // SAFETY: 1. is this function's own; the mapping is one of the extent, says the list that was read with
             // nothing else running.
@@ -260,7 +94,7 @@ impl Repairer<'_> {
     /// 2. The subject's mapping is a private one of its extent.
     unsafe fn repair_mapping(&mut self, mut subject: Subject) -> Result<(), Stopped> {
         let whole = Span::from(subject.vma.range());
-        self.state.runs.clear();
+        self.tables.runs.clear();
         let mut result = Ok(());
         for piece in whole.cut(PIECE) {
             // SAFETY: 1. is this function's own. 2. the piece is in the mapping (2).
@@ -272,21 +106,21 @@ impl Repairer<'_> {
             let is_listed = !matches!(taken, Err(Stopped::Tables(_)));
             result = result.and(taken);
             if !is_listed {
-                self.state.runs.clear();
+                self.tables.runs.clear();
                 // There is room for one.
-                let _ = self.state.runs.push(whole);
+                let _ = self.tables.runs.push(whole);
                 break;
             }
         }
         let mut at = whole.start;
-        for index in 0..=self.state.runs.len() {
-            let taken = self.state.runs.get(index).copied().unwrap_or(Span::new(whole.end, whole.end));
+        for index in 0..=self.tables.runs.len() {
+            let taken = self.tables.runs.get(index).copied().unwrap_or(Span::new(whole.end, whole.end));
             let clean = Span::new(at, taken.start);
             at = taken.end;
             if clean.is_empty() {
                 continue;
             }
-            let Work::Renew(view) = subject.work else { continue };
+            let Way::Renew(view) = subject.way else { continue };
             // SAFETY: 1. seen by the inventory; without written pages, this part shows the extent's bytes and nothing
             // else. 2. (1).
             match unsafe { show_again(view, subject.base(), clean, subject.traits) } {
@@ -299,7 +133,7 @@ impl Repairer<'_> {
         }
         // Whatever happened, mappings of it may be there.
         let traits = subject.traits;
-        let kept = subject.fresh.map_or(Ok(()), |fresh| self.state.keep(fresh, traits, self.budget));
+        let kept = subject.fresh.map_or(Ok(()), |fresh| fresh.keep(self.tables, traits, self.budget));
         result.and(kept)
     }
 
@@ -312,22 +146,25 @@ impl Repairer<'_> {
     /// 2. `piece` is in the subject's mapping, which is a private one of its extent.
     unsafe fn take_written(&mut self, subject: &mut Subject, piece: Span) -> Result<(), Stopped> {
         let mut written = PieceRuns::new();
-        let scanned = self.pagemap.scan(piece.range(), Wanted::Written, &mut |run| written.push(run.into()));
+        let scanned = self.pagemap.scan(piece.range(), Wanted::Written, &mut |run| match written.push(run.into()) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        });
         // Used by running code is, for one, the stack of a thread that was started in the place of one that had ended.
-        if scanned.is_err() || self.state.is_in_use(piece) || self.guards.any_in(piece) {
-            self.state.runs.push(piece)?;
+        if scanned.is_err() || self.tables.is_in_use(piece) || self.guards.any_in(piece) {
+            self.tables.runs.push(piece)?;
             return Ok(scanned?);
         }
-        let stretches = match subject.work {
-            Work::Renew(_) => Stretches::new(piece, &subject.vma, &written),
-            Work::Move => Stretches::whole(piece),
-        };
         let is_small = subject.vma.range().len() <= SMALL;
+        let stretches = match subject.way {
+            Way::Renew(_) if !is_small => stretches(piece, &written),
+            Way::Renew(_) | Way::Move => whole(piece),
+        };
         // Whatever becomes of them, none is mapped afresh.
-        stretches.as_slice().iter().try_for_each(|stretch| self.state.runs.push(*stretch))?;
+        stretches.iter().try_for_each(|stretch| self.tables.runs.push(*stretch))?;
         let mut result = Ok(());
-        for stretch in stretches.as_slice() {
-            let is_hot = written.len() > 0 && *stretch == piece && self.state.is_hot(piece, self.round)?;
+        for stretch in &stretches {
+            let is_hot = !written.is_empty() && *stretch == piece && self.tables.ledger.hot.is_hot(piece);
             let fate = match (is_hot, is_small) {
                 (false, _) => Fate::Frozen,
                 (true, false) => Fate::Anonymous,
@@ -351,30 +188,30 @@ impl Repairer<'_> {
         &mut self,
         subject: &mut Subject,
         part: Span,
-        written: &PieceRuns,
+        written: &[Span],
         fate: Fate,
     ) -> Result<(), Stopped> {
         if fate == Fate::Left {
             return Ok(());
         }
         let traits = subject.traits;
-        let mut runs = written.inside(part);
-        self.state.contents.add_to(&mut runs, subject.serial, subject.base(), part);
+        let mut runs = PieceRuns::inside(written, part);
+        self.tables.contents.add_to(&mut runs, subject.serial, subject.base(), part);
         self.budget.take_mappings(2)?;
         if fate == Fate::Anonymous {
             // SAFETY: 1. whole pages of a private mapping, whose bytes outside the runs are zeros; nothing writes to
             // them (1 above).
-            unsafe { make_anonymous(part, runs.as_slice(), traits) }?;
+            unsafe { make_anonymous(part, &runs, traits) }?;
             self.repaired.thawed += 1;
             return Ok(());
         }
         let fresh = match &mut subject.fresh {
             Some(fresh) => fresh,
-            None => subject.fresh.insert(Fresh::create(self.state, subject.vma.start & !(PIECE - 1))?),
+            None => subject.fresh.insert(Fresh::create(self.tables, subject.vma.start & !(PIECE - 1))?),
         };
         // SAFETY: 1. a private mapping, whose bytes outside the runs are zeros. 2. is (1). 3. written pages and
         // contents of the file.
-        match unsafe { fresh.take(self.state, part, runs.as_slice(), traits) }? {
+        match unsafe { fresh.take(self.tables, part, &runs, traits) }? {
             Outcome::Frozen(_) => self.repaired.copied += 1,
             Outcome::Unreadable => {}
         }
@@ -383,41 +220,24 @@ impl Repairer<'_> {
 }
 
 /// The parts of a piece around its written pages.
-struct Stretches {
-    all: [Span; MOST_STRETCHES],
-    len: usize,
+type Stretches = ArrayVec<Span, MOST_STRETCHES>;
+
+fn whole(piece: Span) -> Stretches {
+    std::iter::once(piece).collect()
 }
 
-impl Stretches {
-    fn whole(piece: Span) -> Self {
-        let mut all = [Span::default(); MOST_STRETCHES];
-        all[0] = piece;
-        Self { all, len: 1 }
-    }
-
-    /// The whole piece if it has many, or if they are most of it anyway.
-    fn new(piece: Span, vma: &Vma, written: &PieceRuns) -> Self {
-        if vma.range().len() <= SMALL {
-            return Self::whole(piece);
+/// The parts of a piece around what was written; the whole piece if there are many, or if they are most of it anyway.
+fn stretches(piece: Span, written: &[Span]) -> Stretches {
+    let mut found = Stretches::new();
+    let mut bytes = 0;
+    for run in written {
+        let wide = run.rounded_out(GRAIN).intersection(piece);
+        if let Some(last) = found.last_mut().filter(|last| last.end >= wide.start) {
+            last.end = wide.end;
+        } else if found.try_push(wide).is_err() {
+            return whole(piece);
         }
-        let mut found = Self { all: [Span::default(); MOST_STRETCHES], len: 0 };
-        let mut bytes = 0;
-        for run in written.as_slice() {
-            let wide = run.rounded_out(GRAIN).intersection(piece);
-            match found.all[..found.len].last_mut() {
-                Some(last) if last.end >= wide.start => last.end = wide.end,
-                _ if found.len == MOST_STRETCHES => return Self::whole(piece),
-                _ => {
-                    found.all[found.len] = wide;
-                    found.len += 1;
-                }
-            }
-            bytes += run.len();
-        }
-        if bytes * 2 >= piece.len() { Self::whole(piece) } else { found }
+        bytes += run.len();
     }
-
-    fn as_slice(&self) -> &[Span] {
-        &self.all[..self.len]
-    }
+    if bytes * 2 >= piece.len() { whole(piece) } else { found }
 }

@@ -1,74 +1,57 @@
-//! The populated pages of one piece.
+//! Runs of pages in one piece.
 
-use std::ops::ControlFlow;
+use std::ops::Deref;
+
+use arrayvec::{ArrayVec, CapacityError};
 
 use super::piece::PIECE;
 use super::span::Span;
 
-/// Runs of pages in a piece, ascending and apart.
-pub(crate) struct PieceRuns {
-    all: [Span; PIECE / 4096],
-    len: usize,
-}
+/// Runs of pages in a piece, ascending and apart once they are [joined](Self::join).
+pub(super) struct PieceRuns(ArrayVec<Span, { PIECE / 4096 }>);
 
 impl PieceRuns {
-    pub(crate) const fn new() -> Self {
-        Self { all: [Span::new(0, 0); PIECE / 4096], len: 0 }
+    pub(super) fn new() -> Self {
+        Self(ArrayVec::new())
     }
 
-    pub(crate) fn as_slice(&self) -> &[Span] {
-        &self.all[..self.len]
-    }
-
-    pub(crate) const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// The parts of these that are in `part`.
-    pub(crate) fn inside(&self, part: Span) -> Self {
-        let mut inside = Self::new();
-        for run in self.as_slice() {
-            let run = run.intersection(part);
-            if !run.is_empty() {
-                // There are no more of them.
-                let _ = inside.push(run);
-            }
-        }
-        inside
+    /// The parts of `runs` that are in `part`.
+    pub(super) fn inside(runs: &[Span], part: Span) -> Self {
+        let cut = runs.iter().map(|run| run.intersection(part)).filter(|run| !run.is_empty());
+        // A piece has no more of them.
+        Self(cut.take(PIECE / 4096).collect())
     }
 
     /// Adds a run; after all are there, [`join`](Self::join) puts them in order.
-    pub(crate) fn push(&mut self, run: Span) -> ControlFlow<()> {
-        match self.all.get_mut(self.len) {
-            Some(place) => {
-                *place = run;
-                self.len += 1;
-                ControlFlow::Continue(())
-            }
-            None => ControlFlow::Break(()),
-        }
+    pub(super) fn push(&mut self, run: Span) -> Result<(), CapacityError> {
+        self.0.try_push(run).map_err(CapacityError::simplify)
     }
 
     /// One run in the place of all.
-    pub(crate) fn set(&mut self, run: Span) {
-        self.len = 0;
-        let _ = self.push(run);
+    pub(super) fn set(&mut self, run: Span) {
+        self.0.clear();
+        self.0.push(run);
     }
 
-    /// Puts the runs in order.
-    pub(crate) fn join(&mut self) {
-        self.all[..self.len].sort_unstable();
-        let mut joined = 0;
-        for index in 0..self.len {
-            let run = self.all[index];
-            if joined > 0 && run.start <= self.all[joined - 1].end {
-                self.all[joined - 1].end = self.all[joined - 1].end.max(run.end);
-            } else {
-                self.all[joined] = run;
-                joined += 1;
+    /// Puts the runs in order, and makes one of those that touch.
+    pub(super) fn join(&mut self) {
+        self.0.sort_unstable();
+        let mut joined: ArrayVec<Span, { PIECE / 4096 }> = ArrayVec::new();
+        for run in &self.0 {
+            match joined.last_mut() {
+                Some(last) if run.start <= last.end => last.end = last.end.max(run.end),
+                _ => joined.push(*run),
             }
         }
-        self.len = joined;
+        self.0 = joined;
+    }
+}
+
+impl Deref for PieceRuns {
+    type Target = [Span];
+
+    fn deref(&self) -> &[Span] {
+        &self.0
     }
 }
 
@@ -83,6 +66,6 @@ mod tests {
             let _ = runs.push(Span::new(start, end));
         }
         runs.join();
-        assert_eq!(runs.as_slice(), [Span::new(0, 20), Span::new(30, 50)]);
+        assert_eq!(*runs, [Span::new(0, 20), Span::new(30, 50)]);
     }
 }

@@ -1,9 +1,9 @@
 //! Back to anonymous memory.
 
+use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::extent::{Extent, ExtentError, Use, map_zeros_over};
 use palimpsest_sys::memory::remap::give_up;
 use palimpsest_sys::pages::maps::Permissions;
-use rustix::io::Errno;
 
 use super::piece::{Target, show};
 use super::span::Span;
@@ -15,17 +15,17 @@ use super::traits::Traits;
 ///
 /// 1. `piece` is whole pages of private memory of this process, `runs` hold all bytes of it that are not zero, and
 ///    nothing writes to it.
-pub(crate) unsafe fn make_anonymous(piece: Span, runs: &[Span], traits: Traits) -> Result<(), ExtentError> {
+pub(super) unsafe fn make_anonymous(piece: Span, runs: &[Span], traits: Traits) -> Result<(), ExtentError> {
     let permissions = traits.permissions;
     let mut copy = Extent::create(Use::Frozen)?;
     let offset = |at: usize| (at - piece.start) as u64;
     if !permissions.contains(Permissions::READ) {
-        protect(piece, Traits { permissions: permissions.union(Permissions::READ), ..traits });
+        protect(piece, permissions.union(Permissions::READ));
     }
     let stored = runs.iter().try_for_each(|run| copy.store(run.range(), offset(run.start)));
     if let Err(error) = stored {
         copy.close();
-        protect(piece, traits);
+        protect(piece, permissions);
         return Err(error);
     }
     let writable = permissions.union(Permissions::READ).union(Permissions::WRITE);
@@ -48,17 +48,15 @@ pub(crate) unsafe fn make_anonymous(piece: Span, runs: &[Span], traits: Traits) 
     }
     copy.close();
     if permissions != writable {
-        protect(piece, traits);
+        protect(piece, permissions);
     }
     traits.restrict(piece);
     Ok(())
 }
 
-/// Gives a piece the rights that the program gave it, and for a moment the right to be read.
-fn protect(piece: Span, traits: Traits) {
-    let rights = rustix::mm::MprotectFlags::from_bits_retain(traits.rights().cast_unsigned());
-    let at = std::ptr::with_exposed_provenance_mut(piece.start);
-    // SAFETY: no code that runs meanwhile uses the memory. A refusal, for too many mappings, is met again by who reads
-    // or writes it.
-    let _: Result<(), Errno> = unsafe { rustix::mm::mprotect(at, piece.len(), rights) };
+/// Gives a piece rights: those of the program, and for a moment the right to be read. A refusal, for too many mappings,
+/// is met again by who reads or writes it.
+fn protect(piece: Span, permissions: Permissions) {
+    // SAFETY: 1. no code that runs meanwhile uses the memory.
+    let _ = unsafe { calls::protect(piece, permissions) };
 }

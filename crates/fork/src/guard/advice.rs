@@ -17,8 +17,7 @@ use palimpsest_sys::pages::vmas::VmaFlags;
 use rustix::io::Errno;
 
 use super::errno::Kept;
-use super::moving::dress;
-use super::parts::{Part, parts};
+use super::parts::{Part, dress, parts, whole_pages};
 use super::release::{Reach, release};
 use super::{Outcome, changed, touches};
 use crate::engine::frozen_map::Entry;
@@ -227,10 +226,4 @@ unsafe fn write_zeros(span: Span, permissions: Permissions) -> Result<(), Errno>
 /// How many replacements there were, this one included.
 fn replacements() -> usize {
     registry::shared().map_or(0, registry::Shared::count_replacement)
-}
-
-/// The pages of `address..address + len`; `None` if the kernel would refuse them, or there are none.
-pub(super) fn whole_pages(address: usize, len: usize, page: usize) -> Option<Span> {
-    let end = address.checked_add(len.checked_next_multiple_of(page)?)?;
-    (address.is_multiple_of(page) && len > 0).then_some(Span::new(address, end))
 }

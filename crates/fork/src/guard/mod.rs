@@ -31,7 +31,7 @@ use rustix::io::Errno;
 pub use advice::madvise;
 pub use moving::{Remap, mremap};
 pub(crate) use release::forget_erased;
-pub use release::{before_mlock, before_mlockall, confined, forget, thaw};
+pub use release::{before_mlock, before_mlockall, confined, forget, thaw, thaw_all};
 
 use crate::engine::frozen_map::Entry;
 use crate::engine::registry;

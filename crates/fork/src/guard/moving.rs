@@ -1,7 +1,7 @@
 //! `mremap` of frozen memory.
 //!
-//! The kernel moves or grows one mapping at a time, and a frozen range is several: chunks, and whatever was replaced in
-//! between. And a mapping of a file that is shrunk and grown again shows old bytes. So here a range grows by fresh
+//! The kernel moves or grows one mapping at a time, and a frozen range is several: extents, and whatever was replaced
+//! in between. And a mapping of a file that is shrunk and grown again shows old bytes. So here a range grows by fresh
 //! anonymous memory behind it, and moves part by part. Where one mapping ends and the next begins, the kernel tells by
 //! refusing to move both at once.
 
@@ -11,9 +11,8 @@ use palimpsest_sys::memory::extent::{ExtentError, map_zeros_over};
 use palimpsest_sys::pages::vmas::VmaFlags;
 use rustix::io::Errno;
 
-use super::advice::whole_pages;
 use super::errno::Kept;
-use super::parts::{Part, parts};
+use super::parts::{Part, dress, parts, whole_pages};
 use super::release::{Reach, release};
 use super::{Outcome, touches};
 use crate::engine::frozen_map::FrozenMap;
@@ -122,7 +121,7 @@ unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize) -> Result<usize
     let at = match new {
         // SAFETY: 1. is this function's own.
         Some(at) => unsafe { clear_target(old, at, new_len, traits) }?,
-        None => calls::map_zeros(new_len, traits.permissions, traits.commit())?,
+        None => calls::map(new_len, traits.permissions, traits.commit())?.start,
     };
     let whole = Span::new(at, at + new_len);
     map.forget(whole);
@@ -232,12 +231,6 @@ unsafe fn clear_target(old: Span, at: usize, len: usize, traits: Traits) -> Resu
             _ => Errno::NOMEM,
         }),
     }
-}
-
-/// Gives new memory what it must have beside its rights. Only a lock and a key take more than advice.
-pub(super) fn dress(span: Span, traits: Traits) {
-    let is_special = traits.flags.intersects(VmaFlags::LOCKED) || traits.protection_key != 0;
-    if is_special { traits.give_to(span) } else { traits.advise(span) }
 }
 
 /// What all of `span` has: the rights and flags of its first frozen part.

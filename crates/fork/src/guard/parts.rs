@@ -1,8 +1,11 @@
-//! What the map says of a range, part by part.
+//! What the map says of a range, part by part, and what new memory gets in the place of a part.
+
+use palimpsest_sys::pages::vmas::VmaFlags;
 
 use crate::engine::frozen_map::Entry;
 use crate::engine::registry;
 use crate::engine::span::Span;
+use crate::engine::traits::Traits;
 
 /// A part of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,4 +43,16 @@ impl Part {
             Self::Frozen(span, _) | Self::Hole(span) | Self::Other(span) => span,
         }
     }
+}
+
+/// Gives new memory what it must have beside its rights. Only a lock and a key take more than advice.
+pub(super) fn dress(span: Span, traits: Traits) {
+    let is_special = traits.flags.intersects(VmaFlags::LOCKED) || traits.protection_key != 0;
+    if is_special { traits.give_to(span) } else { traits.advise(span) }
+}
+
+/// The pages of `address..address + len`; `None` if the kernel would refuse them, or there are none.
+pub(super) fn whole_pages(address: usize, len: usize, page: usize) -> Option<Span> {
+    let end = address.checked_add(len.checked_next_multiple_of(page)?)?;
+    (address.is_multiple_of(page) && len > 0).then_some(Span::new(address, end))
 }

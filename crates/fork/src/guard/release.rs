@@ -24,11 +24,12 @@ use super::errno::Kept;
 use super::parts::{Part, parts};
 use super::touches;
 use crate::engine::frozen_map::{Entry, FrozenMap};
-use crate::engine::own::{is_alone_for_sure, is_home, is_in_use_here};
+use crate::engine::own::{exclude, is_alone_for_sure, is_home, is_in_use_here};
 use crate::engine::piece::PIECE;
 use crate::engine::registry::{self, Shared};
 use crate::engine::span::Span;
 use crate::engine::traits::{Traits, is_locked};
+use crate::options::OtherThreads;
 
 /// What becomes anonymous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,10 +70,27 @@ pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
     release(Span::of_pointers(range).rounded_out(rustix::param::page_size()), Reach::Span)
 }
 
+/// Makes anonymous memory with the same bytes of all that is frozen, as [`thaw`] does for a range, and gives the
+/// extents up. [`fork()`](crate::fork()) forks plainly until the next freeze.
+///
+/// # Errors
+///
+/// As [`thaw`].
+pub fn thaw_all() -> Result<(), Errno> {
+    let Some(shared) = registry::shared().filter(|shared| shared.has_frozen()) else { return Ok(()) };
+    let _errno = Kept::now();
+    release(shared.map.bounds(), Reach::Extents)?;
+    shared.statistics.end();
+    if let Some(mut locked) = shared.lock() {
+        locked.ledger().thawed();
+    }
+    Ok(())
+}
+
 /// Has nothing left of what `range` held when it was frozen: call it after erasing a secret. What is in the memory now
 /// stays. No file, no mapping and no child that is made from now on has the old bytes.
 ///
-/// Takes as long as copying the chunk that the range is in, once for each chunk; its memory is anonymous then, until
+/// Takes as long as copying the extent that the range is in, once for each extent; its memory is anonymous then, until
 /// the next freeze or repair.
 ///
 /// # Errors
@@ -126,20 +144,15 @@ pub(super) fn release(span: Span, reach: Reach) -> Result<(), Errno> {
     if hold::count().map_err(|_| Errno::NOMEM)? <= 1 {
         return release_still(span, reach, &is_in_use_here);
     }
-    if !may_stop_threads() {
+    let mut locked = registry::shared().and_then(Shared::lock).ok_or(Errno::BUSY)?;
+    if locked.options().other_threads != OtherThreads::Stop {
         return Err(Errno::BUSY);
     }
-    let mut locked = registry::lock().map_err(|_| Errno::NOMEM)?.ok_or(Errno::BUSY)?;
+    let mut tables = locked.tables().map_err(|_| Errno::NOMEM)?;
     let world = World::prepare().map_err(|_| Errno::BUSY)?;
     let stopped = world.stop_others().map_err(|_| Errno::BUSY)?;
-    locked.exclude(Some(&world), Some(&stopped)).map_err(|_| Errno::NOMEM)?;
-    release_still(span, reach, &|span| locked.is_in_use(span))
-}
-
-/// Whether the last freeze was allowed to hold other threads.
-fn may_stop_threads() -> bool {
-    // Relaxed: a figure that was written before the memory was frozen.
-    registry::shared().is_some_and(|shared| shared.counters.may_stop_threads.load(Ordering::Relaxed) != 0)
+    exclude(&mut tables, Some(&world), Some(&stopped)).map_err(|_| Errno::NOMEM)?;
+    release_still(span, reach, &|span| tables.is_in_use(span))
 }
 
 /// Whether running code uses a span.
@@ -189,7 +202,7 @@ impl Room {
     fn of(place: Span, entry: Entry) -> Result<Self, Errno> {
         let commit = entry.traits().map_or(Commit::Uncounted, Traits::commit);
         let both = Permissions::READ.union(Permissions::WRITE);
-        Ok(Self { place, start: calls::map_zeros(place.len(), both, commit)? })
+        Ok(Self { place, start: calls::map(place.len(), both, commit)?.start })
     }
 
     const fn at(&self, address: usize) -> usize {

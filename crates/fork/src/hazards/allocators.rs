@@ -3,42 +3,17 @@
 //! An allocator may count on discarded memory being zero (`MADV_DONTNEED`). Frozen memory shows its frozen bytes again,
 //! unless the call is interposed, and calls that do not go through the C library's symbols cannot be.
 
-use std::fmt;
 use std::ops::ControlFlow;
 
+use palimpsest_sys::holder_of_note;
 use palimpsest_sys::pages::vmas::each_mapping;
-use palimpsest_sys::{ObjectName, holder_of_note};
 
+use super::found::RawAllocator;
 use crate::error::FreezeError;
 
 /// `ELF_NOTE_GOBUILDID_TAG` in the Go tree (`src/cmd/internal/buildid/note.go`), whose owner is "Go" with two zero
 /// bytes.
 const GO_BUILD_ID: u32 = 4;
-
-/// Who manages memory by system calls that cannot be interposed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum RawAllocator {
-    /// The Go runtime.
-    Go {
-        /// The object that it is in.
-        object: ObjectName,
-    },
-    /// musl, whose own calls pass by its symbols.
-    Musl,
-    /// A program without a C library that could be interposed.
-    Static,
-}
-
-impl fmt::Display for RawAllocator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Go { object } => write!(f, "the Go runtime in {object}"),
-            Self::Musl => f.write_str("musl's C library"),
-            Self::Static => f.write_str("a statically linked program"),
-        }
-    }
-}
 
 /// Who was found; nobody if everything goes through an interposable C library.
 pub(super) fn find() -> Result<Option<RawAllocator>, FreezeError> {

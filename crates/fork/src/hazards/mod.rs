@@ -3,13 +3,13 @@
 mod aio;
 mod allocators;
 pub(crate) mod borrowed;
+pub(crate) mod found;
 mod limits;
 mod rings;
 pub(crate) mod wiped;
 
-pub use allocators::RawAllocator;
+pub use found::{RawAllocator, RingHold};
 pub(crate) use limits::{FileSize, Headroom, headroom};
-pub use rings::RingHold;
 
 use palimpsest_sys::memory::extent::locks_future_memory;
 use palimpsest_sys::seccomp::{self, FreezeCall};

@@ -17,7 +17,6 @@
 //! by its mapping, or in the calling thread's table. Queues in the program's memory whose ring is in another thread's
 //! table alone are not found: see the contract of [`freeze`](crate::freeze).
 
-use std::fmt;
 use std::ops::ControlFlow;
 
 use palimpsest_sys::async_io::uring::{self, Progress, RingDescriptor};
@@ -25,51 +24,8 @@ use palimpsest_sys::pages::vmas::each_mapping;
 use palimpsest_sys::proc::numbers::each_number;
 use rustix::io::Errno;
 
+use super::found::RingHold;
 use crate::error::FreezeError;
-
-/// Why a ring is not known to be harmless.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum RingHold {
-    /// It has this many registered buffers.
-    Buffers(u64),
-    /// It was used.
-    Requests {
-        /// Requests that the kernel has taken, or that are queued.
-        taken: u64,
-        /// Completions.
-        posted: u64,
-    },
-    /// Its queues are in memory of the program, or cannot be mapped for lack of mappings.
-    Queues,
-    /// This group of buffers is a ring in the program's memory.
-    BufferRing {
-        /// The group's number.
-        group: u16,
-    },
-    /// It has a region of the program's memory, or may have memory for a network card.
-    Region,
-    /// It has no descriptor by which it could be asked.
-    NoDescriptor,
-    /// The kernel does not tell.
-    Untold(Errno),
-}
-
-impl fmt::Display for RingHold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Buffers(count) => write!(f, "has {count} registered buffers"),
-            Self::Requests { taken, posted } => {
-                write!(f, "has taken {taken} requests and posted {posted} completions, so that some may be under way")
-            }
-            Self::Queues => f.write_str("has its queues in the program's memory (IORING_SETUP_NO_MMAP)"),
-            Self::BufferRing { group } => write!(f, "has a ring of provided buffers (group {group})"),
-            Self::Region => f.write_str("has a region of the program's memory"),
-            Self::NoDescriptor => f.write_str("has no descriptor by which it could be asked what it holds"),
-            Self::Untold(errno) => write!(f, "does not tell what it holds ({errno}; Linux 6.8 is needed)"),
-        }
-    }
-}
 
 /// Refuses a process that has a ring which is not known to be harmless.
 pub(super) fn refuse() -> Result<(), FreezeError> {

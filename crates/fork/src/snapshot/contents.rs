@@ -4,7 +4,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use palimpsest_sys::memory::call::{self, Discard};
+use palimpsest_sys::memory::calls::{self, Discard};
 use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
 
 use super::error::RestoreError;
@@ -140,7 +140,7 @@ impl Keeper<'_> {
         }
         // SAFETY: inside a part, whose contents are those of its file or zeros once the private pages are gone, as the
         // caller of restore wants.
-        let dropped = unsafe { call::discard(run.clone().into(), Discard::Private) };
+        let dropped = unsafe { calls::discard(run.clone().into(), Discard::Private) };
         match dropped {
             Ok(()) => self.counts.by_drop += run.len() / self.page,
             Err(errno) => self.failed = Some(RestoreError::Call { call: "madvise", address: run.start, errno }),

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 #[non_exhaustive]
 pub enum TakeError {
     /// Other threads could write while memory is copied.
-    #[error("the process has {count} threads; end the others, or vouch for them by OtherThreads::Asleep")]
+    #[error("the process has {count} threads; end the others, or vouch for them by Threads::Asleep")]
     Threads {
         /// Threads, with the calling one.
         count: usize,
@@ -35,7 +35,8 @@ pub enum TakeError {
     },
     /// The stack that this runs on is not the thread's own.
     #[error(
-        "{stack_pointer:#x} is not on this thread's own stack; take the snapshot outside of coroutines and signal handlers"
+        "{stack_pointer:#x} is not on this thread's own stack; take the snapshot outside of coroutines and signal \
+         handlers"
     )]
     ForeignStack {
         /// The stack pointer.
@@ -89,7 +90,8 @@ pub enum RestoreError {
     Full(#[from] Full),
     /// A mapping that is not in the snapshot was removed or replaced.
     #[error(
-        "the mapping at {start:#x}..{end:#x} is gone and was not in the snapshot; keep the program from unmapping files and shared memory"
+        "the mapping at {start:#x}..{end:#x} is gone and was not in the snapshot; \
+         keep the program from unmapping files and shared memory"
     )]
     Lost {
         /// First address.

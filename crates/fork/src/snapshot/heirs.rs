@@ -64,8 +64,8 @@ impl State {
         self.pagemap.close();
         // The number is another process's, which sweeps find out and open their own.
         self.process = 0;
-        if let Reach::Whole(Whole { listing: Some(listing), .. }) = &mut self.reach {
-            listing.close();
+        if let Reach::Whole(Whole { kept: Some(kept), .. }) = &mut self.reach {
+            kept.close();
         }
         if let Some(table) = &mut self.descriptors {
             table.close();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use palimpsest_sys::memory::call;
+use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::extent::{Commit, Extent, ExtentError, map_zeros_over};
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::maps::Permissions;
@@ -40,8 +40,8 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
     }
     // First, since moving it maps and unmaps.
     set_program_break(whole.program_break)?;
-    let current = match &mut whole.listing {
-        Some(listing) => listing.read(&whole.excluded)?,
+    let current = match &mut whole.kept {
+        Some(kept) => kept.read(&whole.excluded)?,
         None => {
             whole.current.read(Detail::Places)?;
             &*whole.current
@@ -52,7 +52,7 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
             Change::Unmap => {
                 // SAFETY: mapped since the snapshot was taken, which the caller wants undone; it is none of ours, those
                 // are excluded.
-                unsafe { call::unmap(range.clone().into()) }.map_err(|errno| RestoreError::Call {
+                unsafe { calls::unmap(range.clone().into()) }.map_err(|errno| RestoreError::Call {
                     call: "munmap",
                     address: range.start,
                     errno,
@@ -61,7 +61,7 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
             }
             Change::Protect(permissions) => {
                 // SAFETY: gives a mapping of the snapshot the rights that it had.
-                unsafe { call::protect(range.clone().into(), permissions) }.map_err(|errno| RestoreError::Call {
+                unsafe { calls::protect(range.clone().into(), permissions) }.map_err(|errno| RestoreError::Call {
                     call: "mprotect",
                     address: range.start,
                     errno,
@@ -120,7 +120,7 @@ unsafe fn remake(part: &Part, piece: Span, extent: &Extent) -> Result<(), Extent
     unsafe { std::ptr::copy_nonoverlapping(pointer(view + ahead).cast_const(), pointer(piece.start), piece.len()) };
     let failed = |errno| ExtentError::Map { address: piece.start, len: piece.len(), errno };
     // SAFETY: gives a mapping of the snapshot the rights that it had.
-    unsafe { call::protect(piece, part.permissions) }.map_err(failed)
+    unsafe { calls::protect(piece, part.permissions) }.map_err(failed)
 }
 
 /// Calls `change` for each stretch of addresses in which the lists differ, ascending, outside of what is excluded.
@@ -176,12 +176,12 @@ fn is_same(was: &Vma, is: &Vma, address: usize) -> bool {
 }
 
 fn set_program_break(wanted: usize) -> Result<(), RestoreError> {
-    if call::program_break() == wanted {
+    if calls::program_break() == wanted {
         return Ok(());
     }
     // SAFETY: 1. the break that the process had when the snapshot was taken; memory above it is wanted no more, and the
     // C library's own variable of it is put back with the rest of its data.
-    unsafe { call::set_program_break(wanted) }.map_err(|errno| RestoreError::Call {
+    unsafe { calls::set_program_break(wanted) }.map_err(|errno| RestoreError::Call {
         call: "brk",
         address: wanted,
         errno,
@@ -205,6 +205,7 @@ mod tests {
             inode,
             label: Label::None,
             anonymous: 0,
+            huge: 0,
             flags: VmaFlags::default(),
             protection_key: 0,
         }

@@ -10,7 +10,7 @@
 //! | [`Snapshot`] | takes and restores; the stack goes on |
 //! | [`take_and_enter`] | the same with the stack: each round starts at the same place with the same frames |
 //! | [`enter`], [`abandon`] | calls that can be left from anywhere inside |
-//! | [`Options`] | what is in the snapshot, and which checks the caller answers for |
+//! | [`SnapshotOptions`] | what is in the snapshot, and which checks the caller answers for |
 //!
 //! The handle and all tables lie outside of what is put back. Restoring neither allocates nor frees.
 
@@ -23,7 +23,6 @@ mod error;
 pub(crate) mod fuzzing;
 mod heirs;
 mod layout;
-mod listing;
 mod options;
 mod signals;
 mod state;
@@ -37,10 +36,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub use entry::{Ended, SignalMask, abandon, enter};
 pub use error::{Left, RestoreError, TakeError};
-pub use options::{Descriptors, Layout, Options, OtherThreads, Scope, Sweep};
+pub use options::{Descriptors, Layout, Scope, SnapshotOptions, Sweep, Threads};
 pub use state::NotTaken;
-
-pub(crate) use thread::rseq_area;
 
 use palimpsest_sys::memory::own::Own;
 use palimpsest_sys::memory::span::Span;
@@ -68,7 +65,7 @@ static WHOLE: AtomicBool = AtomicBool::new(false);
 struct Claim;
 
 impl Claim {
-    fn new(options: &Options) -> Result<Option<Self>, TakeError> {
+    fn new(options: &SnapshotOptions) -> Result<Option<Self>, TakeError> {
         match options.scope {
             Scope::Ranges(_) => Ok(None),
             Scope::Whole if WHOLE.swap(true, Relaxed) => Err(TakeError::Another),
@@ -133,7 +130,7 @@ impl Snapshot {
     /// # Errors
     ///
     /// See [`TakeError`].
-    pub unsafe fn take(options: &Options) -> Result<Self, TakeError> {
+    pub unsafe fn take(options: &SnapshotOptions) -> Result<Self, TakeError> {
         let claim = Claim::new(options)?;
         // SAFETY: (1) to (3).
         let state = unsafe { take::take(options, Stack::GoesOn) }?;
@@ -148,7 +145,7 @@ impl Snapshot {
     /// 2. No reference to the memory is live, but to bytes that are the same now as then; values in live frames that
     ///    refer to memory (boxes, vectors, guards) are those that were there when the snapshot was taken, or are never
     ///    used or dropped.
-    /// 3. The claims of [`Sweep`], [`Layout`] and [`OtherThreads`] that were chosen are true.
+    /// 3. The claims of [`Sweep`], [`Layout`] and [`Threads`] that were chosen are true.
     ///
     /// # Errors
     ///
@@ -296,7 +293,7 @@ pub struct Round {
 
 struct Rounds<'a, F, R> {
     anchor: usize,
-    options: &'a Options,
+    options: &'a SnapshotOptions,
     mask: SignalMask,
     body: F,
     outcome: Option<Result<std::thread::Result<R>, EnterError>>,
@@ -315,7 +312,7 @@ struct Rounds<'a, F, R> {
 ///
 /// See [`EnterError`].
 pub unsafe fn take_and_enter<R>(
-    options: &Options,
+    options: &SnapshotOptions,
     mask: SignalMask,
     body: impl FnMut(Round) -> R,
 ) -> Result<R, EnterError> {

@@ -43,12 +43,12 @@ pub enum Layout {
     Trust,
 }
 
-/// What is done about other threads of the process.
+/// Which other threads the process may have.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum OtherThreads {
-    /// No snapshot is taken while there are any.
+pub enum Threads {
+    /// None: no snapshot is taken while there are any.
     #[default]
-    Refuse,
+    Alone,
     /// The caller's claim is that they sleep whenever a snapshot is taken or put back, and have no use for memory that
     /// is.
     Asleep,
@@ -67,21 +67,21 @@ pub enum Descriptors {
 
 /// How a snapshot is taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
+pub struct SnapshotOptions {
     pub(super) scope: Scope,
     pub(super) sweep: Sweep,
     pub(super) layout: Layout,
     pub(super) resident: usize,
-    pub(super) other_threads: OtherThreads,
+    pub(super) threads: Threads,
     pub(super) descriptors: Descriptors,
     pub(super) except: Vec<Range<usize>>,
 }
 
-/// Bytes that stay private between restores unless [`Options::resident`] says otherwise: what can be copied in a few
-/// milliseconds.
+/// Bytes that stay private between restores unless [`SnapshotOptions::resident`] says otherwise: what can be copied in
+/// a few milliseconds.
 const RESIDENT: usize = 64 << 20;
 
-impl Options {
+impl SnapshotOptions {
     /// A snapshot of `scope`, with [`Sweep::OnFaults`], [`Layout::Check`], no other threads, and descriptors left
     /// alone.
     pub const fn new(scope: Scope) -> Self {
@@ -90,7 +90,7 @@ impl Options {
             sweep: Sweep::OnFaults,
             layout: Layout::Check,
             resident: RESIDENT,
-            other_threads: OtherThreads::Refuse,
+            threads: Threads::Alone,
             descriptors: Descriptors::Leave,
             except: Vec::new(),
         }
@@ -118,10 +118,10 @@ impl Options {
         self
     }
 
-    /// What is done about other threads.
+    /// Which other threads there may be.
     #[must_use]
-    pub fn other_threads(mut self, other_threads: OtherThreads) -> Self {
-        self.other_threads = other_threads;
+    pub fn threads(mut self, threads: Threads) -> Self {
+        self.threads = threads;
         self
     }
 

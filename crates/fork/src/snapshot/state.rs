@@ -6,13 +6,13 @@ use palimpsest_sys::memory::extent::Extent;
 use palimpsest_sys::memory::own::Reserved;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::vec::MappedVec;
+use palimpsest_sys::pages::kept::KeptMaps;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::pagemap::Pagemap;
 use palimpsest_sys::pages::vmas::Vmas;
 
 use super::descriptors::Table;
 use super::error::Left;
-use super::listing::Listing;
 use super::options::{Layout, Sweep};
 
 /// Mappings that there is room for. The kernel's limit is 65530 by default, and splitting adds few.
@@ -96,7 +96,7 @@ pub(super) struct Whole {
     /// The mappings as they shall be.
     pub(super) reference: Vmas,
     /// The mappings as they are; the second is for kernels that do not know the question of the first.
-    pub(super) listing: Option<Listing>,
+    pub(super) kept: Option<KeptMaps>,
     pub(super) current: Vmas,
     /// Our own memory and what was excepted, ascending: restores neither remove nor make mappings here.
     pub(super) excluded: MappedVec<Span>,

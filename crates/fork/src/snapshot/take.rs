@@ -6,13 +6,14 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::AtomicPtr;
 
-use palimpsest_sys::memory::call;
+use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::extent::{Extent, Use};
 use palimpsest_sys::memory::own::{Own, Reserved};
 use palimpsest_sys::memory::remap;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::memory::traits::Traits;
 use palimpsest_sys::memory::vec::{Full, MappedVec};
+use palimpsest_sys::pages::kept::KeptMaps;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay, Wanted};
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma, VmaFlags, Vmas};
@@ -24,8 +25,7 @@ use super::contents;
 use super::descriptors;
 use super::error::{Left, TakeError};
 use super::heirs;
-use super::listing::Listing;
-use super::options::{Descriptors, Options, OtherThreads, Scope};
+use super::options::{Descriptors, Scope, SnapshotOptions, Threads};
 use super::state::{Contents, Copied, MAPPINGS, NotTaken, Part, Reach, State, Whole, pointer};
 use super::thread::{Running, Thread};
 use crate::engine::frozen_map::Entry;
@@ -57,8 +57,8 @@ pub(super) enum Stack {
 /// # Safety
 ///
 /// As [`Snapshot::take`](super::Snapshot::take).
-pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>, TakeError> {
-    refuse_threads(options.other_threads)?;
+pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own<State>, TakeError> {
+    refuse_threads(options.threads)?;
     if rustix::process::getrlimit(Resource::Fsize).current.is_some() {
         return Err(TakeError::FileSize);
     }
@@ -72,8 +72,8 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
         Scope::Whole => Some(Vmas::with_capacity(MAPPINGS)?),
     };
     let no_fork = heirs::keep_away()?;
-    let listing = Listing::new()?;
-    let listed = listing.as_ref().and_then(Listing::id).unwrap_or_default();
+    let kept = KeptMaps::open(MappedVec::with_capacity(MAPPINGS)?)?;
+    let listed = kept.as_ref().and_then(KeptMaps::id).unwrap_or_default();
     let mut excluded = MappedVec::with_capacity(64 + options.except.len())?;
     let mut state = Own::new(State {
         reach: Reach::Ranges,
@@ -119,8 +119,8 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
                 excluded.push(Span { start: range.start & !(page - 1), end })?;
             }
             let lists = reference.as_ref().map(Vmas::own_ranges).into_iter().chain([vmas.own_ranges()]).flatten();
-            let listing = listing.as_ref().map(Listing::range);
-            for range in lists.chain([excluded.range()]).chain(listing) {
+            let kept = kept.as_ref().map(KeptMaps::range);
+            for range in lists.chain([excluded.range()]).chain(kept) {
                 excluded.push(range.into())?;
             }
             // The kernel's own, such as the vDSO: never moved, and not all of them are told by all ways of asking.
@@ -146,10 +146,10 @@ pub(super) unsafe fn take(options: &Options, stack: Stack) -> Result<Own<State>,
         state.reach = Reach::Whole(Whole {
             layout: options.layout,
             reference,
-            listing,
+            kept,
             current: vmas,
             excluded,
-            program_break: call::program_break(),
+            program_break: calls::program_break(),
             stack: running.stack,
         });
     }
@@ -173,8 +173,8 @@ fn tell_guards(tables: &Shared, parts: &[Part]) {
     }
 }
 
-fn refuse_threads(threads: OtherThreads) -> Result<(), TakeError> {
-    if threads == OtherThreads::Asleep {
+fn refuse_threads(threads: Threads) -> Result<(), TakeError> {
+    if threads == Threads::Asleep {
         return Ok(());
     }
     let count = palimpsest_sys::threads::hold::count().map_err(|errno| TakeError::Call { call: "stat", errno })?;
@@ -436,14 +436,14 @@ unsafe fn replace_part(
         if readable != part.permissions {
             // For the time of the copy; the mapping below has the rights of before.
             // SAFETY: 1. no code that runs meanwhile uses the memory.
-            unsafe { call::protect(piece, readable) }.map_err(|errno| TakeError::Call { call: "mprotect", errno })?;
+            unsafe { calls::protect(piece, readable) }.map_err(|errno| TakeError::Call { call: "mprotect", errno })?;
         }
         // SAFETY: (1).
         let replaced = unsafe { replace_piece(piece, offset, part.permissions, vma, pagemap, extent) };
         if replaced.is_err() && readable != part.permissions {
             // The process goes on as it was. A refusal leaves it the right to read what nobody reads.
             // SAFETY: as above.
-            let _ = unsafe { call::protect(piece, part.permissions) };
+            let _ = unsafe { calls::protect(piece, part.permissions) };
         }
         replaced?;
     }

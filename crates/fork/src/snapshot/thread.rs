@@ -3,8 +3,10 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
+use palimpsest_sys::arch::thread_pointer;
 use palimpsest_sys::memory::span::Span;
 use palimpsest_sys::pages::vmas::{Label, Vma};
+use palimpsest_sys::threads::rseq;
 
 use super::arch;
 
@@ -44,7 +46,7 @@ impl Thread {
         let has_name = vmas.iter().any(|vma| vma.label == Label::Stack && vma.range().contains(&pointer));
         let stack = if has_name { None } else { own_stack() };
         let storage = stack.as_ref().map_or(0, thread_storage_start);
-        Self { stack, storage, rseq: rseq_area() }
+        Self { stack, storage, rseq: rseq::area() }
     }
 
     /// Finds the running stack among `vmas`, or nothing if this does not run on the thread's own.
@@ -106,40 +108,12 @@ fn thread_storage_start(stack: &Range<usize>) -> usize {
     }
     // SAFETY: gives the calling thread's handle.
     let handle = unsafe { libc::pthread_self() } as usize;
-    let address = [handle, arch::thread_pointer()]
-        .into_iter()
-        .filter(|address| stack.contains(address))
-        .fold(stack.end, usize::min);
+    let address =
+        [handle, thread_pointer()].into_iter().filter(|address| stack.contains(address)).fold(stack.end, usize::min);
     let mut lowest = Lowest { stack, address };
     // SAFETY: `look` is made for this argument, which lives longer than the call.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut lowest).cast()) };
     lowest.address
-}
-
-/// The bytes that the kernel writes in the calling thread's area of restartable sequences; empty if none is registered
-/// by glibc (2.35) or tcmalloc.
-pub(crate) fn rseq_area() -> Range<usize> {
-    /// `struct rseq` in the kernel's first version; what was added since lies behind.
-    const LEAST: usize = 32;
-    let offset = symbol(c"__rseq_offset");
-    let size = symbol(c"__rseq_size");
-    if let (Some(offset), Some(size)) = (offset, size) {
-        // SAFETY: glibc exports this as a `const unsigned int`.
-        let size = unsafe { size.cast::<u32>().read() } as usize;
-        if size > 0 {
-            // SAFETY: glibc exports this as a `const ptrdiff_t`.
-            let offset = unsafe { offset.cast::<isize>().read() };
-            let start = arch::thread_pointer().wrapping_add_signed(offset);
-            return start..start + size.max(LEAST);
-        }
-    }
-    symbol(c"__rseq_abi").map_or(0..0, |area| area.addr()..area.addr() + LEAST)
-}
-
-fn symbol(name: &std::ffi::CStr) -> Option<*mut c_void> {
-    // SAFETY: looks a name up; the name is a C string.
-    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-    (!address.is_null()).then_some(address)
 }
 
 #[cfg(test)]
@@ -162,24 +136,5 @@ mod tests {
             assert!(running.frames_end <= variable, "{running:x?} holds a variable at {variable:#x}");
         }
         assert!(running.frames_end > (&raw const local).addr());
-    }
-
-    #[test]
-    fn the_kernel_keeps_the_core_number_in_the_rseq_area() {
-        let area = rseq_area();
-        if area.is_empty() {
-            return println!("skipped: no area of restartable sequences is registered");
-        }
-        let (cpus, mut same) = (std::thread::available_parallelism().map_or(1, usize::from), false);
-        for _ in 0..100 {
-            // SAFETY: the area is mapped as long as this thread lives; its second word is the core's number.
-            let core = unsafe { std::ptr::with_exposed_provenance::<u32>(area.start + 4).read_volatile() };
-            let mut kernel = 0_u32;
-            // SAFETY: the kernel writes the core's number to a local; `sched_getcpu` of glibc would read the area
-            // itself.
-            let answer = unsafe { libc::syscall(libc::SYS_getcpu, &raw mut kernel, 0, 0) };
-            same |= answer == 0 && kernel == core;
-        }
-        assert!(same, "none of 100 reads agreed with the kernel on {cpus} cores");
     }
 }

@@ -19,7 +19,9 @@ pub(crate) fn waited(pid: i32, child: impl FnOnce() -> bool, parent: impl FnOnce
         // No clock ends it: a machine may be slow. Who ends the test ends a child that waits for ever.
         // SAFETY: takes numbers.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        let code = i32::from(!child());
+        // Unwound here: the harness would go on in the child.
+        let code =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).map_or(101, |passed| i32::from(!passed));
         // SAFETY: ends the child without the exit handlers of the test harness.
         unsafe { libc::_exit(code) };
     }

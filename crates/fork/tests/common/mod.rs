@@ -7,6 +7,8 @@
     reason = "each test binary uses a part, so that an expectation would fail in some"
 )]
 
+pub(crate) mod guarded;
+
 use std::env;
 use std::ffi::c_void;
 use std::ops::Range;
@@ -125,8 +127,8 @@ impl Memory {
         Self { start: start.cast(), len }
     }
 
-    /// Memory between inaccessible pages, so that it is a mapping of its own; at a multiple of 8 MiB, so that chunks of
-    /// that length begin with it.
+    /// Memory between inaccessible pages, so that it is a mapping of its own; at a multiple of 8 MiB, so that extents
+    /// of that length begin with it.
     pub(crate) fn apart(len: usize) -> Self {
         let whole = Self::map(len + (16 << 20));
         let start = whole.start.wrapping_add(page()).addr().next_multiple_of(8 << 20);

@@ -1,4 +1,4 @@
-//! The system calls of a program, either plain or as the preload object makes them.
+//! The system calls of a program, either plain or as the preload object makes them. The mutant guards no advice.
 
 use std::error::Error as _;
 use std::ffi::c_void;
@@ -8,28 +8,8 @@ use palimpsest_fork::guard::{self, Outcome, Remap};
 use palimpsest_fork::{Forked, Measure, Options};
 
 use crate::run;
-
-/// How the program's calls are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum World {
-    /// As the program says; `Freeze` does nothing.
-    Plain,
-    /// `Freeze` freezes, and calls go through the guards.
-    Frozen,
-    /// `Freeze` freezes, and advice is not guarded: wrong on purpose, to show that the oracle sees it.
-    Mutant,
-}
-
-/// What a call returned: 0 or more, or the negative error number.
-pub(crate) type Answer = isize;
-
-fn answer(returned: isize) -> Answer {
-    if returned == -1 { -errno() } else { returned }
-}
-
-fn errno() -> Answer {
-    std::io::Error::last_os_error().raw_os_error().map_or(0, |errno| errno as Answer)
-}
+use crate::world::answer;
+pub(crate) use crate::world::{Answer, World};
 
 fn pointer(address: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address)
@@ -55,7 +35,7 @@ impl World {
         // SAFETY: the range is in the region of the programs, of which nothing of Rust's is a part.
         let at = unsafe { libc::mmap(pointer(range.start), range.len(), prot, flags | fixed, file, 0) };
         if at == libc::MAP_FAILED {
-            return -errno();
+            return answer(-1);
         }
         if fixed != 0 {
             self.forget(range);
@@ -91,7 +71,7 @@ impl World {
         // SAFETY: both ranges are in the region of the programs.
         let at = unsafe { libc::mremap(pointer(from.start), from.len(), len, flags, pointer(new_address)) };
         if at == libc::MAP_FAILED {
-            return -errno();
+            return answer(-1);
         }
         self.forget(at.addr()..at.addr() + len);
         0

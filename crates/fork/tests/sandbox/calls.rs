@@ -1,4 +1,5 @@
-//! The calls of a program that the library answers for: plain, or as the preload object makes them.
+//! The calls of a program that the library answers for: plain, or as the preload object makes them. Children of the
+//! mutant keep a descriptor of the root folder, as a library that kept one for itself would leave it.
 
 use std::error::Error as _;
 use std::ffi::c_void;
@@ -8,30 +9,7 @@ use palimpsest_fork::guard::{self, Outcome, Remap};
 use palimpsest_fork::{Forked, Options, OtherThreads};
 
 use crate::run;
-
-/// How the program's calls are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum World {
-    /// As the program says; freezes do nothing.
-    Plain,
-    /// Freezes freeze, and calls go through the guards.
-    Frozen,
-    /// As frozen; and children keep a descriptor of the root folder, as a library that kept one for itself would leave
-    /// it: wrong on purpose, to show that the oracle sees it.
-    Mutant,
-}
-
-/// What a call returned: 0 or more, or the negative error number.
-pub(crate) type Answer = isize;
-
-/// The answer of a C function.
-pub(crate) fn answer(returned: isize) -> Answer {
-    if returned == -1 {
-        -std::io::Error::last_os_error().raw_os_error().map_or(0, |errno| errno as Answer)
-    } else {
-        returned
-    }
-}
+pub(crate) use crate::world::{Answer, World, answer};
 
 fn pointer(address: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address)

@@ -11,25 +11,30 @@
 //! | `interpreter` | a process that runs one |
 //! | `calls` | the calls for which the library answers: plain, or as the preload object makes them |
 //! | `probe` | what a process can reach and do |
-//! | `run` | starting it and comparing two runs, as in the oracle of memory |
+//! | `run`, `world`, `hunt` | starting it, comparing two runs, and making programs up, as in the oracle of memory |
 //!
 //! `PALIMPSEST_SANDBOX_PROGRAMS` is the number of programs, `PALIMPSEST_SANDBOX_SEED` chooses them, and
 //! `PALIMPSEST_SANDBOX_REPLAY` runs the one that a failure has printed.
 
 mod calls;
+#[path = "../oracle/hunt.rs"]
+mod hunt;
 mod interpreter;
 mod probe;
 mod program;
 #[path = "../oracle/run.rs"]
 mod run;
+#[path = "../oracle/world.rs"]
+mod world;
 
 use std::cell::Cell;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use proptest::test_runner::TestCaseError;
 
 use crate::calls::World;
+use crate::hunt::Hunt;
 use crate::program::{Code, Program};
 
 /// Programs per test; each takes some 100 ms here, twice.
@@ -63,24 +68,6 @@ fn any_program() -> impl Strategy<Value = Program> {
     })
 }
 
-fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, which is no number")),
-        Err(_) => default,
-    }
-}
-
-/// Runs programs in both worlds until they differ; the smallest that does, and what differs.
-fn hunt(programs: u32, world: World, frozen: &Cell<usize>) -> Result<(), TestError<Program>> {
-    let mut seed = [0; 32];
-    seed[..8].copy_from_slice(&setting("PALIMPSEST_SANDBOX_SEED", 1_u64).to_le_bytes());
-    // Nobody reads the smallest program that shows a mutant.
-    let max_shrink_iters = if world == World::Mutant { 0 } else { 100 };
-    let config = Config { cases: programs, failure_persistence: None, max_shrink_iters, ..Config::default() };
-    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
-    runner.run(&any_program(), |program| compare(&program, world, frozen))
-}
-
 fn compare(program: &Program, world: World, frozen: &Cell<usize>) -> Result<(), TestCaseError> {
     let other = run::run(program, world);
     // Refusals are right here: the program may have forbidden what a freeze needs.
@@ -107,27 +94,14 @@ fn assert_same(codes: &[Code]) {
 #[test]
 fn frozen_programs_reach_and_do_what_plain_ones_do() {
     say_what_is_left_out();
-    let frozen = Cell::new(0);
-    if let Ok(program) = std::env::var("PALIMPSEST_SANDBOX_REPLAY") {
-        let program = Program::from_hex(&program).expect("a program as a failure prints it");
-        println!("{program:?}");
-        compare(&program, World::Frozen, &frozen).unwrap_or_else(|error| panic!("{error}"));
-        return;
-    }
-    match hunt(setting("PALIMPSEST_SANDBOX_PROGRAMS", PROGRAMS), World::Frozen, &frozen) {
-        Ok(()) => assert_ne!(frozen.get(), 0, "nothing was ever frozen, so nothing was compared"),
-        Err(TestError::Fail(reason, program)) => panic!("{program:?}{reason}"),
-        Err(abort) => panic!("{abort}"),
-    }
+    Hunt { of: "SANDBOX", programs: PROGRAMS, shrinks: 100 }.finds_none(&any_program(), compare);
 }
 
 #[test]
 fn a_descriptor_too_many_is_noticed() {
-    let caught = hunt(MUTANT_PROGRAMS, World::Mutant, &Cell::new(0));
-    let Err(TestError::Fail(reason, _)) = caught else {
-        panic!("children keep the root folder open, and {MUTANT_PROGRAMS} programs have not seen it: {caught:?}");
-    };
-    assert!(reason.message().contains("probe descriptors"), "{reason}");
+    let hunt = Hunt { of: "SANDBOX", programs: MUTANT_PROGRAMS, shrinks: 0 };
+    let seen = hunt.catches("children keep the root folder open", &any_program(), compare);
+    assert!(seen.contains("probe descriptors"), "{seen}");
 }
 
 /// The kept descriptor of `/proc` led out of a `chroot`.

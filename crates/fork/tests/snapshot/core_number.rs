@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use palimpsest_fork::snapshot::{Options, Scope, Snapshot, Sweep};
+use palimpsest_fork::snapshot::{Scope, Snapshot, SnapshotOptions, Sweep};
 
 thread_local! {
     static LOCAL: Cell<u64> = const { Cell::new(6) };
@@ -15,7 +15,7 @@ pub(crate) fn is_left_to_the_kernel() {
         return println!("skipped: one core");
     }
     // SAFETY: 1. the process has one thread, and does no asynchronous I/O; 2. and 3. nothing of that is done.
-    let mut snapshot = unsafe { Snapshot::take(&Options::new(Scope::Whole).sweep(Sweep::Always)) }.unwrap();
+    let mut snapshot = unsafe { Snapshot::take(&SnapshotOptions::new(Scope::Whole).sweep(Sweep::Always)) }.unwrap();
     for _ in 0..200 {
         go_to(1);
         LOCAL.set(60);

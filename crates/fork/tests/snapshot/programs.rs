@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use palimpsest_fork::snapshot::{Options, Scope, Sweep};
+use palimpsest_fork::snapshot::{Scope, SnapshotOptions, Sweep};
 
 use crate::memory::{Picture, READ_WRITE, map, page, write};
 
@@ -166,8 +166,8 @@ fn play(sweep: Sweep, share: u64) {
     let rounds = std::env::var("PALIMPSEST_SNAPSHOT_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(ROUNDS);
     let world = World::new();
     let mut picture = Picture::new();
-    let options = Options::new(Scope::Whole).sweep(sweep).resident(100 * page());
-    let options = picture.own_ranges().fold(options, Options::except);
+    let options = SnapshotOptions::new(Scope::Whole).sweep(sweep).resident(100 * page());
+    let options = picture.own_ranges().fold(options, SnapshotOptions::except);
     let mut snapshot = crate::take(&options);
     picture.take();
     for round in 0..rounds / share {

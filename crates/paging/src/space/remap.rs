@@ -44,9 +44,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     fn remap_within(&self, from: Range<VirtAddr>, to: VirtAddr, reach: Reach) -> Result<Flush<'_, F, M>, ChangeError> {
         check_range::<F>(&from)?;
         let bytes = from.end.0 - from.start.0;
-        let Some(end) = to.0.checked_add(bytes).map(VirtAddr) else {
-            return Err(crate::RangeError::NotCanonical { range: to..VirtAddr(u64::MAX), format: F::NAME }.into());
-        };
+        // What goes beyond all addresses has the last page.
+        let end = VirtAddr(to.0.checked_add(bytes).unwrap_or(0));
         check_range::<F>(&(to..end))?;
         if to < from.end && from.start < end {
             return Err(ChangeError::Overlap { from, to });

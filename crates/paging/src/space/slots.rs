@@ -8,6 +8,10 @@ use crate::format::Format;
 
 /// Checks that `range` is one of whole pages that the format can translate.
 pub(crate) fn check_range<F: Format>(range: &Range<VirtAddr>) -> Result<(), RangeError> {
+    // What ends at 2^64, wrapped around.
+    if range.end.0 == 0 && range.start.0 > 0 {
+        return Err(RangeError::LastPage { start: range.start });
+    }
     if range.start >= range.end {
         return Err(RangeError::Empty(range.clone()));
     }

@@ -46,7 +46,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     ///
     /// [`ChangeError::Range`], [`ChangeError::NoMemory`].
     pub fn merge(&self, address: VirtAddr, into: PageSize) -> Result<bool, ChangeError> {
-        let range = address..VirtAddr(address.0.saturating_add(into.bytes()));
+        let range = address..VirtAddr(address.0.checked_add(into.bytes()).unwrap_or(0));
         check_range::<F>(&range)?;
         let level = into.level();
         if !address.is_aligned(into) || into == PageSize::Small {

@@ -3,7 +3,7 @@
 use std::arch::{asm, naked_asm};
 use std::ffi::{c_int, c_long};
 
-use crate::{errno, execute, memory};
+use crate::{dispatch, errno, execute};
 
 /// Makes the system call `number`, and gives what the kernel answers: `-errno` for an error.
 ///
@@ -31,7 +31,7 @@ pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize
     answer
 }
 
-/// `syscall(3)`. Calls about memory and `execve` go to `memory::syscall`, all others to the kernel without a stack
+/// `syscall(3)`. Calls about memory and `execve` go to `dispatch::syscall`, all others to the kernel without a stack
 /// frame of ours, as in the C library: the child of a `clone` through here must find no return address but its
 /// caller's.
 ///
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn syscall(
         pkey_mprotect = const libc::SYS_pkey_mprotect,
         execve = const libc::SYS_execve,
         execveat = const libc::SYS_execveat,
-        watched = sym memory::syscall,
+        watched = sym dispatch::syscall,
         failed = sym errno::answer,
     )
 }
@@ -219,11 +219,11 @@ std::arch::global_asm!(
     ".popsection",
     ".purgem palimpsest_own",
     fork = sym crate::fork::plain,
-    madvise = sym memory::own::madvise,
-    mremap = sym memory::own::mremap,
-    mmap = sym memory::own::mmap,
-    mlock = sym memory::own::mlock,
-    mlock2 = sym memory::own::mlock2,
-    mlockall = sym memory::own::mlockall,
+    madvise = sym crate::kernel::madvise,
+    mremap = sym crate::kernel::mremap,
+    mmap = sym crate::kernel::mmap,
+    mlock = sym crate::kernel::mlock,
+    mlock2 = sym crate::kernel::mlock2,
+    mlockall = sym crate::kernel::mlockall,
     syscall = sym own_syscall,
 );

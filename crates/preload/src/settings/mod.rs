@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString, c_int};
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
-use palimpsest_fork::{Answer, Chunk, Options, OtherThreads, Pages};
+use palimpsest_fork::{Answer, ExtentLen, Options, OtherThreads, Pages, Pays};
 
 /// Everything that can be set.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,11 +102,11 @@ impl Settings {
     /// The first value that is not understood.
     pub(crate) fn read(look_up: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, InvalidSetting> {
         let variables = Variables { look_up };
-        let chunk = variables.read(
-            "PALIMPSEST_CHUNK",
+        let extent = variables.read(
+            "PALIMPSEST_EXTENT",
             "auto, or a power of two of bytes from 2M, with an optional suffix K, M or G",
-            Chunk::Auto,
-            chunk,
+            ExtentLen::Auto,
+            extent,
         )?;
         let pages = variables.read("PALIMPSEST_HUGE", "off, collapse", Pages::Base, |text| match text {
             "off" => Some(Pages::Base),
@@ -119,13 +119,22 @@ impl Settings {
                 "stop" => Some(OtherThreads::Stop),
                 _ => None,
             })?;
+        let pays = variables.read(
+            "PALIMPSEST_PAYS_AFTER",
+            "any, or a number of forks from 1 to 4294967295",
+            Pays::Within(FORKS),
+            |text| match text {
+                "any" => Some(Pays::Anyway),
+                number => number.parse().ok().filter(|&forks| forks > 0).map(Pays::Within),
+            },
+        )?;
         let Trusted { answers, sandbox } = variables.read(
             "PALIMPSEST_TRUST",
             "a list, with commas, of go, aio, io_uring, locked, seccomp",
             Trusted::default(),
             trusted,
         )?;
-        let options = Options::new().chunk(chunk).pages(pages).other_threads(threads);
+        let options = Options::new().extent(extent).pages(pages).other_threads(threads).pays(pays);
         Ok(Self {
             moment: variables.read(
                 "PALIMPSEST_FREEZE",
@@ -194,15 +203,18 @@ fn moment(text: &str) -> Option<Moment> {
     }
 }
 
-/// The shortest piece whose page table is its own on every supported CPU with 4 KiB pages.
-const LEAST_CHUNK: usize = 2 << 20;
+/// Within how many forks freezing must pay, unless the user says otherwise.
+const FORKS: u32 = 100;
 
-fn chunk(text: &str) -> Option<Chunk> {
+/// The shortest piece whose page table is its own on every supported CPU with 4 KiB pages.
+const LEAST_EXTENT: usize = 2 << 20;
+
+fn extent(text: &str) -> Option<ExtentLen> {
     if text == "auto" {
-        return Some(Chunk::Auto);
+        return Some(ExtentLen::Auto);
     }
     let bytes = usize::try_from(size::bytes(text)?).ok()?;
-    (bytes.is_power_of_two() && bytes >= LEAST_CHUNK).then_some(Chunk::Bytes(bytes))
+    (bytes.is_power_of_two() && bytes >= LEAST_EXTENT).then_some(ExtentLen::Bytes(bytes))
 }
 
 fn trusted(text: &str) -> Option<Trusted> {
@@ -246,7 +258,7 @@ mod tests {
         let settings = read(&[]).expect("nothing is invalid");
         assert_eq!(settings.moment, Moment::Worthwhile);
         assert_eq!(settings.action, Action::Freeze);
-        assert_eq!(settings.options, Options::new());
+        assert_eq!(settings.options, Options::new().pays(Pays::Within(100)));
         assert_eq!(settings.sandbox, Sandbox::Feared);
         assert_eq!(settings.report, ReportTo::Nowhere);
         assert_eq!(settings.heirs, Heirs::Served);
@@ -266,9 +278,10 @@ mod tests {
             assert_eq!(read(&[("PALIMPSEST_FREEZE", text)]).map(|settings| settings.moment), Ok(moment), "{text}");
         }
         let settings = read(&[
-            ("PALIMPSEST_CHUNK", "8M"),
+            ("PALIMPSEST_EXTENT", "8M"),
             ("PALIMPSEST_HUGE", "collapse"),
             ("PALIMPSEST_THREADS", "stop"),
+            ("PALIMPSEST_PAYS_AFTER", "any"),
             ("PALIMPSEST_TRUST", "go, io_uring,locked,seccomp"),
             ("PALIMPSEST_REPORT", "fd:7"),
             ("PALIMPSEST_QUIET", "1"),
@@ -276,7 +289,7 @@ mod tests {
             ("PALIMPSEST_DRY_RUN", "1"),
         ]);
         let settings = settings.expect("all are valid");
-        let expected = Options::new().chunk(Chunk::Bytes(8 << 20)).pages(Pages::Collapse);
+        let expected = Options::new().extent(ExtentLen::Bytes(8 << 20)).pages(Pages::Collapse);
         let expected = expected.other_threads(OtherThreads::Stop).answer_for(Answer::RawAllocator);
         assert_eq!(settings.options, expected.answer_for(Answer::IoUring).answer_for(Answer::LockedMemory));
         assert_eq!(settings.sandbox, Sandbox::Trusted);
@@ -284,6 +297,14 @@ mod tests {
         assert_eq!(settings.refusals, Refusals::Silent);
         assert_eq!(settings.heirs, Heirs::Left);
         assert_eq!(settings.action, Action::Survey);
+    }
+
+    #[test]
+    fn after_how_many_forks_it_must_pay_can_be_said() {
+        for (text, pays) in [("1", Pays::Within(1)), ("3900", Pays::Within(3900)), ("any", Pays::Anyway)] {
+            let settings = read(&[("PALIMPSEST_PAYS_AFTER", text)]).expect("a valid value");
+            assert_eq!(settings.options, Options::new().pays(pays), "{text}");
+        }
     }
 
     #[test]
@@ -302,10 +323,14 @@ mod tests {
             ("PALIMPSEST_FREEZE", "fork:-1"),
             ("PALIMPSEST_FREEZE", "signal:KILL"),
             ("PALIMPSEST_FREEZE", "size:"),
-            ("PALIMPSEST_CHUNK", "3M"),
-            ("PALIMPSEST_CHUNK", "1M"),
+            ("PALIMPSEST_EXTENT", "3M"),
+            ("PALIMPSEST_EXTENT", "1M"),
             ("PALIMPSEST_HUGE", "yes"),
             ("PALIMPSEST_THREADS", "2"),
+            ("PALIMPSEST_PAYS_AFTER", "0"),
+            ("PALIMPSEST_PAYS_AFTER", "-1"),
+            ("PALIMPSEST_PAYS_AFTER", "1e3"),
+            ("PALIMPSEST_PAYS_AFTER", "4294967296"),
             ("PALIMPSEST_TRUST", "go,"),
             ("PALIMPSEST_TRUST", "rust"),
             ("PALIMPSEST_REPORT", "fd:-2"),

@@ -59,8 +59,10 @@ pub(crate) fn linked_scenarios() -> Option<PathBuf> {
     let (copy, program) = (folder.join("libpalimpsest_preload.so"), folder.join("scenarios"));
     fs::copy(object(), &copy).ok()?;
     let built = compile(Path::new(source), "scenarios-linked", &["-Wl,--no-as-needed", copy.to_str()?])?;
-    fs::copy(built, &program).ok()?;
-    Some(program)
+    // By a program: a child that another test starts meanwhile would have what this one writes to open for writing, and
+    // the kernel would not execute it (ETXTBSY).
+    let copied = Command::new("cp").arg(built).arg(&program).status().ok()?;
+    copied.success().then_some(program)
 }
 
 /// A shared object that makes `madvise` slow, to stand behind ours.
@@ -101,7 +103,8 @@ pub(crate) fn run(command: &[&str], way: Way<'_>) -> Ran {
     }
     process.args(way.variables.iter().map(|(name, value)| format!("{name}={value}")));
     process.args(command);
-    process.env("PALIMPSEST_REPORT", &report);
+    // These programs are small, and are here to show what is different where they are frozen.
+    process.env("PALIMPSEST_REPORT", &report).env("PALIMPSEST_PAYS_AFTER", "any");
     let Output { status, stdout, stderr } = process.output().expect("coreutils are there");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Ran {

@@ -10,9 +10,10 @@ fn count(ran: &Ran) -> usize {
 fn invalid_values_are_told_in_one_line_and_nothing_is_frozen() {
     for (variable, value) in [
         ("PALIMPSEST_FREEZE", "always"),
-        ("PALIMPSEST_CHUNK", "1"),
+        ("PALIMPSEST_EXTENT", "1"),
         ("PALIMPSEST_HUGE", "1"),
         ("PALIMPSEST_THREADS", "none"),
+        ("PALIMPSEST_PAYS_AFTER", "0"),
         ("PALIMPSEST_TRUST", "me"),
         ("PALIMPSEST_QUIET", "maybe"),
         ("PALIMPSEST_INHERIT", "maybe"),

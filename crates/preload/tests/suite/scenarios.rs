@@ -4,7 +4,7 @@ use crate::common::{PLAIN, Ran, Way, frozen};
 use crate::common::{assert_same, linked_scenarios, object, run, scenarios, slow_madvise, static_scenarios};
 
 /// The settings under which each scenario runs.
-const VARIANTS: [&[(&str, &str)]; 2] = [&[], &[("PALIMPSEST_CHUNK", "4M"), ("PALIMPSEST_HUGE", "collapse")]];
+const VARIANTS: [&[(&str, &str)]; 2] = [&[], &[("PALIMPSEST_EXTENT", "4M"), ("PALIMPSEST_HUGE", "collapse")]];
 
 fn same_and_frozen(scenario: &str) {
     for variables in VARIANTS {

@@ -11,7 +11,7 @@ use rustix::fs::{CWD, Mode, OFlags, readlinkat_raw};
 use rustix::io::Errno;
 
 use crate::last_errno;
-use crate::pages::vmas::each_line;
+use crate::pages::lines::each_line;
 
 /// What the name of a ring is, as a descriptor's link and in the list of mappings.
 pub const RING_NAME: &[u8] = b"anon_inode:[io_uring]";

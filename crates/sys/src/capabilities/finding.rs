@@ -33,6 +33,8 @@ pub enum Subject {
     Userfaultfd,
     /// NUMA nodes.
     Numa,
+    /// Memory of a node, and where pages are.
+    MemoryPolicy,
     /// `PR_SET_MDWE`.
     Mdwe,
     /// System call filters.
@@ -67,6 +69,7 @@ impl fmt::Display for Subject {
             Self::Proc => "proc",
             Self::Userfaultfd => "userfaultfd",
             Self::Numa => "numa",
+            Self::MemoryPolicy => "memory-policy",
             Self::Mdwe => "mdwe",
             Self::Seccomp => "seccomp",
             Self::Selinux => "selinux",
@@ -86,12 +89,10 @@ impl fmt::Display for Subject {
 pub enum Status {
     /// As good as it gets.
     Best,
-    /// Not there, and nothing here needs it.
+    /// Not there, and nothing here needs it: there is nothing to mend.
     Unneeded {
         /// What was seen.
         why: String,
-        /// What would bring it, in one line.
-        fix: String,
     },
     /// Something else is used.
     Fallback {
@@ -124,18 +125,6 @@ pub struct Finding {
     pub status: Status,
 }
 
-/// All findings in a word.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
-pub enum Grade {
-    /// Everything works at its best.
-    Best,
-    /// Something works by a fallback.
-    Fallbacks,
-    /// Something that is needed is missing.
-    Missing,
-}
-
 /// Less address space than this makes for smaller regions: a region takes 1 GiB, and alignment and the program come on
 /// top.
 const ROOMY_ADDRESS_SPACE: u64 = 4 << 30;
@@ -145,16 +134,6 @@ const ROOMY_MAPPINGS: u64 = 2048;
 const PERF_USER_SPACE: i64 = 2;
 
 impl Capabilities {
-    /// The worst of all findings.
-    pub fn grade(&self) -> Grade {
-        let grades = self.findings().into_iter().map(|finding| match finding.status {
-            Status::Best | Status::Unneeded { .. } => Grade::Best,
-            Status::Fallback { .. } => Grade::Fallbacks,
-            Status::Missing { .. } => Grade::Missing,
-        });
-        grades.max().unwrap_or(Grade::Best)
-    }
-
     /// Every fact with its judgement, the most important first.
     pub fn findings(&self) -> Vec<Finding> {
         vec![
@@ -169,6 +148,7 @@ impl Capabilities {
             fallback(Subject::Proc, &self.proc, "no check that huge pages are really mapped"),
             unneeded(Subject::Userfaultfd, &self.userfaultfd),
             best(Subject::Numa, self.numa()),
+            self.memory_policy(),
             best(Subject::Mdwe, self.mdwe()),
             best(Subject::Seccomp, self.seccomp()),
             best(Subject::Selinux, self.selinux()),
@@ -211,7 +191,7 @@ impl Capabilities {
     /// Something that only the backing `needed_by` is made of.
     fn spare(&self, subject: Subject, trial: &Trial, needed_by: TextBacking) -> Finding {
         judge(subject, trial, |lack| match self.choice().backing {
-            Some(backing) if backing < needed_by => Status::Unneeded { why: lack.why, fix: lack.fix },
+            Some(backing) if backing < needed_by => Status::Unneeded { why: lack.why },
             Some(backing) => replaced(lack, format!("{backing}{}", pages(backing, self.anonymous_huge.is_ok()))),
             None => Status::Missing { why: lack.why, fix: lack.fix },
         })
@@ -241,6 +221,18 @@ impl Capabilities {
         match self.machine.numa_nodes.len() {
             1 => "1 node".to_owned(),
             nodes => format!("{nodes} nodes"),
+        }
+    }
+
+    /// With one node there is nothing to choose.
+    fn memory_policy(&self) -> Finding {
+        match self.machine.numa_nodes.len() {
+            0 | 1 => unneeded(Subject::MemoryPolicy, &self.memory_policy),
+            _ => fallback(
+                Subject::MemoryPolicy,
+                &self.memory_policy,
+                "copies lie where the kernel puts them, unverified",
+            ),
         }
     }
 
@@ -350,7 +342,7 @@ fn fallback(subject: Subject, trial: &Trial, uses: &str) -> Finding {
 }
 
 fn unneeded(subject: Subject, trial: &Trial) -> Finding {
-    judge(subject, trial, |lack| Status::Unneeded { why: lack.why, fix: lack.fix })
+    judge(subject, trial, |lack| Status::Unneeded { why: lack.why })
 }
 
 fn replaced(lack: Lack, uses: String) -> Status {

@@ -1,20 +1,23 @@
 //! What this machine, kernel, container and user allow, found out by trying.
 //!
-//! [`Capabilities::probe`] collects facts; [`Capabilities::findings`] and [`Capabilities::choice`] judge them and do
-//! not touch the system, so that a report can be tested with made-up facts.
+//! [`Capabilities::probe`] collects facts; [`Capabilities::features`], [`Capabilities::findings`] and
+//! [`Capabilities::choice`] judge them and do not touch the system, so that a report can be tested with made-up facts.
 
 mod choice;
+mod feature;
 mod finding;
 mod trial;
 
 pub use choice::{Choice, TextBacking};
-pub use finding::{Finding, Grade, Status, Subject};
+pub use feature::{Feature, Grade, Standing, Verdict};
+pub use finding::{Finding, Status, Subject};
 
 use rustix::process::Resource;
 
 use crate::Causes;
 use crate::memory::file::ExecRung;
 use crate::pages::maps;
+use crate::pages::pagemap::ScanWay;
 use crate::proc::status::{SeccompMode, Status as ProcStatus};
 use crate::proc::{ProcError, node, sysctl, thp};
 use crate::threads::core_sync::SyncPath;
@@ -99,6 +102,15 @@ pub struct MapCount {
     pub limit: u64,
 }
 
+/// Number of descriptors of this process and its limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DescriptorCount {
+    /// Open descriptors now.
+    pub used: u64,
+    /// The soft `RLIMIT_NOFILE`.
+    pub limit: u64,
+}
+
 /// Everything that Palimpsest wants to know before it chooses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capabilities {
@@ -124,12 +136,20 @@ pub struct Capabilities {
     pub core_sync: Result<SyncPath, Lack>,
     /// `userfaultfd` and its features.
     pub userfaultfd: Trial,
+    /// Memory policies: asking for a node's memory, and where pages are.
+    pub memory_policy: Trial,
     /// Prohibitions.
     pub confinement: Confinement,
     /// Resource limits.
     pub limits: Limits,
     /// Use of mappings.
     pub mappings: Result<MapCount, Lack>,
+    /// Use of descriptors; absent where there is no limit, or no `/proc` to count them.
+    pub descriptors: Option<DescriptorCount>,
+    /// The system calls of a freeze, tried where a filter could answer them.
+    pub freeze_calls: Result<(), Lack>,
+    /// How pages that were written are found.
+    pub page_scan: Result<ScanWay, Lack>,
     /// `kernel.perf_event_paranoid`.
     pub perf_event_paranoid: Result<i64, Lack>,
     /// Settings of transparent huge pages, for people to read.
@@ -142,6 +162,8 @@ impl Capabilities {
     /// broadcast.
     pub fn probe() -> Self {
         let confinement = confinement();
+        // Before any is opened here.
+        let descriptors = descriptors();
         let memory = trial::memory_object();
         let memory_object = memory.as_ref().map(|memory| memory.exec()).map_err(Lack::clone);
         let needs_it = |lack: &Lack| Lack::new("it needs the memory object above", lack.fix.clone());
@@ -160,9 +182,13 @@ impl Capabilities {
             membarrier: trial::membarrier(),
             core_sync: trial::core_sync(),
             userfaultfd: trial::userfaultfd(),
+            memory_policy: trial::memory_policy(),
             confinement,
             limits: limits(),
             mappings: mappings().map_err(|error| proc_lack(&error)),
+            descriptors,
+            freeze_calls: trial::freeze_calls(),
+            page_scan: trial::page_scan(),
             perf_event_paranoid: sysctl::perf_event_paranoid().map_err(|error| proc_lack(&error)),
             thp_settings: thp_settings().map_err(|error| proc_lack(&error)),
         }
@@ -203,6 +229,13 @@ fn limits() -> Limits {
 
 fn mappings() -> Result<MapCount, ProcError> {
     Ok(MapCount { used: maps::count()? as u64, limit: sysctl::max_map_count()? })
+}
+
+fn descriptors() -> Option<DescriptorCount> {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current?;
+    // One of them is the list itself.
+    let used = std::fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as u64;
+    Some(DescriptorCount { used, limit })
 }
 
 fn thp_settings() -> Result<String, ProcError> {

@@ -21,6 +21,7 @@ fn ideal() -> Capabilities {
         membarrier: works(),
         core_sync: Ok(SyncPath::Membarrier),
         userfaultfd: works(),
+        memory_policy: works(),
         confinement: Confinement {
             seccomp: Some(SeccompMode::Disabled),
             mdwe: Some(false),
@@ -29,6 +30,9 @@ fn ideal() -> Capabilities {
         },
         limits: Limits { address_space: None, file_size: None, locked_memory: Some(8 << 20), open_files: Some(1024) },
         mappings: Ok(MapCount { used: 40, limit: 65530 }),
+        descriptors: Some(DescriptorCount { used: 3, limit: 1024 }),
+        freeze_calls: Ok(()),
+        page_scan: Ok(ScanWay::Ioctl),
         perf_event_paranoid: Ok(2),
         thp_settings: works(),
     }
@@ -36,6 +40,17 @@ fn ideal() -> Capabilities {
 
 fn lack() -> Lack {
     Lack::new("it is forbidden", "allow it")
+}
+
+fn grade(capabilities: &Capabilities) -> Grade {
+    let grades = capabilities.features().into_iter().map(|standing| standing.verdict.grade());
+    grades.max().expect("there are features")
+}
+
+/// Which features fare so.
+fn with_grade(capabilities: &Capabilities, grade: Grade) -> Vec<Feature> {
+    let standings = capabilities.features().into_iter();
+    standings.filter(|standing| standing.verdict.grade() == grade).map(|standing| standing.feature).collect()
 }
 
 fn status(capabilities: &Capabilities, subject: Subject) -> Status {
@@ -46,7 +61,7 @@ fn status(capabilities: &Capabilities, subject: Subject) -> Status {
 #[test]
 fn an_ideal_machine_gets_the_best() {
     let ideal = ideal();
-    assert_eq!(ideal.grade(), Grade::Best);
+    assert_eq!(grade(&ideal), Grade::Best);
     let choice = ideal.choice();
     assert_eq!(choice.backing, Some(TextBacking::CollapsedMemfd));
     assert_eq!(choice.core_sync_name(), Some("membarrier"));
@@ -61,10 +76,11 @@ fn backings_are_taken_in_order() {
     assert_eq!(machine.choice().backing, Some(TextBacking::SmallMemfd));
     machine.dual_mapping = Err(lack());
     assert_eq!(machine.choice().backing, Some(TextBacking::ProcMem));
-    assert_eq!(machine.grade(), Grade::Fallbacks);
+    assert_eq!(with_grade(&machine, Grade::Slower), [Feature::Packs, Feature::Bpf]);
     machine.proc_mem = Err(lack());
     assert_eq!(machine.choice().backing, None);
-    assert_eq!(machine.grade(), Grade::Missing);
+    assert_eq!(with_grade(&machine, Grade::Fails), [Feature::Packs]);
+    assert_eq!(with_grade(&machine, Grade::Slower), [Feature::Poke, Feature::Keys, Feature::Bpf]);
     assert!(matches!(status(&machine, Subject::ProcMem), Status::Missing { .. }));
 }
 
@@ -72,10 +88,9 @@ fn backings_are_taken_in_order() {
 fn what_no_chosen_backing_uses_is_not_missed() {
     let mut machine = ideal();
     machine.huge_pool = Err(lack());
-    machine.proc_mem = Err(lack());
     machine.anonymous_huge = Err(lack());
     machine.userfaultfd = Err(lack());
-    assert_eq!(machine.grade(), Grade::Best);
+    assert_eq!(grade(&machine), Grade::Best);
     assert!(matches!(status(&machine, Subject::HugePool), Status::Unneeded { .. }));
 }
 
@@ -85,9 +100,10 @@ fn cores_can_be_synchronised_by_signals_or_not_at_all() {
     machine.membarrier = Err(lack());
     machine.core_sync = Ok(SyncPath::Signals);
     assert_eq!(machine.choice().core_sync_name(), Some("signals"));
-    assert_eq!(machine.grade(), Grade::Fallbacks);
+    assert_eq!(with_grade(&machine, Grade::Slower), [Feature::Poke, Feature::Keys]);
     machine.core_sync = Err(Lack::new("no way", "open one"));
     assert_eq!(machine.choice().core_sync_name(), None);
+    assert_eq!(with_grade(&machine, Grade::Fails), [Feature::Poke, Feature::Keys]);
     let fix = "open one".to_owned();
     assert_eq!(status(&machine, Subject::CoreSync), Status::Missing { why: "no way".to_owned(), fix });
 }
@@ -113,7 +129,45 @@ fn small_limits_are_told() {
 fn this_machine_can_run_code() {
     let capabilities = Capabilities::probe();
     assert!(capabilities.choice().backing.is_some(), "{capabilities:#?}");
-    assert_ne!(capabilities.grade(), Grade::Missing, "{:#?}", capabilities.findings());
+    assert_ne!(grade(&capabilities), Grade::Fails, "{:#?}", capabilities.features());
+}
+
+const FREEZING: [Feature; 2] = [Feature::Freeze, Feature::Snapshot];
+
+#[test]
+fn whatever_freezing_needs_is_told_with_what_brings_it() {
+    type Take = fn(&mut Capabilities);
+    let takes: [(Take, &str, &[Feature]); 5] = [
+        (|machine| machine.proc = Err(lack()), "allow it", &FREEZING),
+        (|machine| machine.freeze_calls = Err(lack()), "allow it", &FREEZING),
+        (|machine| machine.limits.file_size = Some(4096), "ulimit -f unlimited", &FREEZING),
+        (
+            |machine| machine.descriptors = Some(DescriptorCount { used: 6, limit: 8 }),
+            "ulimit -n 1024",
+            &[Feature::Freeze, Feature::Snapshot, Feature::Arena],
+        ),
+        (
+            |machine| machine.mappings = Ok(MapCount { used: 65500, limit: 65530 }),
+            "sysctl -w vm.max_map_count=262120",
+            &FREEZING,
+        ),
+    ];
+    for (take, expected, features) in takes {
+        let mut machine = ideal();
+        take(&mut machine);
+        assert_eq!(with_grade(&machine, Grade::Fails), features);
+        assert_eq!(machine.freeze_lack().expect("something is lacking").fix, expected);
+    }
+    let mut roomy = ideal();
+    roomy.descriptors = Some(DescriptorCount { used: 5, limit: 8 });
+    assert_eq!(roomy.freeze_lack(), None);
+}
+
+#[test]
+fn an_older_kernel_finds_written_pages_slower() {
+    let mut machine = ideal();
+    machine.page_scan = Ok(ScanWay::Entries);
+    assert_eq!(with_grade(&machine, Grade::Slower), [Feature::Snapshot]);
 }
 
 #[test]
@@ -124,4 +178,13 @@ fn an_error_is_told_with_its_sources() {
         Causes(&error).to_string(),
         "cannot understand /sys/x: line 1 is \"x\", which has no list such as 0-3,8"
     );
+}
+
+#[test]
+fn memory_policies_matter_where_there_are_nodes() {
+    let mut machine = ideal();
+    machine.memory_policy = Err(lack());
+    assert!(matches!(status(&machine, Subject::MemoryPolicy), Status::Fallback { .. }));
+    machine.machine.numa_nodes = vec![0];
+    assert!(matches!(status(&machine, Subject::MemoryPolicy), Status::Unneeded { .. }));
 }

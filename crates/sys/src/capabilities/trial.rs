@@ -6,9 +6,13 @@ use rustix::io::Errno;
 
 use super::{Confinement, Lack, ThpDisable, Trial};
 use crate::Causes;
+use crate::memory::area::Area;
+use crate::memory::error::MapError;
 use crate::memory::huge::{CollapseError, HUGE_PAGE, collapse};
-use crate::memory::mapping::{Area, MapError, Mapping, Protection, Source};
+use crate::memory::mapping::{Mapping, Protection, Source};
 use crate::memory::shared_memory::{CreateError, Pages, SharedMemory};
+use crate::numa::{Locating, locating, policy};
+use crate::pages::pagemap::{Pagemap, ScanWay};
 use crate::pages::smaps;
 use crate::proc::{sysctl, thp};
 use crate::proc_mem::ProcMem;
@@ -19,6 +23,17 @@ const MARK: u8 = 0xc3;
 
 pub(super) fn memory_object() -> Result<SharedMemory, Lack> {
     SharedMemory::create("palimpsest-probe", HUGE_PAGE, Pages::Base).map_err(|error| create_lack(&error))
+}
+
+pub(super) fn memory_policy() -> Trial {
+    let found_by = match locating() {
+        Locating::RestartableSequence => "one load",
+        Locating::Getcpu => "getcpu",
+    };
+    let lack = |error| {
+        Lack::new(Causes(&error).to_string(), "allow get_mempolicy, mbind and move_pages in the seccomp profile")
+    };
+    policy::can_ask().map(|()| format!("answered; the node of a thread is told by {found_by}")).map_err(lack)
 }
 
 fn create_lack(error: &CreateError) -> Lack {
@@ -159,8 +174,27 @@ pub(super) fn membarrier() -> Trial {
     verdict("membarrier", Probe::Membarrier).map(|()| "membarrier works for PRIVATE_EXPEDITED_SYNC_CORE".to_owned())
 }
 
+pub(super) fn freeze_calls() -> Result<(), Lack> {
+    seccomp::probe_freeze().or_else(|(call, verdict)| judged(&call.to_string(), verdict))
+}
+
+pub(super) fn page_scan() -> Result<ScanWay, Lack> {
+    match Pagemap::open() {
+        Ok(mut pagemap) => {
+            let way = pagemap.way();
+            pagemap.close();
+            Ok(way)
+        }
+        Err(error) => Err(Lack::new(Causes(&error).to_string(), "mount -t proc proc /proc")),
+    }
+}
+
 fn verdict(call: &str, probe: Probe) -> Result<(), Lack> {
-    let why = match seccomp::probe(probe) {
+    judged(call, seccomp::probe(probe))
+}
+
+fn judged(call: &str, verdict: Verdict) -> Result<(), Lack> {
+    let why = match verdict {
         Verdict::Allowed => return Ok(()),
         Verdict::Refused(Errno::INVAL) => {
             return Err(Lack::new(format!("this kernel does not know {call} as it is needed"), "use a newer kernel"));

@@ -1,19 +1,28 @@
-//! The memory calls that change what is at an address, one by one: for whoever stands between a program and the kernel.
+//! The kernel's calls on memory, one by one, by [`Span`]: for code that owns address space by other means than the
+//! types of this crate, or stands between a program and the kernel.
 //!
-//! Each goes to the kernel past the C library's function of that name, which may be interposed. None allocates. A
-//! program that is confined by a filter and makes such calls itself may make these.
+//! Those that change what is at an address go past the C library's function of that name, which may be interposed. None
+//! allocates. A program that is confined by a filter and makes such calls itself may make these.
 
 use std::ptr;
 
 use rustix::io::Errno;
 
-use super::extent::{Commit, protection};
 use super::span::Span;
 use crate::last_errno;
 use crate::pages::maps::Permissions;
 
 /// `MREMAP_DONTUNMAP` of `include/uapi/linux/mman.h`.
 const DONT_UNMAP: i32 = 4;
+
+/// Whether anonymous memory is counted as committed when it is mapped (`vm.overcommit_memory`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Commit {
+    /// It is.
+    Counted,
+    /// It is not, as far as the kernel allows (`MAP_NORESERVE`).
+    Uncounted,
+}
 
 /// Gives advice.
 ///
@@ -27,6 +36,34 @@ const DONT_UNMAP: i32 = 4;
 pub unsafe fn advise(span: Span, advice: i32) -> Result<(), Errno> {
     // SAFETY: (1).
     answer(unsafe { libc::syscall(libc::SYS_madvise, span.start, span.len(), advice) })
+}
+
+/// How memory is given back to the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Discard {
+    /// Pages of this process alone (`MADV_DONTNEED`): anonymous memory reads as zeros, a private mapping shows its
+    /// file.
+    Private,
+    /// The pages of the file that is mapped shared (`MADV_REMOVE`), which read as zeros.
+    File,
+}
+
+/// Gives the pages of `span` back.
+///
+/// # Safety
+///
+/// 1. Nobody needs the bytes that are lost.
+///
+/// # Errors
+///
+/// The kernel's answer: EINVAL for locked memory.
+pub unsafe fn discard(span: Span, what: Discard) -> Result<(), Errno> {
+    let advice = match what {
+        Discard::Private => libc::MADV_DONTNEED,
+        Discard::File => libc::MADV_REMOVE,
+    };
+    // SAFETY: 1. is (1).
+    unsafe { advise(span, advice) }
 }
 
 /// Whether all of `span` is mapped. Changes nothing: `MADV_WILLNEED` only reads ahead, and says ENOMEM for a hole
@@ -99,16 +136,20 @@ pub unsafe fn duplicate(span: Span) -> Result<usize, Errno> {
     if made == -1 { Err(last_errno()) } else { Ok(made.cast_unsigned() as usize) }
 }
 
-/// Maps zeros at an address of the kernel's choice.
+/// Maps fresh private zeros at an address of the kernel's choice.
 ///
 /// # Errors
 ///
 /// The kernel's.
-pub fn map_zeros(len: usize, permissions: Permissions, commit: Commit) -> Result<usize, Errno> {
+pub fn map(len: usize, permissions: Permissions, commit: Commit) -> Result<Span, Errno> {
     let flags = anonymous(commit);
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
     let mapped = unsafe { libc::mmap(ptr::null_mut(), len, protection(permissions), flags, -1, 0) };
-    if mapped == libc::MAP_FAILED { Err(last_errno()) } else { Ok(mapped.expose_provenance()) }
+    if mapped == libc::MAP_FAILED {
+        return Err(last_errno());
+    }
+    let start = mapped.expose_provenance();
+    Ok(Span::new(start, start + len))
 }
 
 /// Maps zeros at `span` if nothing is there.
@@ -125,6 +166,42 @@ pub fn fill_hole(span: Span, permissions: Permissions, commit: Commit) -> bool {
     false
 }
 
+/// The program break. The C library's `sbrk(0)` answers from a variable.
+pub fn program_break() -> usize {
+    // SAFETY: 0 is below every program break, which is then only told (`mm/mmap.c`, `brk`).
+    unsafe { libc::syscall(libc::SYS_brk, 0_usize) as usize }
+}
+
+/// Moves the program break to `wanted`, past the C library, which remembers where it was.
+///
+/// # Safety
+///
+/// 1. Nobody needs the memory that is unmapped by that, and the C library's own variable is made to agree.
+///
+/// # Errors
+///
+/// [`Errno::NOMEM`]: it stays where it is.
+pub unsafe fn set_program_break(wanted: usize) -> Result<(), Errno> {
+    // SAFETY: (1).
+    let answer = unsafe { libc::syscall(libc::SYS_brk, wanted) } as usize;
+    if answer == wanted { Ok(()) } else { Err(Errno::NOMEM) }
+}
+
+/// The rights for `mmap` that `permissions` stand for: those that the program itself has given to its memory.
+pub(crate) const fn protection(permissions: Permissions) -> i32 {
+    let mut protection = libc::PROT_NONE;
+    if permissions.contains(Permissions::READ) {
+        protection |= libc::PROT_READ;
+    }
+    if permissions.contains(Permissions::WRITE) {
+        protection |= libc::PROT_WRITE;
+    }
+    if permissions.contains(Permissions::EXECUTE) {
+        protection |= libc::PROT_EXEC;
+    }
+    protection
+}
+
 const fn anonymous(commit: Commit) -> i32 {
     let counted = match commit {
         Commit::Counted => 0,
@@ -135,4 +212,41 @@ const fn anonymous(commit: Commit) -> i32 {
 
 fn answer(answer: i64) -> Result<(), Errno> {
     if answer == -1 { Err(last_errno()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::extent::is_mapped;
+
+    const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
+
+    #[test]
+    fn memory_comes_and_goes() {
+        let page = rustix::param::page_size();
+        let span = map(2 * page, READ_WRITE, Commit::Counted).unwrap();
+        let at = ptr::with_exposed_provenance_mut::<u8>(span.start);
+        // SAFETY: mapped writable just now.
+        unsafe { at.write(7) };
+        // SAFETY: 1. this test's own memory.
+        unsafe { protect(span, Permissions::READ) }.unwrap();
+        let maps = crate::pages::maps::Maps::read().unwrap();
+        assert_eq!(maps.at(span.start).unwrap().permissions, Permissions::READ);
+        // SAFETY: 1. this test's own memory.
+        unsafe { discard(span, Discard::Private) }.unwrap();
+        // SAFETY: still mapped readable.
+        assert_eq!(unsafe { at.read() }, 0);
+        // SAFETY: 1. as above.
+        unsafe { unmap(span) }.unwrap();
+        // Another test's memory may lie there by now, but nothing is lost if it does.
+        let _ = is_mapped(span.range());
+    }
+
+    #[test]
+    fn the_break_is_that_of_the_kernel() {
+        let now = program_break();
+        // SAFETY: 1. it stays where it is.
+        unsafe { set_program_break(now) }.unwrap();
+        assert_ne!(now, 0);
+    }
 }

@@ -4,20 +4,21 @@
 //! zeros, and not SIGBUS or somebody else's bytes. Once sealed it can never change: pages that a private mapping has
 //! not written show the file, and would show its changes.
 //!
-//! Programs close descriptors that they do not know, so an [`Extent`] does not own its descriptor: it names it,
-//! together with the file's identity, and looks whether both still belong together before each use.
+//! Programs close descriptors that they do not know: see [`MemoryFile`] for what that means.
 
 use std::ops::{ControlFlow, Range};
 
-use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
-use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
+use rustix::fd::{BorrowedFd, RawFd};
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-use super::file::{self, Content, out_of_the_way};
+pub use super::calls::Commit;
+use super::calls::protection;
+pub use super::file::FileId;
+use super::file::{Copied, MemoryFile, Number, Refused, View, copy};
+use super::span::Span;
 use crate::last_errno;
 use crate::pages::maps::Permissions;
-
-pub use super::file::FileId;
 
 /// Length of every extent in bytes: contents and growth are always inside, and `off_t` can hold it.
 const LENGTH: u64 = 1 << 46;
@@ -36,12 +37,9 @@ pub enum Use {
     Snapshot,
 }
 
-/// A memfd with contents. A plain value: see the module for who owns the descriptor.
+/// A memory file with contents. A plain value, as [`MemoryFile`] is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Extent {
-    descriptor: RawFd,
-    id: FileId,
-}
+pub struct Extent(MemoryFile);
 
 /// Why an extent is of no use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -87,40 +85,30 @@ impl Extent {
     ///
     /// # Errors
     ///
-    /// [`ExtentError::Create`]. A finite `RLIMIT_FSIZE` gives EFBIG and a SIGXFSZ; a seccomp filter may kill: ask
-    /// first.
+    /// [`ExtentError::Create`], with EFBIG where `RLIMIT_FSIZE` is finite. A seccomp filter may kill: ask first.
     pub fn create(intended: Use) -> Result<Self, ExtentError> {
-        let failed = |call| move |errno| ExtentError::Create { call, errno };
-        let name = match intended {
-            Use::Frozen => c"palimpsest-frozen",
-            Use::Snapshot => c"palimpsest-snapshot",
+        let (name, number) = match intended {
+            // What is shown is mapped within a moment, and then closed.
+            Use::Frozen => (c"palimpsest-frozen", Number::Any),
+            Use::Snapshot => (c"palimpsest-snapshot", Number::OutOfTheWay),
         };
-        let (low, _) = file::create(name, Content::Data, MemfdFlags::empty()).map_err(failed("memfd_create"))?;
-        rustix::fs::ftruncate(&low, LENGTH).map_err(failed("ftruncate"))?;
-        let stat = rustix::fs::fstat(&low).map_err(failed("fstat"))?;
-        // What is shown is mapped within a moment, and then closed.
-        let fd = if intended == Use::Snapshot { out_of_the_way(low) } else { low };
-        Ok(Self { descriptor: fd.into_raw_fd(), id: FileId::of(&stat) })
+        let file = MemoryFile::make(name, LENGTH, number);
+        file.map(Self).map_err(|Refused { call, errno }| ExtentError::Create { call, errno })
     }
 
     /// Which file this is, as `/proc/self/maps` shows it.
     pub const fn id(&self) -> FileId {
-        self.id
+        self.0.id()
     }
 
-    /// The descriptor, if it still is this file's.
+    fn closed(&self) -> ExtentError {
+        ExtentError::Closed { descriptor: self.0.number() }
+    }
+
+    /// The descriptor, if it still is this file's. Callers use the result only while no other thread could close it:
+    /// they hold the process still.
     fn verified(&self) -> Result<BorrowedFd<'_>, ExtentError> {
-        let closed = ExtentError::Closed { descriptor: self.descriptor };
-        if self.descriptor < 0 {
-            return Err(closed);
-        }
-        // SAFETY: not -1. The number may belong to another file by now, or to none; the call below finds out, and
-        // callers of this only ever use the result while no other thread could close it (they hold the process still).
-        let fd = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
-        match rustix::fs::fstat(fd) {
-            Ok(stat) if FileId::of(&stat) == self.id => Ok(fd),
-            _ => Err(closed),
-        }
+        self.0.verified().map_err(|_| self.closed())
     }
 
     /// Whether the descriptor is still there.
@@ -134,8 +122,7 @@ impl Extent {
     ///
     /// [`ExtentError::Closed`].
     pub fn allocated(&self) -> Result<usize, ExtentError> {
-        let stat =
-            rustix::fs::fstat(self.verified()?).map_err(|_| ExtentError::Closed { descriptor: self.descriptor })?;
+        let stat = rustix::fs::fstat(self.verified()?).map_err(|_| self.closed())?;
         // `stat(2)`: in units of 512 bytes.
         Ok(usize::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512))
     }
@@ -147,29 +134,8 @@ impl Extent {
     ///
     /// [`ExtentError::Copy`], [`ExtentError::Closed`].
     pub fn store(&self, range: Range<usize>, offset: u64) -> Result<(), ExtentError> {
-        let fd = self.verified()?;
-        let (mut address, mut offset) = (range.start, offset);
-        while address < range.end {
-            let len = range.end - address;
-            let failed = |errno| ExtentError::Copy { address, len, errno };
-            let from = std::ptr::with_exposed_provenance::<u8>(address);
-            // Not through `pwrite`, which AddressSanitizer intercepts: it would report the memory that it guards.
-            // SAFETY: the kernel reads memory of this process, and answers EFAULT where there is none; no reference is
-            // made.
-            let written = unsafe { libc::syscall(libc::SYS_pwrite64, fd.as_raw_fd(), from, len, offset.cast_signed()) };
-            match usize::try_from(written) {
-                Ok(0) => return Err(failed(Errno::IO)),
-                Ok(written) => {
-                    address += written;
-                    offset += written as u64;
-                }
-                Err(_) => match last_errno() {
-                    Errno::INTR => {}
-                    errno => return Err(failed(errno)),
-                },
-            }
-        }
-        Ok(())
+        // SAFETY: 1. nothing is written to memory.
+        unsafe { copy(self.verified()?, Copied::ToFile, range.into(), offset) }.map_err(uncopied)
     }
 
     /// Reads the file from `offset` into the memory at `range`.
@@ -182,28 +148,8 @@ impl Extent {
     ///
     /// [`ExtentError::Copy`], [`ExtentError::Closed`].
     pub unsafe fn load(&self, range: Range<usize>, offset: u64) -> Result<(), ExtentError> {
-        let fd = self.verified()?;
-        let (mut address, mut offset) = (range.start, offset);
-        while address < range.end {
-            let len = range.end - address;
-            let failed = |errno| ExtentError::Copy { address, len, errno };
-            let at = std::ptr::with_exposed_provenance_mut::<u8>(address);
-            // Not through `pread`; see `store`.
-            // SAFETY: the range is the caller's (1), and no more than what is left of it is written.
-            let read = unsafe { libc::syscall(libc::SYS_pread64, fd.as_raw_fd(), at, len, offset.cast_signed()) };
-            match usize::try_from(read) {
-                Ok(0) => return Err(failed(Errno::IO)),
-                Ok(read) => {
-                    address += read;
-                    offset += read as u64;
-                }
-                Err(_) => match last_errno() {
-                    Errno::INTR => {}
-                    errno => return Err(failed(errno)),
-                },
-            }
-        }
-        Ok(())
+        // SAFETY: 1. is (1).
+        unsafe { copy(self.verified()?, Copied::ToMemory, range.into(), offset) }.map_err(uncopied)
     }
 
     /// Forbids every change from now on.
@@ -212,9 +158,8 @@ impl Extent {
     ///
     /// [`ExtentError::Create`] with the kernel's answer, [`ExtentError::Closed`].
     pub fn seal(&self) -> Result<(), ExtentError> {
-        let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(self.verified()?, seals)
-            .map_err(|errno| ExtentError::Create { call: "fcntl(F_ADD_SEALS)", errno })
+        self.verified()?;
+        self.0.seal().map_err(|errno| ExtentError::Create { call: "fcntl(F_ADD_SEALS)", errno })
     }
 
     /// Maps the file's bytes from `offset` privately over `range`, in the place of whatever is there. The kernel may
@@ -234,17 +179,10 @@ impl Extent {
         offset: u64,
         permissions: Permissions,
     ) -> Result<(), ExtentError> {
-        let fd = self.verified()?;
-        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        let at = std::ptr::with_exposed_provenance_mut(range.start);
-        // SAFETY: (1).
-        let mapped = unsafe {
-            libc::mmap(at, range.len(), protection(permissions), flags, fd.as_raw_fd(), offset.cast_signed())
-        };
-        if mapped == libc::MAP_FAILED {
-            return Err(ExtentError::Map { address: range.start, len: range.len(), errno: last_errno() });
-        }
-        Ok(())
+        self.verified()?;
+        let refused = |errno| ExtentError::Map { address: range.start, len: range.len(), errno };
+        // SAFETY: 1. is (1).
+        unsafe { self.0.map_over(range.clone().into(), offset, View::Private, permissions) }.map_err(refused)
     }
 
     /// Maps its first `len` bytes without any right, at `wish` or an address of the kernel's choice.
@@ -257,7 +195,7 @@ impl Extent {
         let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
         let wish = std::ptr::with_exposed_provenance_mut(wish);
         // SAFETY: a new mapping replaces nothing: a wish is none that is obeyed where something is.
-        let mapped = unsafe { libc::mmap(wish, len, libc::PROT_NONE, flags, fd.as_raw_fd(), 0) };
+        let mapped = unsafe { libc::mmap(wish, len, libc::PROT_NONE, flags, rustix::fd::AsRawFd::as_raw_fd(&fd), 0) };
         if mapped == libc::MAP_FAILED {
             return Err(ExtentError::Map { address: 0, len, errno: last_errno() });
         }
@@ -294,37 +232,13 @@ impl Extent {
 
     /// Gives the descriptor back, if it is still this file's. Mappings stay.
     pub fn close(&mut self) {
-        if let Ok(fd) = self.verified() {
-            let number = fd.as_raw_fd();
-            // SAFETY: verified to be this file's, which only extents hold; not used afterwards.
-            unsafe { rustix::io::close(number) };
-        }
-        self.descriptor = -1;
+        self.0.close();
     }
 }
 
-/// The rights for `mmap` that `permissions` stand for: those that the program itself has given to its memory.
-pub(crate) const fn protection(permissions: Permissions) -> i32 {
-    let mut protection = libc::PROT_NONE;
-    if permissions.contains(Permissions::READ) {
-        protection |= libc::PROT_READ;
-    }
-    if permissions.contains(Permissions::WRITE) {
-        protection |= libc::PROT_WRITE;
-    }
-    if permissions.contains(Permissions::EXECUTE) {
-        protection |= libc::PROT_EXEC;
-    }
-    protection
-}
-
-/// Whether anonymous memory is counted as committed when it is mapped (`vm.overcommit_memory`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Commit {
-    /// It is.
-    Counted,
-    /// It is not, as far as the kernel allows (`MAP_NORESERVE`).
-    Uncounted,
+/// What is told of bytes that were not copied.
+fn uncopied((left, errno): (Span, Errno)) -> ExtentError {
+    ExtentError::Copy { address: left.start, len: left.len(), errno }
 }
 
 /// Maps fresh zeros privately over `range`, in the place of whatever is there.
@@ -419,10 +333,10 @@ mod tests {
         let extent = Extent::create(Use::Frozen).unwrap();
         let other = Extent::create(Use::Frozen).unwrap();
         // SAFETY: both are this test's own; the first is replaced in place.
-        assert_eq!(unsafe { libc::dup2(other.descriptor, extent.descriptor) }, extent.descriptor);
-        assert_eq!(extent.seal(), Err(ExtentError::Closed { descriptor: extent.descriptor }));
+        assert_eq!(unsafe { libc::dup2(other.0.number(), extent.0.number()) }, extent.0.number());
+        assert_eq!(extent.seal(), Err(ExtentError::Closed { descriptor: extent.0.number() }));
         let mut extent = extent;
-        let number = extent.descriptor;
+        let number = extent.0.number();
         extent.close();
         // SAFETY: only asks.
         assert!(unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0, "another's descriptor is left alone");

@@ -15,8 +15,9 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::Resource;
 
+use super::calls::protection;
 use super::span::Span;
-use crate::pages::maps::Device;
+use crate::pages::maps::{Device, Permissions};
 
 /// The flag with which the kernel agreed to create a memfd that may be mapped executable, in the order in which they
 /// are offered.
@@ -115,6 +116,24 @@ pub enum View {
     Private,
 }
 
+/// What the descriptor of a new file is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Number {
+    /// The lowest that is free.
+    Any,
+    /// Where the program does not meet it.
+    OutOfTheWay,
+}
+
+/// A call that the kernel refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Refused {
+    pub(super) call: &'static str,
+    pub(super) errno: Errno,
+}
+
+const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
+
 /// A memory file for data, by a descriptor that the program may close at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryFile {
@@ -130,13 +149,22 @@ impl MemoryFile {
     /// The kernel's answer. [`Errno::FBIG`] where `RLIMIT_FSIZE` is smaller: past it the kernel would send SIGXFSZ
     /// (`fs/attr.c`, `inode_newsize_ok`).
     pub fn create(name: &CStr, len: u64) -> Result<Self, Errno> {
+        Self::make(name, len, Number::OutOfTheWay).map_err(|refused| refused.errno)
+    }
+
+    /// As [`create`](Self::create), and tells which call was refused.
+    pub(super) fn make(name: &CStr, len: u64, number: Number) -> Result<Self, Refused> {
+        let refused = |call| move |errno| Refused { call, errno };
         if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < len) {
-            return Err(Errno::FBIG);
+            return Err(Refused { call: "ftruncate", errno: Errno::FBIG });
         }
-        let (file, _) = create(name, Content::Data, MemfdFlags::empty())?;
-        rustix::fs::ftruncate(&file, len)?;
-        let stat = rustix::fs::fstat(&file)?;
-        let file = out_of_the_way(file);
+        let (file, _) = create(name, Content::Data, MemfdFlags::empty()).map_err(refused("memfd_create"))?;
+        rustix::fs::ftruncate(&file, len).map_err(refused("ftruncate"))?;
+        let stat = rustix::fs::fstat(&file).map_err(refused("fstat"))?;
+        let file = match number {
+            Number::Any => file,
+            Number::OutOfTheWay => out_of_the_way(file),
+        };
         Ok(Self { descriptor: file.into_raw_fd(), id: FileId::of(&stat) })
     }
 
@@ -145,8 +173,13 @@ impl MemoryFile {
         self.id
     }
 
+    /// The descriptor's number, whatever it is by now; -1 once it is closed.
+    pub(super) const fn number(&self) -> RawFd {
+        self.descriptor
+    }
+
     /// The descriptor, if it still is this file's.
-    fn verified(&self) -> Result<BorrowedFd<'_>, Errno> {
+    pub(super) fn verified(&self) -> Result<BorrowedFd<'_>, Errno> {
         if self.descriptor < 0 {
             return Err(Errno::BADF);
         }
@@ -156,8 +189,8 @@ impl MemoryFile {
         if FileId::of(&rustix::fs::fstat(file)?) == self.id { Ok(file) } else { Err(Errno::BADF) }
     }
 
-    /// Maps the bytes from `offset` for reading and writing over `span`. The kernel may have unmapped what is there
-    /// before it fails; [`remap::show_file`](super::remap::show_file) cares for that.
+    /// Maps the bytes from `offset` over `span`, with these rights. The kernel may have unmapped what is there before
+    /// it fails; [`remap::show_file`](super::remap::show_file) cares for that.
     ///
     /// # Safety
     ///
@@ -167,14 +200,14 @@ impl MemoryFile {
     /// # Errors
     ///
     /// The kernel's answer; [`Errno::BADF`] if the program closed the file.
-    pub unsafe fn map_over(&self, span: Span, offset: u64, view: View) -> Result<(), Errno> {
+    pub unsafe fn map_over(&self, span: Span, offset: u64, view: View, permissions: Permissions) -> Result<(), Errno> {
         let flags = match view {
             View::Shared => MapFlags::SHARED,
             // Not charged: the file is already.
             View::Private => MapFlags::PRIVATE | MapFlags::NORESERVE,
         };
         let place = ptr::with_exposed_provenance_mut(span.start);
-        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        let rights = ProtFlags::from_bits_retain(protection(permissions).cast_unsigned());
         // SAFETY: contract 1 is the caller's.
         unsafe { rustix::mm::mmap(place, span.len(), rights, flags | MapFlags::FIXED, self.verified()?, offset) }?;
         Ok(())
@@ -195,7 +228,7 @@ impl MemoryFile {
     /// The kernel's answer. The mapping may then be there.
     pub unsafe fn fill_at(&mut self, span: Span) -> Result<(), Errno> {
         // SAFETY: contract 1 is the caller's.
-        unsafe { self.map_over(span, 0, View::Shared) }?;
+        unsafe { self.map_over(span, 0, View::Shared, READ_WRITE) }?;
         let place = ptr::with_exposed_provenance_mut(span.start);
         // SAFETY: the mapping made just now, which other processes can do without.
         unsafe { rustix::mm::madvise(place, span.len(), Advice::LinuxDontFork) }?;
@@ -225,25 +258,8 @@ impl MemoryFile {
     /// The kernel's answer: [`Errno::FAULT`] for a page that cannot be read. [`Errno::BADF`] if the program closed the
     /// file.
     pub fn store(&self, span: Span, offset: u64) -> Result<(), Errno> {
-        let file = self.verified()?;
-        let mut done = 0;
-        while done < span.len() {
-            let from = ptr::with_exposed_provenance::<u8>(span.start + done);
-            let (len, at) = (span.len() - done, (offset + done as u64).cast_signed());
-            // Not through `pwrite`, which AddressSanitizer intercepts: it would report the memory that it guards.
-            // SAFETY: the kernel reads memory of this process, and answers EFAULT where there is none; no reference is
-            // made.
-            let written = unsafe { libc::syscall(libc::SYS_pwrite64, file.as_raw_fd(), from, len, at) };
-            match usize::try_from(written) {
-                Ok(0) => return Err(Errno::NOSPC),
-                Ok(written) => done += written,
-                Err(_) => match crate::last_errno() {
-                    Errno::INTR => {}
-                    errno => return Err(errno),
-                },
-            }
-        }
-        Ok(())
+        // SAFETY: 1. nothing is written to memory.
+        unsafe { copy(self.verified()?, Copied::ToFile, span, offset) }.map_err(|(_, errno)| errno)
     }
 
     /// Makes the file constant, for every descriptor of it that anybody has.
@@ -276,8 +292,49 @@ impl MemoryFile {
     }
 }
 
+/// Where bytes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Copied {
+    ToFile,
+    ToMemory,
+}
+
+/// Copies between the memory at `span` and the file from `offset` on; after a failure, tells what was left of the span.
+/// Touches no memory of this process but that and the caller's stack, nor `errno` unless it fails.
+///
+/// # Safety
+///
+/// 1. What is copied to is writable memory of the caller, and nobody has a reference into it.
+pub(super) unsafe fn copy(file: BorrowedFd<'_>, way: Copied, span: Span, offset: u64) -> Result<(), (Span, Errno)> {
+    // Not through `pwrite` and `pread`, which AddressSanitizer intercepts: it would report the memory that it guards.
+    let call = match way {
+        Copied::ToFile => libc::SYS_pwrite64,
+        Copied::ToMemory => libc::SYS_pread64,
+    };
+    let (mut left, mut offset) = (span, offset);
+    while !left.is_empty() {
+        let place = ptr::with_exposed_provenance_mut::<u8>(left.start);
+        // SAFETY: the kernel answers EFAULT where there is no memory; no reference is made. What it writes to is the
+        // caller's (1), and no more than what is left of it.
+        let done = unsafe { libc::syscall(call, file.as_raw_fd(), place, left.len(), offset.cast_signed()) };
+        match usize::try_from(done) {
+            // The file ends.
+            Ok(0) => return Err((left, Errno::IO)),
+            Ok(done) => {
+                left.start += done;
+                offset += done as u64;
+            }
+            Err(_) => match crate::last_errno() {
+                Errno::INTR => {}
+                errno => return Err((left, errno)),
+            },
+        }
+    }
+    Ok(())
+}
+
 /// Opens the file of a descriptor once more, with other rights.
-fn reopened(file: BorrowedFd<'_>, access: OFlags) -> Result<OwnedFd, Errno> {
+pub(super) fn reopened(file: BorrowedFd<'_>, access: OFlags) -> Result<OwnedFd, Errno> {
     let mut path = [0; 32];
     // There is room for every number, and a zero behind it.
     let _ = write!(&mut path[..31], "/proc/self/fd/{}", file.as_raw_fd());
@@ -314,8 +371,12 @@ mod tests {
         // It can still be sealed, once nothing shared is left.
         assert_eq!(file.seal(), Err(Errno::BUSY));
         // SAFETY: 1. the same bytes.
-        unsafe { file.map_over(place.range().into(), 0, View::Private) }.unwrap();
-        file.seal().unwrap();
+        unsafe { file.map_over(place.range().into(), 0, View::Private, READ_WRITE) }.unwrap();
+        // A child that another test of this program forked before the mapping was omitted has it until it ends.
+        while let Err(errno) = file.seal() {
+            assert_eq!(errno, Errno::BUSY);
+            std::thread::yield_now();
+        }
         let writer = reopened(file.verified().unwrap(), OFlags::RDWR).unwrap();
         assert_eq!(rustix::io::pwrite(&writer, b"x", 0), Err(Errno::PERM));
         file.close();

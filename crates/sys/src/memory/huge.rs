@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::mm::Advice;
 
-use crate::memory::mapping::Area;
+use crate::memory::area::Area;
 use crate::proc::thp;
 
 /// The huge page that packs are made for, in bytes: 2 MiB, which a page middle directory entry maps where the base page
@@ -47,15 +47,21 @@ pub enum CollapseError {
 ///
 /// See [`CollapseError`]; the area stays usable in smaller pages.
 pub fn collapse(area: &Area) -> Result<(), CollapseError> {
+    collapse_head(area, area.len())
+}
+
+/// As [`collapse`], the first `len` bytes alone, whole huge pages.
+pub(crate) fn collapse_head(area: &Area, len: usize) -> Result<(), CollapseError> {
+    let len = len.min(area.len());
     match thp::hpage_pmd_size() {
         Ok(found) if found != HUGE_PAGE => return Err(CollapseError::PageSize { found }),
         // Without sysfs the size is unknown; the kernel will refuse what it cannot do.
         _ => {}
     }
-    map_first_pages(area);
+    map_first_pages(area, len);
     for attempt in 1.. {
         // SAFETY: the range is mapped for the life of `area`; a collapse keeps contents and rights.
-        let answer = unsafe { libc::madvise(area.as_ptr().cast(), area.len(), libc::MADV_COLLAPSE) };
+        let answer = unsafe { libc::madvise(area.as_ptr().cast(), len, libc::MADV_COLLAPSE) };
         if answer == 0 {
             return Ok(());
         }
@@ -72,9 +78,9 @@ pub fn collapse(area: &Area) -> Result<(), CollapseError> {
 
 /// Lets this view have a page table for every huge page: before Linux 6.2 a range of shared memory without one is
 /// refused (`find_pmd_or_thp_or_none` in `mm/khugepaged.c`).
-fn map_first_pages(area: &Area) {
+fn map_first_pages(area: &Area, len: usize) {
     let page = rustix::param::page_size();
-    for offset in (0..area.len()).step_by(HUGE_PAGE) {
+    for offset in (0..len).step_by(HUGE_PAGE) {
         let start = area.as_ptr().wrapping_add(offset).cast();
         // SAFETY: the page is mapped for the life of `area`; populating changes no contents. It fails where it is not
         // needed: before Linux 5.14 there is no such advice, and no collapse either.

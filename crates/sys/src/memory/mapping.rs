@@ -1,19 +1,16 @@
 //! Mappings that end with their owner, and the rights that they can have.
 
-use std::io;
 use std::mem::ManuallyDrop;
-use std::ops::{ControlFlow, Deref, Range};
+use std::ops::Deref;
 use std::os::fd::AsFd;
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::ptr;
 
-use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
-use rustix::process::Resource;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
-use crate::memory::shared_memory::SharedMemory;
-use crate::pages::vmas::each_mapping;
-use crate::proc::sysctl;
+use super::area::{Area, OnFork, reserve_aligned};
+use super::error::MapError;
+use super::sealed_file::SealedFile;
+use super::shared_memory::SharedMemory;
 
 /// What a mapping may be used for. There is no value for *writable and executable*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,223 +43,8 @@ pub enum Source<'a> {
     Anonymous,
     /// The start of a memory object, shared with its other mappings.
     Shared(&'a SharedMemory),
-}
-
-/// What a process that is forked from this one gets of a mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnFork {
-    /// The mapping: the same memory if shared, a copy if private.
-    Inherit,
-    /// Nothing at these addresses (`MADV_DONTFORK`).
-    Omit,
-    /// The addresses, filled with zeros (`MADV_WIPEONFORK`; private anonymous memory only).
-    Wipe,
-}
-
-/// Why memory could not be mapped.
-#[derive(Debug, thiserror::Error)]
-pub enum MapError {
-    /// The process has nearly as many mappings as the kernel grants.
-    #[error("cannot map {len} bytes: the process has {count} mappings and vm.max_map_count is {limit}; raise it (`sysctl -w vm.max_map_count={}`)", limit * 4)]
-    TooManyMappings {
-        /// Bytes that were wanted.
-        len: usize,
-        /// Mappings at the time of the failure.
-        count: usize,
-        /// The kernel's limit.
-        limit: u64,
-    },
-    /// The process may not have that much address space.
-    #[error(
-        "cannot map {len} bytes: RLIMIT_AS is {limit} bytes; raise it (`ulimit -v unlimited`) or ask for a smaller region"
-    )]
-    AddressSpaceLimit {
-        /// Bytes that were wanted.
-        len: usize,
-        /// The soft limit, in bytes.
-        limit: u64,
-    },
-    /// All memory is to be locked (`mlockall(MCL_FUTURE)`), and the process may not lock so much.
-    #[error(
-        "cannot map {len} bytes, which would be locked: RLIMIT_MEMLOCK is {limit} bytes; raise it (`ulimit -l unlimited`) or do without MCL_FUTURE"
-    )]
-    LockedLimit {
-        /// Bytes that were wanted.
-        len: usize,
-        /// The soft limit, in bytes.
-        limit: u64,
-    },
-    /// A place was asked for that is out of bounds or already in use.
-    #[error("bytes {offset:#x}..{end:#x} of a reservation of {len:#x} bytes are out of bounds, misaligned or occupied", end = offset.saturating_add(*wanted))]
-    Place {
-        /// Start of the place, in bytes from the reservation's base.
-        offset: usize,
-        /// Length of the place, in bytes.
-        wanted: usize,
-        /// Length of the reservation, in bytes.
-        len: usize,
-    },
-    /// No gap of the address space is near enough to the target.
-    #[error(
-        "no {len} free bytes within {reach:#x} bytes of {target:#x}; ask for a smaller region or let it lie anywhere"
-    )]
-    NoneNear {
-        /// Bytes that were wanted.
-        len: usize,
-        /// The address to be near to.
-        target: usize,
-        /// The largest allowed distance, in bytes.
-        reach: usize,
-    },
-    /// The kernel refused for another reason.
-    #[error("the kernel refused {call} of {len} bytes")]
-    Kernel {
-        /// The system call.
-        call: &'static str,
-        /// Bytes that were wanted.
-        len: usize,
-        /// The kernel's answer.
-        #[source]
-        source: io::Error,
-    },
-}
-
-impl MapError {
-    /// Finds out which limit an errno stands for; the kernel has one for several.
-    pub(crate) fn diagnose(call: &'static str, len: usize, errno: Errno) -> Self {
-        let limit = |resource| rustix::process::getrlimit(resource).current;
-        match errno {
-            Errno::NOMEM => {
-                // Without the heap, for which there may be no mapping left either.
-                let (mut count, mut used) = (0_usize, 0_u64);
-                let counted = each_mapping(&mut |mapping| {
-                    count += 1;
-                    used += (mapping.end - mapping.start) as u64;
-                    ControlFlow::Continue(())
-                });
-                if counted.is_ok()
-                    && let Ok(limit) = sysctl::max_map_count()
-                    // A fixed mapping inside another needs two more than it ends with.
-                    && count as u64 + 3 > limit
-                {
-                    return Self::TooManyMappings { len, count, limit };
-                }
-                let is_above = |limit: &u64| used + len as u64 > *limit || counted.is_err();
-                if let Some(limit) = limit(Resource::As).filter(is_above) {
-                    return Self::AddressSpaceLimit { len, limit };
-                }
-            }
-            // `mlock_future_ok` in mm/mmap.c.
-            Errno::AGAIN => {
-                if let Some(limit) = limit(Resource::Memlock) {
-                    return Self::LockedLimit { len, limit };
-                }
-            }
-            _ => {}
-        }
-        Self::Kernel { call, len, source: errno.into() }
-    }
-}
-
-/// Where a live mapping lies. Owners ([`Mapping`], [`View`](crate::View)) deref to it.
-#[derive(Debug)]
-pub struct Area {
-    /// # Invariants
-    ///
-    /// 1. `base..base + len` is mapped by this process for as long as the owner lives, and by nobody else's account;
-    ///    but not in a forked child that does not get the mapping.
-    /// 2. Both are multiples of the page size.
-    base: NonNull<u8>,
-    len: usize,
-    /// The only process that has the mapping, if forked children do not get it; zero if they do.
-    omitted_from_children_of: AtomicI32,
-}
-
-// SAFETY: an area is an address range; whoever reads or writes through it does so by unsafe code of its own.
-unsafe impl Send for Area {}
-// SAFETY: as above; the methods only pass the range to the kernel.
-unsafe impl Sync for Area {}
-
-impl Area {
-    /// # Safety
-    ///
-    /// 1. `base..base + len` is mapped, page-aligned, and stays so until the owner of this value is dropped.
-    pub(crate) unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
-        Self { base, len, omitted_from_children_of: AtomicI32::new(0) }
-    }
-
-    /// Whether the mapping is there: it is not in a child that did not get it, where other memory may lie by now.
-    pub(crate) fn is_mapped_here(&self) -> bool {
-        // Relaxed: set long before any fork that matters.
-        match self.omitted_from_children_of.load(Ordering::Relaxed) {
-            0 => true,
-            owner => owner == own_pid(),
-        }
-    }
-
-    /// First byte.
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.base.as_ptr()
-    }
-
-    /// First address.
-    pub fn address(&self) -> usize {
-        self.base.as_ptr().addr()
-    }
-
-    /// Length in bytes.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Always false: the kernel maps no empty range.
-    pub fn is_empty(&self) -> bool {
-        false
-    }
-
-    /// The addresses.
-    pub fn range(&self) -> Range<usize> {
-        self.address()..self.address() + self.len
-    }
-
-    /// Tells the kernel what a forked child gets of this area.
-    ///
-    /// # Errors
-    ///
-    /// [`MapError::Kernel`]: `EINVAL` for [`OnFork::Wipe`] of shared memory or before Linux 4.14.
-    pub fn on_fork(&self, what: OnFork) -> Result<(), MapError> {
-        let advice = match what {
-            OnFork::Inherit => Advice::LinuxDoFork,
-            OnFork::Omit => Advice::LinuxDontFork,
-            OnFork::Wipe => Advice::LinuxWipeOnFork,
-        };
-        self.advise(advice)?;
-        let owner = if what == OnFork::Omit { own_pid() } else { 0 };
-        self.omitted_from_children_of.store(owner, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Asks for transparent huge pages at the first touch (`MADV_HUGEPAGE`).
-    ///
-    /// # Errors
-    ///
-    /// [`MapError::Kernel`]: `EINVAL` where the kernel has none.
-    pub fn prefer_huge_pages(&self) -> Result<(), MapError> {
-        self.advise(Advice::LinuxHugepage)
-    }
-
-    fn advise(&self, advice: Advice) -> Result<(), MapError> {
-        // SAFETY: the range is mapped (invariant 1); none of the advices above drops this process's contents.
-        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) }
-            .map_err(|errno| MapError::diagnose("madvise", self.len, errno))
-    }
-
-    pub(crate) fn set_protection(&self, protection: MprotectFlags) -> Result<(), MapError> {
-        // SAFETY: the range is mapped (invariant 1); callers in this crate pick rights that never join write and
-        // execute and hold no reference into it.
-        unsafe { rustix::mm::mprotect(self.base.as_ptr().cast(), self.len, protection) }
-            .map_err(|errno| MapError::diagnose("mprotect", self.len, errno))
-    }
+    /// The start of a memory object that nobody can change, shared with its other mappings.
+    Sealed(&'a SealedFile),
 }
 
 /// A mapping at an address of the kernel's choice; unmapped on drop.
@@ -322,41 +104,6 @@ impl Drop for Mapping {
     }
 }
 
-/// Takes `len` bytes of inaccessible address space at a multiple of `align`, and nothing beside them.
-pub(crate) fn reserve_aligned(len: usize, align: usize) -> Result<Area, MapError> {
-    let page = rustix::param::page_size();
-    let padded = if align > page { len.saturating_add(align - page) } else { len };
-    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-    let start = unsafe {
-        rustix::mm::mmap_anonymous(ptr::null_mut(), padded, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
-    }
-    .map_err(|errno| MapError::diagnose("mmap", padded, errno))?
-    .cast::<u8>();
-    let head = start.addr().next_multiple_of(align) - start.addr();
-    let base = start.wrapping_add(head);
-    trim(start, head);
-    trim(base.wrapping_add(len), padded - head - len);
-    let base = NonNull::new(base).ok_or(MapError::Kernel {
-        call: "mmap",
-        len,
-        source: io::Error::from(io::ErrorKind::AddrNotAvailable),
-    })?;
-    // SAFETY: 1. the range was mapped above, start and length are page multiples, and it is handed to its owner here.
-    Ok(unsafe { Area::new(base, len) })
-}
-
-fn own_pid() -> i32 {
-    rustix::process::getpid().as_raw_nonzero().get()
-}
-
-fn trim(start: *mut u8, len: usize) {
-    if len > 0 {
-        // SAFETY: the range is part of the mapping that `reserve_aligned` has just made and given to nobody.
-        // Were it refused, some address space would stay reserved and unused.
-        let _ = unsafe { rustix::mm::munmap(start.cast(), len) };
-    }
-}
-
 /// Whose a range is after [`map_over`] has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recovered {
@@ -409,6 +156,10 @@ pub(crate) unsafe fn map_over(
             // SAFETY: the range is the caller's own (1); other mappings of the object are raw memory to everybody.
             unsafe { rustix::mm::mmap(at, len, flags, MapFlags::SHARED | MapFlags::FIXED, memory.as_fd(), 0) }
         }
+        Source::Sealed(file) => file.verified().and_then(|file| {
+            // SAFETY: the range is the caller's own (1).
+            unsafe { rustix::mm::mmap(at, len, flags, MapFlags::SHARED | MapFlags::FIXED, file, 0) }
+        }),
     }
     .map(drop)
     .map_err(|errno| MapError::diagnose("mmap", len, errno))
@@ -416,9 +167,12 @@ pub(crate) unsafe fn map_over(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
     use crate::Pages;
     use crate::pages::maps::Maps;
+    use crate::proc::sysctl;
 
     #[test]
     fn two_views_show_the_same_bytes() {

@@ -1,19 +1,26 @@
 //! Memory of this process: the objects behind it, mappings of them, and what replaces a mapping in place.
 
-pub mod call;
+pub(crate) mod area;
 pub mod calls;
+pub(crate) mod error;
 pub mod extent;
 pub mod file;
+pub(crate) mod full;
+mod handed_over;
 pub(crate) mod huge;
 pub(crate) mod mapping;
 pub mod own;
 pub mod remap;
 pub(crate) mod reservation;
-pub mod segment;
+pub mod sealed;
+pub mod sealed_file;
 pub(crate) mod shared_memory;
 pub(crate) mod shutter;
 pub mod span;
+pub mod sysv;
 pub mod traits;
 pub mod vec;
 pub mod view;
 pub mod words;
+
+pub use handed_over::hand_over;

@@ -7,8 +7,7 @@ use std::ptr::{self, NonNull};
 
 use rustix::io::Errno;
 
-use super::call;
-use super::extent::Commit;
+use super::calls::{self, Commit};
 use super::span::Span;
 use crate::pages::maps::Permissions;
 
@@ -30,7 +29,7 @@ impl Reserved {
     ///
     /// The kernel's answer.
     pub fn new(len: usize, permissions: Permissions) -> Result<Self, Errno> {
-        if len == 0 { Ok(Self::none()) } else { call::map(len, permissions, Commit::Uncounted).map(Self) }
+        if len == 0 { Ok(Self::none()) } else { calls::map(len, permissions, Commit::Uncounted).map(Self) }
     }
 
     /// Where it is.
@@ -43,7 +42,7 @@ impl Drop for Reserved {
     fn drop(&mut self) {
         if !self.0.is_empty() {
             // SAFETY: 1. the mapping is this value's own. ENOMEM at vm.max_map_count leaks it.
-            let _ = unsafe { call::unmap(self.0) };
+            let _ = unsafe { calls::unmap(self.0) };
         }
     }
 }
@@ -65,7 +64,7 @@ impl<T> Own<T> {
     pub fn new(value: T) -> Result<Self, Errno> {
         // Page alignment suffices for every `T` that is at most a page; bigger alignments do not compile.
         const { assert!(align_of::<T>() <= 4096) };
-        let span = call::map(mapped::<T>(), READ_WRITE, Commit::Counted)?;
+        let span = calls::map(mapped::<T>(), READ_WRITE, Commit::Counted)?;
         let place = NonNull::new(ptr::with_exposed_provenance_mut::<T>(span.start)).ok_or(Errno::NOMEM)?;
         // SAFETY: mapped writable just now, big enough, and aligned to a page.
         unsafe { place.write(value) };
@@ -116,7 +115,7 @@ impl<T> Drop for Own<T> {
         // SAFETY: the invariant; the value is not used afterwards.
         unsafe { self.value.drop_in_place() };
         // SAFETY: 1. the mapping is this value's own. ENOMEM at vm.max_map_count leaks it.
-        let _ = unsafe { call::unmap(span) };
+        let _ = unsafe { calls::unmap(span) };
     }
 }
 

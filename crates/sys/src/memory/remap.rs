@@ -16,6 +16,8 @@ use super::file::{MemoryFile, View};
 use super::span::Span;
 use crate::pages::maps::Permissions;
 
+const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
+
 /// How much [`is_mapped`] answers for at once; a power of two.
 const ASKED: usize = 2 << 20;
 
@@ -50,7 +52,7 @@ pub unsafe fn show(extent: &Extent, span: Span, offset: u64, permissions: Permis
 /// As [`MemoryFile::map_over`]: what was mapped is still there.
 pub unsafe fn show_file(file: &MemoryFile, span: Span, offset: u64, view: View) -> Result<(), Errno> {
     // SAFETY: 1. (1). After a failure the range may be unmapped, and by (2) nothing of anybody else is there.
-    replace(span, || unsafe { file.map_over(span, offset, view) })
+    replace(span, || unsafe { file.map_over(span, offset, view, READ_WRITE) })
 }
 
 /// Maps fresh zeros privately over `span`.

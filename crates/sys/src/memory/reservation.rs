@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
-use crate::memory::huge::HUGE_PAGE;
-use crate::memory::mapping::{
-    Area, MapError, Mapping, Protection, Recovered, Source, map_over, recover, reserve_aligned,
-};
+use super::area::{Area, reserve_aligned};
+use super::error::MapError;
+use super::huge::HUGE_PAGE;
+use super::mapping::{Mapping, Protection, Recovered, Source, map_over, recover};
 use crate::pages::maps::Maps;
 
 /// Reserved address space. Nothing can be accessed in it but through the [`View`]s that are placed there.

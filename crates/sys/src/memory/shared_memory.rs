@@ -90,6 +90,15 @@ impl SharedMemory {
     ///
     /// See [`CreateError`]; nothing is left behind.
     pub fn create(name: &str, len: usize, pages: Pages) -> Result<Self, CreateError> {
+        Self::create_for(name, len, pages, Content::Code)
+    }
+
+    /// As [`create`](Self::create), of base pages, for what is never executed.
+    pub(crate) fn create_for_data(name: &str, len: usize) -> Result<Self, CreateError> {
+        Self::create_for(name, len, Pages::Base, Content::Data)
+    }
+
+    fn create_for(name: &str, len: usize, pages: Pages, content: Content) -> Result<Self, CreateError> {
         let page = match pages {
             Pages::Base => rustix::param::page_size(),
             Pages::Hugetlb => HUGE_PAGE,
@@ -98,12 +107,17 @@ impl SharedMemory {
             return Err(CreateError::Length { len, page });
         }
         check_file_size_limit(len)?;
-        let (fd, exec) = create_executable(name, pages)?;
+        let (fd, exec) = create_file(name, pages, content)?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(|errno| CreateError::Allocate { len, source: errno.into() })?;
         // Shrinking would turn later accesses into SIGBUS, and growing is never wanted. Old kernels may refuse seals on
         // hugetlb objects, which loses nothing but this guard.
         let _ = rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW);
         Ok(Self { fd, len, exec })
+    }
+
+    /// Its descriptor.
+    pub(crate) fn into_file(self) -> OwnedFd {
+        self.fd
     }
 
     /// Length in bytes.
@@ -168,14 +182,14 @@ impl AsFd for SharedMemory {
     }
 }
 
-fn check_file_size_limit(len: usize) -> Result<(), CreateError> {
+pub(super) fn check_file_size_limit(len: usize) -> Result<(), CreateError> {
     match rustix::process::getrlimit(Resource::Fsize).current {
         Some(limit) if limit < len as u64 => Err(CreateError::FileSizeLimit { len, limit }),
         _ => Ok(()),
     }
 }
 
-fn create_executable(name: &str, pages: Pages) -> Result<(OwnedFd, ExecRung), CreateError> {
+pub(super) fn create_file(name: &str, pages: Pages, content: Content) -> Result<(OwnedFd, ExecRung), CreateError> {
     match seccomp::probe(Probe::MemfdCreate) {
         Verdict::Allowed => {}
         Verdict::Refused(errno) => return Err(refused(errno)),
@@ -187,7 +201,7 @@ fn create_executable(name: &str, pages: Pages) -> Result<(OwnedFd, ExecRung), Cr
         Pages::Hugetlb => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
     };
     let name = CString::new(name).map_err(|_| refused(Errno::INVAL))?;
-    file::create(&name, Content::Code, flags).map_err(refused)
+    file::create(&name, content, flags).map_err(refused)
 }
 
 fn refused(errno: Errno) -> CreateError {

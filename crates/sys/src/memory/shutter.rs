@@ -5,7 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::MprotectFlags;
 
-use crate::memory::mapping::{Area, MapError, Mapping};
+use crate::memory::area::Area;
+use crate::memory::error::MapError;
+use crate::memory::mapping::Mapping;
 
 /// A mapping without any right, which forked children do not have, and which is writable while a [`Window`] is open.
 ///

@@ -3,7 +3,7 @@
 
 use rustix::io::Errno;
 
-use super::extent::{Commit, protection};
+use super::calls::{Commit, protection};
 use super::span::Span;
 use crate::last_errno;
 use crate::pages::maps::Permissions;

@@ -11,7 +11,9 @@ use std::ptr::NonNull;
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
 
-use crate::memory::mapping::{Area, MapError, reserve_aligned};
+use super::area::{Area, reserve_aligned};
+use super::error::MapError;
+pub use super::full::Full;
 
 /// An array of plain values in a mapping of its own.
 pub struct MappedVec<T> {
@@ -30,14 +32,6 @@ pub struct MappedVec<T> {
 unsafe impl<T: Send> Send for MappedVec<T> {}
 // SAFETY: shared references only read elements.
 unsafe impl<T: Sync> Sync for MappedVec<T> {}
-
-/// An array is full.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a table for {capacity} entries is full")]
-pub struct Full {
-    /// Elements that it holds.
-    pub capacity: usize,
-}
 
 impl<T: Copy> MappedVec<T> {
     /// Reserves room for at least `capacity` elements. Nothing but address space is used until they are there.

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::slice;
 use std::sync::atomic::AtomicU64;
 
-use crate::memory::mapping::{MapError, Mapping, Protection, Source};
+use crate::memory::error::MapError;
+use crate::memory::mapping::{Mapping, Protection, Source};
 use crate::memory::shared_memory::{CreateError, Pages, SharedMemory};
 
 /// A memory object of fixed length, mapped as atomic words. Who gets its descriptor may map it, too, and write what it

@@ -333,8 +333,9 @@ mod tests {
         let maps = Maps::read().expect("/proc is mounted");
         assert!(maps.at(here).is_some_and(|entry| entry.permissions.contains(Permissions::READ)));
         assert_eq!(maps.overlapping(here..here + 1).count(), 1);
-        let count = count().expect("/proc is mounted");
-        assert!(count.abs_diff(maps.len()) < 64, "{count} mappings against {}", maps.len());
+        // Other tests of this program map and unmap meanwhile.
+        let counted = || count().expect("/proc is mounted").abs_diff(Maps::read().expect("/proc is mounted").len());
+        assert!((0..1000).any(|_| counted() < 8));
     }
 
     prop_compose! {

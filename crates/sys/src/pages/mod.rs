@@ -1,7 +1,10 @@
 //! What the kernel says of memory: mappings with their flags, and pages.
 
+pub mod kept;
+pub(crate) mod lines;
 pub mod maps;
 pub mod pagemap;
-pub(crate) mod query;
+pub mod policy;
+pub mod query;
 pub mod smaps;
 pub mod vmas;

@@ -60,6 +60,7 @@ pub fn next_above(maps: BorrowedFd<'_>, address: usize) -> Result<Vma, Errno> {
         inode: query.inode,
         label: if query.inode == 0 { Label::None } else { Label::File },
         anonymous: 0,
+        huge: 0,
         flags: VmaFlags::default(),
         protection_key: 0,
     })

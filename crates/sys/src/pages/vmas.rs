@@ -4,16 +4,16 @@
 //! about to change the memory in which those would lie. Format: `proc_pid_smaps(5)`, written by `show_smap` and
 //! `show_smap_vma_flags` in `fs/proc/task_mmu.c`.
 
-use std::ops::{ControlFlow, Deref, Range};
+use std::ops::{Deref, Range};
 
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-pub use super::query::next_above;
-
+use super::lines::each_line;
+pub use super::lines::{VmasError, each_mapping};
+use crate::memory::error::MapError;
 use crate::memory::extent::{EXTENT_NAME, SNAPSHOT_NAME};
-use crate::memory::mapping::MapError;
 use crate::memory::vec::{Full, MappedVec};
 use crate::pages::maps::{Device, Header, Permissions};
 
@@ -162,6 +162,8 @@ pub struct Vma {
     pub label: Label,
     /// Bytes of anonymous memory in it, present or swapped; 0 without figures.
     pub anonymous: usize,
+    /// Bytes of that which are mapped as huge pages; 0 without figures.
+    pub huge: usize,
     /// Its flags; none without figures.
     pub flags: VmaFlags,
     /// The memory protection key; 0 for none and without figures.
@@ -184,6 +186,7 @@ impl Vma {
             inode: header.inode,
             label: Label::parse(header.name),
             anonymous: 0,
+            huge: 0,
             flags: VmaFlags::default(),
             protection_key: 0,
         }
@@ -198,6 +201,7 @@ impl Vma {
                 let kib: usize = number().unwrap_or(0);
                 self.anonymous = self.anonymous.saturating_add(kib.saturating_mul(1024));
             }
+            b"AnonHugePages" => self.huge = number().map_or(0, |kib: usize| kib.saturating_mul(1024)),
             b"ProtectionKey" => {
                 self.protection_key = number().map_or(0, |key: usize| u32::try_from(key).unwrap_or(u32::MAX))
             }
@@ -223,33 +227,6 @@ impl Detail {
             Self::Figures => "smaps",
         }
     }
-}
-
-/// Why the mappings cannot be told.
-#[derive(Debug, thiserror::Error)]
-pub enum VmasError {
-    /// The file cannot be opened or read.
-    #[error("cannot read /proc/self/{file}; is /proc mounted?")]
-    Read {
-        /// `maps` or `smaps`.
-        file: &'static str,
-        /// The kernel's answer.
-        #[source]
-        source: Errno,
-    },
-    /// A line has an unknown form.
-    #[error("line {line} of /proc/self/{file} has no {expected}")]
-    Parse {
-        /// `maps` or `smaps`.
-        file: &'static str,
-        /// Number of the line, from 1.
-        line: usize,
-        /// What it lacks.
-        expected: &'static str,
-    },
-    /// There are more mappings than there is room for.
-    #[error("too many mappings")]
-    TooMany(#[from] Full),
 }
 
 /// Bytes that are read at a time; no line is longer (a path has up to 4096 bytes, each of which may become four).
@@ -344,62 +321,6 @@ fn take_line(all: &mut MappedVec<Vma>, text: &[u8]) -> Result<(), Bad> {
             let header = Header::parse(text).map_err(Bad::Lacks)?;
             all.push(Vma::new(&header)).map_err(Bad::Full)
         }
-    }
-}
-
-/// What takes a line and its number.
-pub(crate) type TakeLine<'a> = &'a mut dyn FnMut(&[u8], usize) -> Result<(), VmasError>;
-
-/// Calls `take` with each mapping, by ascending address, until it breaks. Allocates nothing.
-///
-/// # Errors
-///
-/// As [`Vmas::read`].
-pub fn each_mapping(take: &mut dyn FnMut(&Header<'_>) -> ControlFlow<()>) -> Result<(), VmasError> {
-    let file = Detail::Places.file();
-    let source = rustix::fs::openat(CWD, c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|source| VmasError::Read { file, source })?;
-    let mut is_over = false;
-    // Longer than any line: see `BUFFER`.
-    let mut buffer = [0; 20 << 10];
-    let ended = each_line(source.as_fd(), &mut buffer, file, &mut |text, line| {
-        let header = Header::parse(text).map_err(|expected| VmasError::Parse { file, line, expected })?;
-        is_over = take(&header).is_break();
-        // Any error ends the reading; it is dropped below.
-        if is_over { Err(VmasError::Read { file, source: Errno::CANCELED }) } else { Ok(()) }
-    });
-    if is_over { Ok(()) } else { ended }
-}
-
-/// Calls `take` with each line, without its newline, and its number.
-pub(crate) fn each_line(
-    source: BorrowedFd<'_>,
-    buffer: &mut [u8],
-    file: &'static str,
-    take: TakeLine<'_>,
-) -> Result<(), VmasError> {
-    let failed = |source| VmasError::Read { file, source };
-    let (mut filled, mut line, mut offset) = (0, 0, 0);
-    loop {
-        let got = match rustix::io::pread(source, &mut buffer[filled..], offset) {
-            Ok(0) => return Ok(()),
-            Ok(got) => got,
-            Err(Errno::INTR) => continue,
-            Err(errno) => return Err(failed(errno)),
-        };
-        offset += got as u64;
-        filled += got;
-        let mut start = 0;
-        while let Some(len) = buffer[start..filled].iter().position(|byte| *byte == b'\n') {
-            line += 1;
-            take(&buffer[start..start + len], line)?;
-            start += len + 1;
-        }
-        if start == 0 && filled == buffer.len() {
-            return Err(failed(Errno::NAMETOOLONG));
-        }
-        buffer.copy_within(start..filled, 0);
-        filled -= start;
     }
 }
 

@@ -1,6 +1,8 @@
 use super::*;
-use crate::memory::mapping::{Mapping, OnFork, Protection, Source};
+use crate::memory::area::OnFork;
+use crate::memory::mapping::{Mapping, Protection, Source};
 use crate::pages::maps::Maps;
+use crate::pages::query::next_above;
 
 fn read(detail: Detail) -> Vmas {
     let mut vmas = Vmas::with_capacity(10_000).expect("memory");

@@ -154,7 +154,8 @@ mod tests {
         #[test]
         fn numbers_are_read_back(threads: u64, blocked: u64, pids in proptest::collection::vec(any::<u32>(), 0..4)) {
             let pids_text: String = pids.iter().map(|pid| format!("\t{pid}")).collect();
-            let status = parse(format!("Threads:\t{threads}\nSigBlk:\t{blocked:016x}\nNSpid:{pids_text}\n")).expect("a valid text");
+            let text = format!("Threads:\t{threads}\nSigBlk:\t{blocked:016x}\nNSpid:{pids_text}\n");
+            let status = parse(text).expect("a valid text");
             prop_assert_eq!((status.threads, status.blocked, status.ns_pid), (Some(threads), Some(SignalSet(blocked)), pids));
         }
 

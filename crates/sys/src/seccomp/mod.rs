@@ -11,6 +11,7 @@
 //! | core synchronisation | `membarrier` |
 //! | memory files, of packs and of doctor | `memfd_create`, `userfaultfd` |
 //! | the tracer | `ptrace` |
+//! | replicas | `get_mempolicy`, `mbind`, `move_pages` |
 //! | a freeze, a survey, a repair | each [`FreezeCall`] |
 //!
 //! A freeze also makes calls that any program makes for itself: `openat`, `read`, `pread64`, `newfstatat`, `readlinkat`
@@ -46,6 +47,8 @@ pub enum Probe {
     Userfaultfd,
     /// `ptrace`, on nobody.
     Ptrace,
+    /// `get_mempolicy`, `mbind` and `move_pages`, of nothing.
+    MemoryPolicy,
     /// All of [`FreezeCall::ALL`]. What a filter refuses counts as allowed, but for `memfd_create`.
     Freeze,
     /// One of them.
@@ -216,6 +219,15 @@ fn attempt(probe: Probe) -> Result<(), Errno> {
                 Err(Errno::SRCH) => Ok(()),
                 other => other.map(drop),
             }
+        }
+        Probe::MemoryPolicy => {
+            // SAFETY: asks for nothing, and writes to no memory.
+            answer(unsafe { libc::syscall(libc::SYS_get_mempolicy, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) })?;
+            // SAFETY: of no bytes, and the policy of whoever has none.
+            answer(unsafe { libc::syscall(libc::SYS_mbind, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) })?;
+            // SAFETY: of no pages.
+            answer(unsafe { libc::syscall(libc::SYS_move_pages, 0, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) })
+                .map(drop)
         }
         Probe::Freeze => {
             let memory_file = attempt(Probe::MemfdCreate);

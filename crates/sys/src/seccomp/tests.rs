@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_child_answers_as_this_process_does() {
-    for probe in [Probe::Membarrier, Probe::MemfdCreate, Probe::Userfaultfd, Probe::Ptrace] {
+    for probe in [Probe::Membarrier, Probe::MemfdCreate, Probe::Userfaultfd, Probe::Ptrace, Probe::MemoryPolicy] {
         let here = attempt(probe).map_or_else(Verdict::Refused, |()| Verdict::Allowed);
         assert_eq!(attempt_in_child(probe), here, "{probe:?}");
     }

@@ -34,10 +34,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::core_sync::{SetupError, SyncError};
 use super::list::{Roll, Sentinel};
 use super::own::{own_process, own_thread};
 use super::signal::{Call, Hook, Waiting};
+use super::sync_error::{SetupError, SyncError};
 use crate::arch::serialize_this_core;
 use crate::fork::ForkDetector;
 use crate::last_errno;

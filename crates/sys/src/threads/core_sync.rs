@@ -5,16 +5,16 @@
 //! and the caller's to the thread: it is a full barrier on every running thread. That is what code patching and
 //! epoch-based reclaim need; both take one sync for any number of sites or programs.
 
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::thread::MembarrierCommand;
 
 use super::broadcast;
+use super::sync_error::{SetupError, SyncError};
 #[cfg(not(test))]
 use crate::arch::serialize_this_core;
-use crate::seccomp::{self, Probe, Untried, Verdict};
+use crate::seccomp::{self, Probe, Verdict};
 #[cfg(test)]
 use tests::serialize_this_core;
 
@@ -25,74 +25,6 @@ pub enum SyncPath {
     Membarrier,
     /// A real-time signal to every thread, whose handler executes a serialising instruction.
     Signals,
-}
-
-/// Why `membarrier` is not used.
-#[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    /// The kernel or a seccomp filter refuses it.
-    #[error(
-        "membarrier(PRIVATE_EXPEDITED_SYNC_CORE) is refused; it needs Linux 4.16 and a seccomp profile that allows it"
-    )]
-    Refused(#[source] io::Error),
-    /// A seccomp filter answers it with a signal.
-    #[error("a seccomp filter kills membarrier with signal {signal}; allow the system call")]
-    Filtered {
-        /// The signal that ended the probe.
-        signal: i32,
-    },
-    /// It cannot be found out how a seccomp filter answers.
-    #[error("membarrier could be deadly under this seccomp filter; allow the system call")]
-    Untried(#[source] Untried),
-    /// No real-time signal is left for the broadcast.
-    #[error("all real-time signals have handlers; free one for core synchronisation, or allow membarrier")]
-    NoFreeSignal,
-    /// The threads of this process cannot be listed, so that no broadcast can reach them.
-    #[error("cannot list the process's threads: mount /proc, or allow membarrier")]
-    NoThreadList(#[source] io::Error),
-}
-
-/// Why a core synchronisation did not happen. Memory that waits for it must be left alone.
-#[derive(Debug, thiserror::Error)]
-pub enum SyncError {
-    /// `membarrier` failed, though it had worked before: a seccomp filter was added.
-    #[error("membarrier failed after it had been granted; was a seccomp filter added later?")]
-    Membarrier(#[source] io::Error),
-    /// The threads could not be listed.
-    #[error("cannot list the process's threads; is /proc still mounted?")]
-    ThreadList(#[source] io::Error),
-    /// No real-time signal is left for the broadcast: the program has taken or ignores the one that was.
-    #[error(
-        "all real-time signals have handlers or are ignored; free one for core synchronisation, or allow membarrier"
-    )]
-    NoFreeSignal,
-    /// A thread could not be signalled.
-    #[error("cannot signal thread {tid}")]
-    Signal {
-        /// The thread's id.
-        tid: i32,
-        /// The kernel's answer.
-        #[source]
-        source: io::Error,
-    },
-    /// A thread does not take the signal.
-    #[error("thread {tid} blocks signal {signal} (pthread_sigmask); unblock it, or allow membarrier")]
-    Blocked {
-        /// The thread's id.
-        tid: i32,
-        /// The signal's number.
-        signal: i32,
-    },
-    /// A thread did not answer in time.
-    #[error("thread {tid} did not answer signal {signal} within {waited_ms} ms")]
-    Timeout {
-        /// The thread's id.
-        tid: i32,
-        /// The signal's number.
-        signal: i32,
-        /// How long it was waited for, in milliseconds.
-        waited_ms: u64,
-    },
 }
 
 /// A way to synchronise the cores of this process, and a count of how often it was used.

@@ -1,4 +1,5 @@
 use std::cell::Cell;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -106,22 +107,19 @@ fn the_calling_core_is_serialised_too() {
 /// One at a time in a process.
 mod broadcasts {
     use std::os::fd::AsRawFd;
-    use std::sync::{Mutex, PoisonError};
 
     use super::*;
-
-    /// Held by tests of the broadcast: one of them blocks its signal.
-    static BROADCAST: Mutex<()> = Mutex::new(());
+    use crate::threads::alone;
 
     #[test]
     fn signals_reach_busy_sleeping_and_new_threads() {
-        let _one_at_a_time = BROADCAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = alone();
         with_busy_threads(SyncPath::Signals, 200);
     }
 
     #[test]
     fn a_thread_that_blocks_the_signal_is_named() {
-        let _one_at_a_time = BROADCAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = alone();
         let sync = CoreSync::with_path(SyncPath::Signals).unwrap();
         let (ready, wait) = std::sync::mpsc::channel();
         let (done, finish) = std::sync::mpsc::channel::<()>();
@@ -146,7 +144,7 @@ mod broadcasts {
     /// Without a sentinel a broadcast among so many goes on until it is lucky, for thousands of listings.
     #[test]
     fn a_broadcast_ends_though_threads_come_without_a_pause() {
-        let _one_at_a_time = BROADCAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = alone();
         broadcast::install().unwrap();
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -166,7 +164,7 @@ mod broadcasts {
 
     #[test]
     fn workers_of_the_kernel_are_not_signalled() {
-        let _one_at_a_time = BROADCAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = alone();
         let mut ring = match io_uring::IoUring::new(2) {
             Ok(ring) => ring,
             Err(error) => return eprintln!("skipped: no io_uring here: {error}"),
@@ -197,7 +195,7 @@ mod broadcasts {
     /// It is listed as long as the process, and each signal would stay in its queue, which a limit of the user counts.
     #[test]
     fn a_first_thread_that_has_ended_is_not_signalled() {
-        let _one_at_a_time = BROADCAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = alone();
         broadcast::install().unwrap();
         // SAFETY: the child goes on as a thread of its own, which makes system calls and allocates, and ends the child.
         let child = unsafe { libc::fork() };
@@ -224,7 +222,7 @@ mod broadcasts {
 
     /// Plays `scenario` in a child, beside a thread that runs; its signals are its own.
     fn in_child(scenario: impl FnOnce() -> bool) {
-        let _one_at_a_time = BROADCAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = alone();
         broadcast::install().unwrap();
         // SAFETY: the child makes system calls, starts a thread and ends; it allocates as the C library lets children
         // do.

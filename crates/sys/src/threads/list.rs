@@ -14,14 +14,19 @@ use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
 use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
-use super::hold::{PATIENCE, nap};
 use super::own::{own_process, own_thread};
 use super::task::task_stat;
+
+/// How long a thread may take to come to rest.
+pub(super) const PATIENCE: Duration = Duration::from_millis(1000);
+
+/// After how long a thread that does not answer is looked at more closely.
+pub(super) const GRACE: Duration = Duration::from_millis(5);
 
 /// What the entry behind a thread belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,6 +96,12 @@ fn is_anyone_staying(own: i32) -> Result<bool, Errno> {
         if is_staying { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     Ok(is_staying)
+}
+
+pub(super) fn nap() {
+    let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 20_000 };
+    // Interrupted or not, the caller looks again.
+    let _ = rustix::thread::nanosleep(&pause);
 }
 
 /// Bytes of a `linux_dirent64` with a name of up to 12 bytes, which a thread's id is: 19 in front of the name, a zero

@@ -8,7 +8,7 @@ use std::{env, fs, mem, thread};
 const SCENARIO: &str = "PALIMPSEST_TRACER_SCENARIO";
 
 /// After which a scenario that hangs is ended.
-const PATIENCE_SECONDS: u32 = 100;
+const PATIENCE_SECONDS: u32 = 300;
 
 /// Whether this process is to play the scenario of the test `name`.
 pub(crate) fn is_playing(name: &str) -> bool {
@@ -81,8 +81,14 @@ pub(crate) fn status_of(tid: i32, field: &str) -> Option<String> {
     status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).map(|value| value.trim().to_owned())
 }
 
-/// Waits until a thread sleeps in the kernel.
+/// Waits until a thread sleeps in a system call.
 pub(crate) fn sleeps(tid: i32) {
     let letter = || status_of(tid, "State").is_some_and(|state| state.starts_with('S'));
-    wait_until("the thread sleeps", || letter().then_some(()));
+    // The call's number and arguments; -1 in a page fault, "running" elsewhere (`proc(5)`).
+    let calls = || match fs::read_to_string(format!("/proc/self/task/{tid}/syscall")) {
+        Ok(call) => call.starts_with(|first: char| first.is_ascii_digit()),
+        // A kernel that does not tell.
+        Err(_) => true,
+    };
+    wait_until("the thread sleeps", || (letter() && calls()).then_some(()));
 }

@@ -8,7 +8,8 @@ use palimpsest_sys::{Caller, keep_loaded};
 use super::error::SwitchError;
 use super::key::{Key, Wish};
 use super::lock::{Held, Inherited};
-use super::section::{Note, OWN_NOTE, Object, Site};
+use super::note::{Note, OWN_NOTE};
+use super::section::{Object, Site};
 use super::state::State;
 use crate::poke::{Batch, PokeError};
 
@@ -29,6 +30,40 @@ pub struct Switched {
     pub sites: usize,
     /// Core synchronisations: one, or none if no branch changes.
     pub syncs: u64,
+}
+
+impl Key {
+    /// The addresses of the branches on it, as they are after inlining. None on machines without patching.
+    pub fn sites(&self) -> Vec<usize> {
+        Objects::default().sites_of(self).iter().map(|site| site.address).collect()
+    }
+
+    /// Asks for the key to be on, until [`disable`](Self::disable) is called as often.
+    ///
+    /// # Errors
+    ///
+    /// See [`SwitchError`]; after one the key is as before.
+    pub fn enable(&self) -> Result<Switched, SwitchError> {
+        apply(&[(self, Request::Enable)])
+    }
+
+    /// Takes one [`enable`](Self::enable) back.
+    ///
+    /// # Errors
+    ///
+    /// [`SwitchError::NotEnabled`] if there is none; see [`SwitchError`] for others.
+    pub fn disable(&self) -> Result<Switched, SwitchError> {
+        apply(&[(self, Request::Disable)])
+    }
+
+    /// Turns the switch. Off takes effect when the key is not enabled any more.
+    ///
+    /// # Errors
+    ///
+    /// See [`SwitchError`]; after one the key is as before.
+    pub fn set(&self, state: State) -> Result<Switched, SwitchError> {
+        apply(&[(self, Request::Switch(state))])
+    }
 }
 
 /// A key that is being switched.
@@ -134,11 +169,6 @@ fn batch(plans: &[Plan<'_>], changing: usize) -> Result<Batch<'static>, SwitchEr
         }
     }
     Ok(batch)
-}
-
-/// The sites of one key.
-pub(super) fn sites_of(key: &Key) -> Vec<Site> {
-    Objects::default().sites_of(key).to_vec()
 }
 
 /// The sites of objects other than this copy's own, for as long as a batch is collected.

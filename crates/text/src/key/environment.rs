@@ -1,17 +1,16 @@
 //! `PALIMPSEST_KEYS`: switching keys when the program starts, or when a library with keys of its own is loaded.
 
-use palimpsest_sys::Causes;
 use std::io::Write as _;
 use std::sync::OnceLock;
 use std::{env, io};
 
-use palimpsest_sys::{in_program, in_secure_execution};
+use palimpsest_sys::{Causes, in_program, in_secure_execution};
 
 use super::change::{self, Request, Switched};
 use super::directive::{self, Directive};
 use super::error::EnvironmentError;
 use super::keys::{KeyRef, Keys};
-use super::section::OWN_NOTE;
+use super::note::OWN_NOTE;
 
 /// The variable's name.
 const VARIABLE: &str = "PALIMPSEST_KEYS";
@@ -27,8 +26,12 @@ pub struct EnvironmentReport {
 
 static REPORT: OnceLock<EnvironmentReport> = OnceLock::new();
 
-pub(super) fn report() -> Option<&'static EnvironmentReport> {
-    REPORT.get()
+impl Keys {
+    /// What the environment variable `PALIMPSEST_KEYS` has done when this copy of Palimpsest was loaded; `None` if it
+    /// was not set.
+    pub fn environment() -> Option<&'static EnvironmentReport> {
+        REPORT.get()
+    }
 }
 
 #[cfg(not(miri))]

@@ -66,7 +66,8 @@ pub enum CallError {
     Unloadable(#[from] palimpsest_sys::NotLoaded),
     /// A jump does not reach that far.
     #[error(
-        "the function at {target:#x} is out of the reach of a jump at {site:#x}; call it through a function of the same library"
+        "the function at {target:#x} is out of the reach of a jump at {site:#x}; \
+         call it through a function of the same library"
     )]
     TooFar {
         /// Address of the jump.

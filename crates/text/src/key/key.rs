@@ -4,9 +4,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::{fmt, slice, str};
 
-use super::change::{self, Request, Switched};
-use super::error::SwitchError;
-use super::section::{Note, OWN_NOTE};
+use super::note::{Note, OWN_NOTE};
 use super::state::State;
 
 /// A condition that is compiled into the branches on it, see [`branch!`](crate::branch). Made by
@@ -21,7 +19,7 @@ use super::state::State;
 /// When a call that switches returns, every pass through a branch that begins later, in any thread, sees the new
 /// state. Passes that run at the same time see the old one or the new one. Nothing else is ordered: a key is no lock.
 //
-// The layout is shared by copies of this library: `section::NOTE_VERSION` stands for it.
+// The layout is shared by copies of this library: `note::NOTE_VERSION` stands for it.
 #[repr(C, align(64))]
 pub struct Key {
     name: *const u8,
@@ -101,38 +99,6 @@ impl Key {
     pub fn enabled(&self) -> u32 {
         // Relaxed: for information; whoever changes it holds the lock.
         self.enabled.load(Ordering::Relaxed)
-    }
-
-    /// The addresses of the branches on it, as they are after inlining. None on machines without patching.
-    pub fn sites(&self) -> Vec<usize> {
-        change::sites_of(self).iter().map(|site| site.address).collect()
-    }
-
-    /// Asks for the key to be on, until [`disable`](Self::disable) is called as often.
-    ///
-    /// # Errors
-    ///
-    /// See [`SwitchError`]; after one the key is as before.
-    pub fn enable(&self) -> Result<Switched, SwitchError> {
-        change::apply(&[(self, Request::Enable)])
-    }
-
-    /// Takes one [`enable`](Self::enable) back.
-    ///
-    /// # Errors
-    ///
-    /// [`SwitchError::NotEnabled`] if there is none; see [`SwitchError`] for others.
-    pub fn disable(&self) -> Result<Switched, SwitchError> {
-        change::apply(&[(self, Request::Disable)])
-    }
-
-    /// Turns the switch. Off takes effect when the key is not enabled any more.
-    ///
-    /// # Errors
-    ///
-    /// See [`SwitchError`]; after one the key is as before.
-    pub fn set(&self, state: State) -> Result<Switched, SwitchError> {
-        change::apply(&[(self, Request::Switch(state))])
     }
 
     /// An entry of zeros, which is no key.

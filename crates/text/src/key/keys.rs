@@ -8,11 +8,11 @@ use std::sync::Arc;
 use palimpsest_sys::{NotedObject, objects_with_note};
 
 use super::change::{self, Request, Switched};
-use super::environment::{self, EnvironmentReport};
 use super::error::{SetError, SwitchError};
 use super::key::Key;
+use super::note::{NOTE_OWNER, NOTE_VERSION, Note, OWN_NOTE};
 use super::pattern::Pattern;
-use super::section::{NOTE_OWNER, NOTE_VERSION, Note, OWN_NOTE, Object};
+use super::section::Object;
 use super::state::State;
 
 /// The keys of the program and of every library that is loaded now.
@@ -95,12 +95,6 @@ impl Keys {
             return Err(SetError::NoKey { pattern: pattern.to_string() });
         }
         Ok(Self::apply(keys.iter().map(|key| (&**key, state)))?)
-    }
-
-    /// What the environment variable `PALIMPSEST_KEYS` has done when this copy of Palimpsest was loaded; `None` if it
-    /// was not set.
-    pub fn environment() -> Option<&'static EnvironmentReport> {
-        environment::report()
     }
 
     /// The keys of this copy's own object.

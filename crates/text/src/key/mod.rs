@@ -104,6 +104,7 @@ mod key;
 mod keys;
 mod lock;
 mod macros;
+mod note;
 mod pattern;
 mod section;
 mod state;

@@ -1,33 +1,17 @@
-//! The sections of an object: its keys, its sites, and the note by which both are found. See "The sections" in the
-//! module above.
+//! The sections of an object: its keys and its sites. See "The sections" in the module above.
 
 use std::mem;
 use std::ptr::{self, NonNull};
 
 use super::arch::{self, Code};
 use super::key::Key;
+use super::note::Note;
 use super::state::State;
-
-/// The note's owner.
-pub(super) const NOTE_OWNER: &str = "Palimpsest";
-/// The note's type: the version of everything in `palimpsest_keys` and `palimpsest_sites`. Copies of this library with
-/// another version leave the object alone.
-pub(super) const NOTE_VERSION: u32 = 2;
 
 /// In a site's flags: the state in which a branch falls through.
 const FLAG_FALLS_WHEN_ON: u32 = 1;
 /// In a site's flags: the entry of a static call.
 pub const FLAG_CALL: u32 = 2;
-
-/// The description in an object's note: distances from each field itself.
-#[repr(C)]
-#[derive(Debug)]
-pub(super) struct Note {
-    sites_start: i32,
-    sites_end: i32,
-    keys_start: i32,
-    keys_end: i32,
-}
 
 /// An entry in `palimpsest_sites`: distances from each field itself. An entry of zeros stands for nothing.
 #[repr(C)]
@@ -38,56 +22,7 @@ struct Entry {
     flags: u32,
 }
 
-const _: () = assert!(size_of::<Entry>() == 16 && size_of::<Key>() == 64, "as in the assembly below");
-
-// The first entry of each section holds nothing; it makes the linker define the bounds of sections that would be empty.
-#[cfg(not(miri))]
-std::arch::global_asm!(
-    ".pushsection .note.palimpsest,\"a\",@note",
-    ".balign 4",
-    ".long 2f - 1f, 4f - 3f, {version}",
-    "1:",
-    ".asciz \"Palimpsest\"",
-    "2:",
-    ".balign 4",
-    ".hidden __start_palimpsest_sites",
-    ".hidden __stop_palimpsest_sites",
-    ".hidden __start_palimpsest_keys",
-    ".hidden __stop_palimpsest_keys",
-    ".hidden palimpsest_key_note",
-    ".globl palimpsest_key_note",
-    "palimpsest_key_note:",
-    "3:",
-    ".long __start_palimpsest_sites - .",
-    ".long __stop_palimpsest_sites - .",
-    ".long __start_palimpsest_keys - .",
-    ".long __stop_palimpsest_keys - .",
-    "4:",
-    ".popsection",
-    ".pushsection palimpsest_sites,\"aR\",@progbits",
-    ".balign 4",
-    ".zero 16",
-    ".popsection",
-    ".pushsection palimpsest_keys,\"awR\",@progbits",
-    ".balign 64",
-    ".zero 64",
-    ".popsection",
-    version = const NOTE_VERSION,
-);
-
-#[cfg(not(miri))]
-unsafe extern "C" {
-    /// The note of the object that this copy of the library is in.
-    static palimpsest_key_note: Note;
-}
-
-/// Without sections: a note of nothing.
-#[cfg(miri)]
-#[expect(non_upper_case_globals, reason = "as in the assembly")]
-static palimpsest_key_note: Note = Note { sites_start: 0, sites_end: -4, keys_start: 0, keys_end: -4 };
-
-/// The note of the object that this copy of the library is in.
-pub(super) const OWN_NOTE: *const Note = &raw const palimpsest_key_note;
+const _: () = assert!(size_of::<Entry>() == 16 && size_of::<Key>() == 64, "as in the assembly of `note`");
 
 /// The assembly that describes the site `2:` with the operands `target`, `key` and `flags`.
 ///
@@ -168,7 +103,8 @@ impl Object {
     ///
     /// # Safety
     ///
-    /// 1. It is a note of ours, of [`NOTE_VERSION`], in an object that stays loaded as long as the result is used.
+    /// 1. It is a note of ours, of [`NOTE_VERSION`](super::note::NOTE_VERSION), in an object that stays loaded as long
+    ///    as the result is used.
     pub(super) unsafe fn new(note: NonNull<Note>) -> Self {
         Self(note)
     }

@@ -3,7 +3,7 @@
 //! | part | what it does |
 //! |---|---|
 //! | [`Field`] | the places for addresses in code and data, each with the name of its ELF relocation |
-//! | [`Encoder`] | how one instruction set encodes them, and how a *veneer* looks: a jump for calls whose callee is too far |
+//! | [`Encoder`] | how one instruction set encodes them, and its *veneer*: a jump for calls whose callee is too far |
 //! | [`Islands`] | where veneers and address slots stand behind a function's code |
 //!
 //! The encoders are arithmetic on bytes and work for every instruction set on every machine, also without the feature

@@ -21,6 +21,15 @@
 //! length of one registration; a child forked by another thread within it must not load or drop programs, as with any
 //! mutex (POSIX allows such a child async-signal-safe calls only).
 
+//!
+//! # What all observers of a process share
+//!
+//! | static | who may touch it |
+//! |---|---|
+//! | `gdb_jit`: `LIST`, and the descriptor that the debugger knows by name | who holds the list's mutex; the debugger, while this process is stopped; other copies of this interface in the process, which the interface has no lock for |
+//! | `jit_dump`: `DUMPS`, the files that are open | who holds its mutex, which is for making a `JitDump` only |
+//! | `unwind`: `LIBUNWIND_MARKER` | everybody; the dynamic loader alone has written it |
+
 #[cfg(feature = "observe")]
 mod arch;
 #[cfg(feature = "observe")]

@@ -1,15 +1,12 @@
 //! A place in a pack that is taken and not yet a program's.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::CHUNK;
-use super::directory::EntryId;
+use super::contents::{Extras, Meta, Pack, Place};
 use super::error::WriteError;
 use super::memory::Kind;
-use super::program::{Extras, Meta, Tenant};
+use super::program::Tenant;
 use super::shard::Shard;
-use super::slot::Pack;
 use super::store::Store;
 use crate::address::CodeAddress;
 use crate::primitive::AtomicPtr;
@@ -19,16 +16,6 @@ use crate::primitive::AtomicPtr;
 enum Bytes {
     Untouched,
     Written,
-}
-
-/// Some chunks of a pack, and the entry for them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) pack: NonNull<Pack>,
-    pub(super) slot: u32,
-    pub(super) first_chunk: u32,
-    pub(super) chunks: u32,
-    pub(super) entry: EntryId,
 }
 
 /// A place that is taken, and where in it the program begins. Given back on drop.
@@ -48,18 +35,6 @@ pub(super) struct Block {
 unsafe impl Send for Block {}
 // SAFETY: a shared block gives its addresses away and nothing else.
 unsafe impl Sync for Block {}
-
-impl Place {
-    /// Bytes from the pack's base, and length in bytes.
-    pub(super) fn range(&self) -> (usize, usize) {
-        (self.first_chunk as usize * CHUNK, self.len())
-    }
-
-    /// Length in bytes.
-    pub(super) fn len(&self) -> usize {
-        self.chunks as usize * CHUNK
-    }
-}
 
 impl Block {
     /// # Safety

@@ -28,7 +28,10 @@
 //! two stores and two loads, and no fence.
 
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use palimpsest_sys::ForkDetector;
 
 use crate::primitive::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, light_barrier};
 
@@ -177,6 +180,25 @@ impl Drop for Epochs {
             let seat = unsafe { Box::from_raw(next) };
             next = seat.next.cast_mut();
         }
+    }
+}
+
+/// Epochs of the threads of one process.
+pub(super) struct ProcessEpochs {
+    process: ForkDetector,
+    pub(super) epochs: Epochs,
+    _parent: Option<Arc<Self>>,
+}
+
+impl ProcessEpochs {
+    /// Those of this process; `parent` are kept as long.
+    pub(super) fn new(parent: Option<Arc<Self>>) -> Self {
+        Self { process: ForkDetector::new(), epochs: Epochs::new(), _parent: parent }
+    }
+
+    /// Whether they were made in this process, and not in one that it was forked from.
+    pub(super) fn are_own(&self) -> bool {
+        self.process.is_same_process()
     }
 }
 

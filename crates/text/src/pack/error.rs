@@ -1,11 +1,10 @@
 //! What can go wrong, phase by phase.
 
-use palimpsest_sys::Causes;
-use palimpsest_sys::{CoreSyncSetupError, MapError, ProcMemError, SyncError, WitnessError};
+use palimpsest_sys::{Causes, CoreSyncSetupError, MapError, ProcMemError, SyncError, WitnessError};
 
 use super::backing::{Backing, BackingError};
-use super::builder::WriteView;
-use super::program::Fault;
+use super::fault::Fault;
+use super::policy::WriteView;
 use super::{MAX_ALIGN, PACK};
 use crate::address::CodeAddress;
 
@@ -88,7 +87,8 @@ pub enum StageError {
     },
     /// Longer than the whole region.
     #[error(
-        "a program of {len} bytes does not fit a region of {region} bytes; open Packs with a larger PacksBuilder::region_len"
+        "a program of {len} bytes does not fit a region of {region} bytes; \
+         open Packs with a larger PacksBuilder::region_len"
     )]
     TooLong {
         /// Length of the program, in bytes.

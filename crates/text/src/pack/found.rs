@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use super::contents::Meta;
 use super::directory::ReadGuard;
-use super::program::Meta;
 use crate::address::CodeAddress;
 
 /// The program or data that covers an address, as [`Packs::lookup`](super::Packs::lookup) finds it.

@@ -12,14 +12,16 @@ use palimpsest_sys::{CoreSyncSetupError, SyncPath};
 
 use super::backing::{Backing, Refused};
 use super::block::Block;
-use super::builder::{ForkPolicy, PacksBuilder, WriteView};
+use super::builder::PacksBuilder;
+use super::contents::Extras;
 use super::data::{DataAccess, StagedData};
 use super::error::{FinalizeError, LoadError, OpenError, ReclaimError, StageError};
 use super::found::Found;
+use super::limbo::Reclaimed;
 use super::memory::Kind;
 use super::participant::Participant;
-use super::program::{Extras, Program};
-use super::reclaim::Reclaimed;
+use super::policy::{ForkPolicy, WriteView};
+use super::program::Program;
 use super::root::{Generation, Root};
 use super::staged::{Described, Staged, publish, synchronize};
 use super::stats::{HugeMapped, Stats};
@@ -62,10 +64,6 @@ impl Packs {
     /// Options for packs.
     pub fn builder() -> PacksBuilder {
         PacksBuilder::new()
-    }
-
-    pub(super) fn over(root: Arc<Root>) -> Self {
-        Self { root }
     }
 
     /// Takes a place for a program of `len` bytes at a multiple of `align` bytes (a power of two of at most
@@ -247,6 +245,17 @@ impl Packs {
     fn allocate(&self, kind: Kind, len: usize, align: usize) -> Result<Block, StageError> {
         let generation = self.root.current().map_err(|error| StageError::Child(Box::new(error)))?;
         generation.store.allocate(generation.shard(), kind, len, align)
+    }
+}
+
+impl PacksBuilder {
+    /// Opens the packs, and makes the first.
+    ///
+    /// # Errors
+    ///
+    /// See [`OpenError`].
+    pub fn open(self) -> Result<Packs, OpenError> {
+        Ok(Packs { root: Arc::new(Root::open(self.0)?) })
     }
 }
 

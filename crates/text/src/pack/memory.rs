@@ -8,8 +8,8 @@ use palimpsest_sys::{
 };
 
 use super::backing::{Backing, BackingError};
-use super::builder::{ForkPolicy, WriteView};
 use super::error::WriteError;
+use super::policy::{ForkPolicy, WriteView};
 
 /// What a pack is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

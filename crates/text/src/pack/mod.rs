@@ -4,12 +4,13 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `handle`, `builder` | [`Packs`]: what the user holds, and how it is opened |
-//! | `root`, `shard` | one [`Store`](store::Store) per process, a forked child gets a new one; one shard of it per CPU |
-//! | `store`, `place`, `release` | the region, its slots of 2 MiB, where a program is put, and how places come back |
+//! | `handle`, `builder`, `policy` | [`Packs`]: what the user holds, and what it is opened with |
+//! | `root`, `shard` | one [`Store`](store::Store) per process, also in forked children; one shard of it per CPU |
+//! | `store`, `open`, `place`, `release` | the region, its slots of 2 MiB, how places are taken and come back |
+//! | `contents` | a pack, and what its directory says of each place in it |
 //! | `memory`, `backing` | one pack's memory, two views of it, and the kinds of it |
-//! | `directory`, `retired`, `epoch` | lock-free: who covers an address, what waits for reuse, who may still be inside |
-//! | `reclaim` | collects, waits, fills with traps, frees |
+//! | `directory`, `retired`, `epoch` | lock-free: who covers an address, what waits, who may still be inside |
+//! | `limbo`, `reclaim` | collects, waits, fills with traps, frees |
 //!
 //! # Locks
 //!
@@ -19,15 +20,21 @@
 mod backing;
 mod block;
 mod builder;
+mod config;
+mod contents;
 mod data;
 mod directory;
 mod epoch;
 mod error;
+mod fault;
 mod found;
 mod handle;
+mod limbo;
 mod memory;
+mod open;
 mod participant;
 mod place;
+mod policy;
 mod program;
 mod reclaim;
 mod release;
@@ -40,22 +47,25 @@ mod slot;
 mod staged;
 mod stats;
 mod store;
+mod tally;
 
 #[cfg(all(test, loom))]
 mod loom_tests;
 
 pub use backing::{Backing, BackingError, Refused, UnknownBacking};
-pub use builder::{ForkPolicy, PacksBuilder, ReclaimPolicy, WriteView};
+pub use builder::PacksBuilder;
 pub use data::{Data, DataAccess, StagedData};
 pub use error::{
     FaultError, FinalizeError, LoadError, OpenError, OutsideProgram, ReclaimError, StageError, WriteError,
 };
+pub use fault::Fault;
 pub use found::Found;
 pub use handle::Packs;
+pub use limbo::Reclaimed;
 pub(crate) use memory::Windows;
 pub use participant::{Participant, Pinned};
-pub use program::{Fault, Program};
-pub use reclaim::Reclaimed;
+pub use policy::{ForkPolicy, ReclaimPolicy, WriteView};
+pub use program::Program;
 pub use staged::Staged;
 pub use stats::{HugeMapped, Stats};
 

@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 
-use super::epoch::Seat;
-use super::root::{ProcessEpochs, Root};
+use super::epoch::{ProcessEpochs, Seat};
+use super::root::Root;
 
 /// A thread's part in the reclaiming of code ([`Packs::participant`](super::Packs::participant)).
 ///

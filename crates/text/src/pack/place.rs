@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use palimpsest_sys::arch::INSTRUCTION_ALIGN;
 use palimpsest_sys::random_below;
 
-use super::block::{Block, Place};
+use super::block::Block;
+use super::contents::{Pack, Place};
 use super::directory::{Directory, FreeEntries};
 use super::error::StageError;
 use super::memory::{Kind, OnRefusal, PackMemory, Plan};
 use super::shard::Shard;
-use super::slot::{Home, Pack, Slot, State};
+use super::slot::{Home, Slot, State};
 use super::store::Store;
 use super::{CHUNK, CHUNKS, MAX_ALIGN, PACK};
 use crate::chunks::ChunkMap;
@@ -70,7 +71,7 @@ impl Store {
             let mut pack = NewPack::empty(kind, self.new_memory(slot, PACK, kind)?);
             // Taken before others see the pack.
             let taken = pack.take(slot, chunks, align);
-            self.install_pack(slot, shard.tally().home_of_new_packs(shard), pack);
+            self.install_pack(slot, shard.home_of_new_packs(), pack);
             Ok(taken)
         })
     }

@@ -4,79 +4,11 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::block::Place;
+use super::contents::Meta;
 use super::error::OutsideProgram;
-use super::retired::Linked;
 use super::shard::Shard;
-use super::slot::Pack;
 use super::store::Store;
 use crate::address::CodeAddress;
-use crate::primitive::AtomicPtr;
-
-/// What to do about a fault inside a program: go on at another of its instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Fault {
-    /// The instruction that may fault, in bytes from the program's start.
-    pub offset: u32,
-    /// Where to go on, in bytes from the program's start.
-    pub landing: u32,
-}
-
-/// What only some programs have.
-#[derive(Default)]
-pub(super) struct Extras {
-    pub(super) name: Box<str>,
-    /// Sorted by offset.
-    pub(super) faults: Box<[Fault]>,
-}
-
-/// What is known of a program, in its pack's directory. 56 bytes.
-pub(super) struct Meta {
-    pub(super) link: AtomicPtr<Meta>,
-    /// The store's generation when the program was put in place: children forked before it have no handle to it.
-    pub(super) born: u64,
-    pub(super) extras: Option<Box<Extras>>,
-    /// # Invariants
-    ///
-    /// 1. Its pack is in slot `slot`, and lives at least until the place is given back.
-    pub(super) place: Place,
-    /// Bytes from the pack's base to the program's first.
-    pub(super) start: u32,
-    pub(super) len: u32,
-}
-
-// SAFETY: the pack is `Sync`; `link` is used by one stack at a time.
-unsafe impl Send for Meta {}
-// SAFETY: as above; the other fields never change.
-unsafe impl Sync for Meta {}
-
-// SAFETY: 1. a field of its own.
-unsafe impl Linked for Meta {
-    fn link(&self) -> &AtomicPtr<Self> {
-        &self.link
-    }
-}
-
-impl Meta {
-    pub(super) fn pack(&self) -> &Pack {
-        // SAFETY: invariant 1; whoever has a reference to the entry knows that its chunks are not given back.
-        unsafe { self.place.pack.as_ref() }
-    }
-
-    pub(super) fn address(&self) -> CodeAddress {
-        CodeAddress::new(self.pack().memory.base() + self.start as usize)
-    }
-
-    pub(super) fn name(&self) -> &str {
-        self.extras.as_ref().map_or("", |extras| &extras.name)
-    }
-
-    pub(super) fn landing(&self, offset: u32) -> Option<CodeAddress> {
-        let faults = &self.extras.as_ref()?.faults;
-        let found = faults.binary_search_by_key(&offset, |fault| fault.offset).ok()?;
-        Some(self.address().offset(faults[found].landing as usize))
-    }
-}
 
 /// Chunks of a pack that hold something in place; retired on drop.
 pub(super) struct Tenant {

@@ -25,158 +25,21 @@
 //! before the memory is free.
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
-use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use palimpsest_sys::{ForkWitness, Heirs, RetiredWitness, SpareWitness, WitnessError};
-
 use super::CHUNKS;
-use super::block::Place;
-use super::builder::ReclaimPolicy;
+use super::contents::{Meta, Place};
 use super::error::ReclaimError;
+use super::limbo::{Item, ReclaimState, Reclaimed};
 use super::memory::Kind;
-use super::program::Meta;
+use super::policy::ReclaimPolicy;
 use super::release::Thrift;
-use super::shard::Tally;
 use super::store::Store;
+use super::tally::Tally;
 
 /// How often a shard looks at the sum over all shards while as much is retired as makes a reclaim due.
 const LOOKS_PER_RECLAIM: usize = 16;
-
-/// What one call of [`Packs::reclaim`](super::Packs::reclaim) has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Reclaimed {
-    /// Programs and data whose memory is free now.
-    pub programs: usize,
-    /// Bytes of their chunks.
-    pub bytes: usize,
-    /// Packs that were given back to the system, not counting the runs of programs longer than a pack.
-    pub packs: usize,
-    /// Programs and data that a pinned thread may be inside of.
-    pub waiting_for_threads: usize,
-    /// Programs and data that a forked child may hold.
-    pub waiting_for_children: usize,
-    /// Programs and data that somebody was looking up at that moment.
-    pub waiting_for_lookups: usize,
-}
-
-impl Reclaimed {
-    /// Programs and data that could not be reclaimed yet.
-    pub fn waiting(&self) -> usize {
-        self.waiting_for_threads + self.waiting_for_children + self.waiting_for_lookups
-    }
-}
-
-/// What has been collected, stage by stage; items only move down.
-pub(super) struct ReclaimState {
-    /// With the epoch in which they were collected.
-    limbo: VecDeque<(u64, Item)>,
-    /// No thread and no child needs them, and no later reader finds them.
-    unlinked: Vec<Item>,
-    /// No reader sees them either.
-    unseen: Vec<Item>,
-    /// Observers have been told as well.
-    silent: Vec<Item>,
-    /// The witness of this generation; `None` where children cannot share the memory.
-    witness: Option<ForkWitness>,
-    /// The next one, made while there was room for it: memory must be reclaimable above all when mappings or files run
-    /// out.
-    spare: Option<SpareWitness>,
-    /// The witnesses of earlier generations that had heirs at the last look.
-    past: Vec<(u64, RetiredWitness)>,
-}
-
-/// Whether forked children share the memory, and have to be watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Watch {
-    Forks,
-    Nothing,
-}
-
-/// A retired program. Its entry stays readable until it is taken from the directory.
-type Item = NonNull<Meta>;
-
-// SAFETY: items are entries of the store's directories, owned by whoever holds the state's lock.
-unsafe impl Send for ReclaimState {}
-
-impl ReclaimState {
-    /// With a witness, if forks are to be watched.
-    pub(super) fn new(watch: Watch) -> Result<Self, WitnessError> {
-        let (witness, spare) = match watch {
-            Watch::Forks => (Some(SpareWitness::new()?.watch()?), Some(SpareWitness::new()?)),
-            Watch::Nothing => (None, None),
-        };
-        let (limbo, unlinked, unseen, silent, past) = Default::default();
-        Ok(Self { limbo, unlinked, unseen, silent, witness, spare, past })
-    }
-
-    /// Every item: those that observers have not been told of, and those that they have.
-    pub(super) fn take_everything(&mut self) -> (Vec<Item>, Vec<Item>) {
-        let limbo = self.limbo.drain(..).map(|(_, item)| item);
-        let unannounced = limbo.chain(self.unlinked.drain(..)).chain(self.unseen.drain(..)).collect();
-        (unannounced, std::mem::take(&mut self.silent))
-    }
-
-    fn is_empty(&self) -> bool {
-        self.limbo.is_empty() && self.unlinked.is_empty() && self.unseen.is_empty() && self.silent.is_empty()
-    }
-
-    /// Moves from limbo what was collected before `oldest_pin` and has no heirs.
-    fn leave_limbo(&mut self, store: &Store, oldest_pin: u64, done: &mut Reclaimed) -> Result<(), ReclaimError> {
-        done.waiting_for_threads = self.limbo.iter().filter(|(tag, _)| *tag >= oldest_pin).count();
-        if done.waiting_for_threads == self.limbo.len() {
-            return Ok(());
-        }
-        let held = self.newest_generation_with_heirs(store)?;
-        let before = std::mem::take(&mut self.limbo);
-        for (tag, item) in before {
-            // SAFETY: in limbo, so still published.
-            let meta = unsafe { item.as_ref() };
-            if tag >= oldest_pin {
-                self.limbo.push_back((tag, item));
-            } else if held.is_some_and(|held| meta.born <= held) {
-                done.waiting_for_children += 1;
-                self.limbo.push_back((tag, item));
-            } else {
-                meta.pack().directory.unlink(meta.place.first_chunk);
-                self.unlinked.push(item);
-            }
-        }
-        Ok(())
-    }
-
-    /// Retires the current witness and asks all of them.
-    fn newest_generation_with_heirs(&mut self, store: &Store) -> Result<Option<u64>, ReclaimError> {
-        self.begin_a_generation(store, || {})?;
-        self.past.retain(|(_, witness)| witness.heirs() == Heirs::Some);
-        Ok(self.past.iter().map(|(generation, _)| *generation).max())
-    }
-
-    /// Puts the next witness in the place of the current one, step by step as the module header says. `between` is
-    /// called wherever a fork may come between two steps.
-    fn begin_a_generation(&mut self, store: &Store, mut between: impl FnMut()) -> Result<(), WitnessError> {
-        let Some(current) = &mut self.witness else { return Ok(()) };
-        between();
-        let next = match self.spare.take() {
-            Some(spare) => spare.watch()?,
-            None => SpareWitness::new()?.watch()?,
-        };
-        between();
-        let generation = store.generation();
-        // Release, partner: the Acquire load in `Store::generation`: the next witness is mapped by now.
-        store.generation.store(generation + 1, Ordering::Release);
-        between();
-        let past = std::mem::replace(current, next).retire();
-        self.past.push((generation, past));
-        between();
-        // Retiring has made room for it; where it has not, the next call tries again.
-        self.spare = SpareWitness::new().ok();
-        Ok(())
-    }
-}
 
 impl Store {
     /// Takes note that a program's handle is gone.
@@ -266,7 +129,7 @@ impl Store {
         state.limbo.extend(collected.into_iter().map(|item| (tag, item)));
         // The heavy barrier between (h) and (i).
         self.sync.sync()?;
-        state.leave_limbo(self, epochs.oldest_pin(), done)?;
+        state.leave_limbo(&self.generation, epochs.oldest_pin(), done)?;
         if !state.unlinked.is_empty() && self.readers.leave() {
             let unlinked = std::mem::take(&mut state.unlinked);
             state.unseen.extend(unlinked);
@@ -433,7 +296,7 @@ mod tests {
                 }
                 reached += 1;
             };
-            state.begin_a_generation(store, fork_at_the_step).unwrap();
+            state.begin_a_generation(&store.generation, fork_at_the_step).unwrap();
             drop(state);
             assert_eq!(reached, steps);
             let (program, child) = inherited.unwrap();

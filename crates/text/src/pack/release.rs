@@ -5,10 +5,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use super::PACK;
-use super::block::Place;
+use super::contents::{LaidOut, Meta, Place};
 use super::directory::Directory;
-use super::program::Meta;
-use super::slot::{Home, Pack, State};
+use super::slot::{Home, State};
 use super::store::Store;
 
 /// How many places are given back under one lock: loaders wait for it.
@@ -22,15 +21,6 @@ pub(super) enum Thrift {
     /// All but one of each kind.
     Strict,
 }
-
-/// A pack that is out of use and still mapped, since a reader may see it.
-pub(super) struct LaidOut {
-    first: usize,
-    pack: NonNull<Pack>,
-}
-
-// SAFETY: the pack is `Send`, and whoever has this value is the one to free it.
-unsafe impl Send for LaidOut {}
 
 impl Store {
     /// Gives places back, fastest if those of one slot stand together and the last come first. Nobody can be inside,

@@ -1,20 +1,20 @@
 //! What belongs to one process: its store, and its epochs. A forked child gets new ones.
 
-use std::mem::ManuallyDrop;
-use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use palimpsest_sys::ForkDetector;
-
-use super::builder::Config;
-use super::epoch::Epochs;
+use super::config::Config;
+use super::epoch::ProcessEpochs;
 use super::error::OpenError;
 use super::shard::{Shard, own_number};
-use super::store::Store;
+use super::store::{KeptStore, Store};
 
 /// The store and the epochs of this process, and behind them those of the processes that it was forked from.
+///
+/// Every thread that has the packs reads both pointers at any time, a signal handler in `lookup` too. They are written
+/// by threads of a forked child that find them to be its parent's, by one exchange each. `config` is never written.
+/// Only whoever drops the packs frees.
 pub(super) struct Root {
     config: Arc<Config>,
     /// # Invariants
@@ -42,24 +42,11 @@ pub(super) struct Generation {
     parent: Option<NonNull<Generation>>,
 }
 
-/// A store that only its own process drops.
-///
-/// A child does not have all of its parent's mappings, and a thread that it does not have may hold a lock for ever, or
-/// may have been about to change a list.
-pub(super) struct KeptStore(ManuallyDrop<Store>);
-
-/// Epochs of the threads of one process.
-pub(super) struct ProcessEpochs {
-    process: ForkDetector,
-    pub(super) epochs: Epochs,
-    _parent: Option<Arc<ProcessEpochs>>,
-}
-
 impl Generation {
     fn open(config: &Arc<Config>, epochs: Arc<ProcessEpochs>, parent: Option<&Self>) -> Result<Box<Self>, OpenError> {
         let parent_store = parent.map(|parent| &**parent.store);
         let store = Store::open(Arc::clone(config), epochs, parent_store)?;
-        let store = Arc::new(KeptStore(ManuallyDrop::new(store)));
+        let store = Arc::new(KeptStore::new(store));
         let shards = (0..store.tallies.len()).map(|number| Arc::new(Shard::new(Arc::clone(&store), number))).collect();
         Ok(Box::new(Self { store, shards, parent: parent.map(NonNull::from) }))
     }
@@ -81,23 +68,6 @@ impl Drop for Generation {
         if let Some(parent) = self.parent {
             // SAFETY: invariant 1; generations are dropped with their root, when nobody refers to them.
             drop(unsafe { Box::from_raw(parent.as_ptr()) });
-        }
-    }
-}
-
-impl Deref for KeptStore {
-    type Target = Store;
-
-    fn deref(&self) -> &Store {
-        &self.0
-    }
-}
-
-impl Drop for KeptStore {
-    fn drop(&mut self) {
-        if self.0.fork.is_same_process() {
-            // SAFETY: dropped here and nowhere else.
-            unsafe { ManuallyDrop::drop(&mut self.0) };
         }
     }
 }
@@ -162,7 +132,7 @@ impl Root {
         let known = self.epochs.load(Ordering::Acquire);
         // SAFETY: invariant 1.
         let known = unsafe { &*known };
-        if known.process.is_same_process() { known } else { self.renew_epochs(known) }
+        if known.are_own() { known } else { self.renew_epochs(known) }
     }
 
     #[cold]
@@ -184,12 +154,6 @@ impl Root {
         };
         // SAFETY: invariant 1.
         unsafe { &*current }
-    }
-}
-
-impl ProcessEpochs {
-    fn new(parent: Option<Arc<Self>>) -> Self {
-        Self { process: ForkDetector::new(), epochs: Epochs::new(), _parent: parent }
     }
 }
 

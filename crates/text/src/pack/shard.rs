@@ -9,20 +9,11 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::program::Meta;
-use super::retired::RetiredStack;
-use super::root::KeptStore;
 use super::slot::Home;
-use super::stats::Counter;
-use super::store::Store;
-
-/// The most shards of a store.
-const MOST: usize = 64;
-
-/// How often a shard finds packs locked before it gets a home.
-const BEARABLE: usize = 256;
+use super::store::{KeptStore, Store};
+use super::tally::Tally;
 
 /// What programs hold. Aligned to a pair of cache lines, which x86-64 CPUs fetch together.
 #[repr(align(128))]
@@ -47,64 +38,10 @@ impl Shard {
     pub(super) fn home(&self) -> Home {
         Home::OfShard(self.number)
     }
-}
-
-/// What threads of one shard have done.
-#[repr(align(128))]
-pub(super) struct Tally {
-    pub(super) loads: Counter,
-    pub(super) cache_flushes: Counter,
-    /// Bytes of chunks that were ever retired.
-    pub(super) retired_bytes: Counter,
-    /// Bytes retired since the sum over all shards was last looked at.
-    pub(super) unlooked: AtomicUsize,
-    /// How often a pack was found locked by another thread.
-    contentions: AtomicUsize,
-    /// Whether the shard has had a home.
-    settled: AtomicBool,
-    /// Programs that wait to be collected.
-    pub(super) retired: RetiredStack<Meta>,
-}
-
-impl Tally {
-    /// One for each shard of a store.
-    pub(super) fn for_this_machine() -> Box<[Self]> {
-        let shards = std::thread::available_parallelism().map_or(1, usize::from).clamp(1, MOST);
-        let new = || Self {
-            loads: Counter::default(),
-            cache_flushes: Counter::default(),
-            retired_bytes: Counter::default(),
-            unlooked: AtomicUsize::new(0),
-            contentions: AtomicUsize::new(0),
-            settled: AtomicBool::new(false),
-            retired: RetiredStack::new(),
-        };
-        (0..shards).map(|_| new()).collect()
-    }
-
-    // Relaxed, in all of these: preferences.
-
-    pub(super) fn note_contention(&self) {
-        self.contentions.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn wants_a_home(&self) -> bool {
-        self.contentions.load(Ordering::Relaxed) >= BEARABLE && !self.settled.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn settle(&self) {
-        self.settled.store(true, Ordering::Relaxed);
-    }
-
-    /// The shard's home is gone; should it be missed, there will be another.
-    pub(super) fn unsettle(&self) {
-        self.contentions.store(0, Ordering::Relaxed);
-        self.settled.store(false, Ordering::Relaxed);
-    }
 
     /// Whose home a pack is that this shard's threads make for want of room.
-    pub(super) fn home_of_new_packs(&self, shard: &Shard) -> Home {
-        if self.settled.load(Ordering::Relaxed) { shard.home() } else { Home::OfNobody }
+    pub(super) fn home_of_new_packs(&self) -> Home {
+        if self.tally().is_settled() { self.home() } else { Home::OfNobody }
     }
 }
 

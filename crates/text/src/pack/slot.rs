@@ -4,20 +4,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::CHUNKS;
-use super::directory::{Directory, FreeEntries};
-use super::memory::{Kind, PackMemory};
-use super::program::Meta;
+use super::contents::Pack;
+use super::directory::FreeEntries;
+use super::memory::Kind;
 use crate::chunks::ChunkMap;
 use crate::primitive::{AtomicPtr, AtomicU32, AtomicUsize};
-
-/// A pack, or a run of packs that one long program fills.
-///
-/// It lives as long as a program or a staged image does in it, or its slot's state says so.
-pub(super) struct Pack {
-    pub(super) memory: PackMemory,
-    pub(super) directory: Directory<Meta>,
-    pub(super) kind: Kind,
-}
 
 /// What a slot is used for. Changes under its lock only.
 pub(super) enum State {

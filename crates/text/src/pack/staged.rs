@@ -5,8 +5,10 @@ use std::fmt;
 use palimpsest_sys::arch::{self, Coherence};
 
 use super::block::Block;
+use super::contents::Extras;
 use super::error::{FaultError, FinalizeError};
-use super::program::{Extras, Fault, Program};
+use super::fault::Fault;
+use super::program::Program;
 use super::store::Store;
 use crate::address::CodeAddress;
 use crate::observe::Loaded;

@@ -1,15 +1,14 @@
 //! Numbers about packs.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::CHUNK;
 use super::backing::Backing;
-use super::builder::WriteView;
 use super::memory::Kind;
-use super::shard::Tally;
+use super::policy::WriteView;
 use super::slot::State;
 use super::store::Store;
+use super::tally::{Counter, Tally};
 
 /// A snapshot of what packs hold. Numbers of code and data together, unless said otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,30 +62,6 @@ pub struct HugeMapped {
     pub bytes: usize,
     /// Bytes in packs for code.
     pub reserved_bytes: usize,
-}
-
-/// Counts something. Relaxed throughout: statistics publish nothing.
-#[derive(Default)]
-pub(super) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(super) fn add(&self, count: u64) {
-        self.0.fetch_add(count, Ordering::Relaxed);
-    }
-
-    pub(super) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// What a store counts where threads seldom meet; the rest is in the tallies of its shards.
-#[derive(Default)]
-pub(super) struct Counters {
-    pub(super) frees: Counter,
-    pub(super) refills: Counter,
-    pub(super) reclaims: Counter,
-    pub(super) observer_errors: Counter,
-    pub(super) reclaimed_bytes: Counter,
 }
 
 impl Store {

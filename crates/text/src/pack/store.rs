@@ -1,23 +1,20 @@
 //! The packs of one process: a region of addresses in slots of 2 MiB, and what belongs to it.
 
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use palimpsest_sys::{CoreSync, ForkDetector, MapError, Reservation};
+use palimpsest_sys::{CoreSync, ForkDetector, Reservation};
 
-use super::PACK;
 use super::backing::{Backing, Refused};
-use super::builder::{Config, ForkPolicy, ReclaimPolicy, RegionLen};
+use super::config::Config;
+use super::contents::{LaidOut, Pack};
 use super::directory::Readers;
-use super::error::OpenError;
-use super::memory::{Kind, OnRefusal, PackMemory, Plan};
-use super::place::NewPack;
-use super::reclaim::{ReclaimState, Watch};
-use super::release::LaidOut;
-use super::root::ProcessEpochs;
-use super::shard::Tally;
-use super::slot::{Home, Pack, Slot};
-use super::stats::Counters;
+use super::epoch::ProcessEpochs;
+use super::limbo::ReclaimState;
+use super::slot::Slot;
+use super::tally::{Counters, Tally};
 use crate::observe::{ObserveError, Observer};
 use crate::primitive::{AtomicU64, AtomicUsize};
 
@@ -55,56 +52,6 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens a store, with the first pack for code in it.
-    pub(super) fn open(
-        config: Arc<Config>,
-        epochs: Arc<ProcessEpochs>,
-        parent: Option<&Store>,
-    ) -> Result<Self, OpenError> {
-        let sync = CoreSync::new()?;
-        if let Some(refused) = sync.refused() {
-            tracing::warn!(%refused, "core synchronisation falls back to signals");
-        }
-        let region = Arc::new(reserve(&config, parent)?);
-        if config.region == RegionLen::AsMuchAsCanBe && region.len() < RegionLen::DEFAULT {
-            tracing::warn!(bytes = region.len(), "the region for packs is smaller than usual: address space is short");
-        }
-        let (first, backing, refused) = first_pack(&config, &region)?;
-        for Refused { backing, error } in &refused {
-            tracing::warn!(%backing, %error, "a better backing for packs is not available");
-        }
-        let watch = match (backing, config.fork) {
-            (Backing::ProcMem, _) | (_, ForkPolicy::Omit) => Watch::Nothing,
-            (_, ForkPolicy::Inherit) => Watch::Forks,
-        };
-        let due = match config.reclaim {
-            ReclaimPolicy::Automatic { retired_bytes } => retired_bytes,
-            ReclaimPolicy::Manual => usize::MAX,
-        };
-        let store = Self {
-            slots: (0..region.len() / PACK).map(|_| Slot::new()).collect(),
-            region,
-            config,
-            backing,
-            refused,
-            used_slots: AtomicUsize::new(0),
-            sync,
-            fork: ForkDetector::new(),
-            generation: AtomicU64::new(0),
-            readers: Readers::new(),
-            epochs,
-            tallies: Tally::for_this_machine(),
-            reclaiming: Mutex::new(ReclaimState::new(watch)?),
-            freeing: AtomicUsize::new(0),
-            next_reclaim: AtomicUsize::new(due),
-            grow: Mutex::new(()),
-            graveyard: Mutex::default(),
-            counters: Counters::default(),
-        };
-        store.install_pack(0, Home::OfNobody, NewPack::empty(Kind::Code, first));
-        Ok(store)
-    }
-
     /// The generation that programs are born in now.
     pub(super) fn generation(&self) -> u64 {
         // Acquire, partner: the Release store in `reclaim`. Forbids that a program counts as younger than a witness
@@ -131,64 +78,37 @@ impl Store {
     }
 }
 
-fn reserve(config: &Config, parent: Option<&Store>) -> Result<Reservation, OpenError> {
-    let mut failed = None;
-    for len in config.region.candidates()? {
-        let reach = RegionLen::MAX;
-        let attempt = match (config.near, parent) {
-            (Some(near), _) => Reservation::near(near, reach, len, PACK),
-            // A child's code should reach what it inherits; if it cannot, it has not been promised.
-            (None, Some(parent)) => {
-                Reservation::near(parent.region.address(), reach, len, PACK).or_else(|_| Reservation::new(len, PACK))
-            }
-            (None, None) => Reservation::new(len, PACK),
-        };
-        match attempt {
-            Ok(region) => return Ok(region),
-            Err(source) => failed = Some((len, source)),
-        }
-    }
-    let (len, source) = failed.unwrap_or((0, MapError::Place { offset: 0, wanted: 0, len: 0 }));
-    Err(OpenError::Reserve { len, source })
-}
-
-type FirstPack = (PackMemory, Backing, Vec<Refused>);
-
-/// Makes the first pack of the best backing that works, or of the one that was asked for.
-fn first_pack(config: &Config, region: &Arc<Reservation>) -> Result<FirstPack, OpenError> {
-    let mut refused = Vec::new();
-    for &backing in config.candidates()? {
-        let made = PackMemory::new(&Plan {
-            region,
-            offset: 0,
-            replicas: &[],
-            len: PACK,
-            kind: Kind::Code,
-            backing,
-            write_view: config.write_view_of(backing),
-            fork: config.fork,
-            on_refusal: OnRefusal::Fail,
-            profiling: config.profiling(),
-        });
-        match made {
-            Ok(memory) => return Ok((memory, backing, refused)),
-            Err(error) => refused.push(Refused { backing, error }),
-        }
-    }
-    match config.backing {
-        Some(backing) => match refused.pop() {
-            Some(Refused { error: source, .. }) => Err(OpenError::Backing { backing, source }),
-            None => unreachable!("one backing was tried"),
-        },
-        None => {
-            let refused = refused.into_iter().map(|Refused { backing, error }| (backing, error)).collect();
-            Err(OpenError::NoBacking { refused })
-        }
-    }
-}
-
 impl Drop for Store {
     fn drop(&mut self) {
         self.forget_everything();
+    }
+}
+
+/// A store that only its own process drops.
+///
+/// A child does not have all of its parent's mappings, and a thread that it does not have may hold a lock for ever, or
+/// may have been about to change a list.
+pub(super) struct KeptStore(ManuallyDrop<Store>);
+
+impl KeptStore {
+    pub(super) fn new(store: Store) -> Self {
+        Self(ManuallyDrop::new(store))
+    }
+}
+
+impl Deref for KeptStore {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.0
+    }
+}
+
+impl Drop for KeptStore {
+    fn drop(&mut self) {
+        if self.0.fork.is_same_process() {
+            // SAFETY: dropped here and nowhere else.
+            unsafe { ManuallyDrop::drop(&mut self.0) };
+        }
     }
 }

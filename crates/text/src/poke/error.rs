@@ -84,7 +84,8 @@ pub enum PokeError {
     },
     /// Single stores were asked for, and the site does not fit one.
     #[error(
-        "the {len} bytes at {address:#x} do not lie in one aligned word of a program; apply the batch by traps, or align the site"
+        "the {len} bytes at {address:#x} do not lie in one aligned word of a program; \
+         apply the batch by traps, or align the site"
     )]
     NotSingleStore {
         /// Where the site is.

@@ -8,7 +8,7 @@ mod isa;
 
 pub(crate) use isa::*;
 
-use palimpsest_text::Program;
+use palimpsest_text::{Packs, Program};
 
 /// Calls a program made by [`identity`].
 pub(crate) fn call(program: &Program) -> u64 {
@@ -17,7 +17,16 @@ pub(crate) fn call(program: &Program) -> u64 {
     function()
 }
 
-/// Held by tests that fork and count what is reclaimed: another test's child would hold this one's programs.
+/// Reclaims until nothing waits for children: they may be another test's, or try a system call under a seccomp filter,
+/// and end by themselves.
+pub(crate) fn reclaim_after_children(packs: &Packs) {
+    while packs.reclaim().unwrap().waiting_for_children > 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// Held by tests that count what is reclaimed, and by all tests beside them that fork or open packs: a child of another
+/// test would hold this one's programs. Under a seccomp filter packs are opened by trying calls in a child.
 pub(crate) fn one_at_a_time() -> std::sync::MutexGuard<'static, ()> {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -258,7 +258,7 @@ fn mappings_are_left(name: &str, left: usize) {
     const TOLD: [&str; 2] = ["vm.max_map_count", "sysctl -w"];
     play(name, World::Same, || {
         let ballast = Ballast::leaving(left);
-        println!("the doctor says {:?}", Capabilities::probe().grade());
+        println!("the doctor says {:?}", Capabilities::probe().features());
         let packs = match Packs::new() {
             Ok(packs) => packs,
             Err(error) => {

@@ -154,9 +154,17 @@ fn text_is_poked_without_proc_self_mem() {
 }
 
 /// A thread that a tracer has stopped among the sites is passed over by traps and single stores, and goes on with the
-/// code as it is by then.
+/// code as it is by then. In a process of its own: batches of other tests would wait for the thread to be held.
 #[test]
 fn a_thread_that_a_tracer_stops_is_passed_over() {
+    let status = fork_and_wait(|| {
+        beside_a_stopped_thread();
+        0
+    });
+    assert_eq!(exit_code(status), Some(0), "status {status:#x}");
+}
+
+fn beside_a_stopped_thread() {
     const NOT_PERMITTED: i32 = 77;
     let (packs, code) = (Packs::new().unwrap(), generate(200));
     let program = packs.load(&code.code, 64).unwrap();

@@ -169,6 +169,7 @@ fn programs_are_freed_meanwhile() {
             packs.reclaim().unwrap();
         },
     );
+    common::reclaim_after_children(&packs);
     assert_eq!(packs.stats().programs, 1);
 }
 

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use palimpsest_paging::VirtAddr;
 
-use super::syscall::{self, Next};
+use super::syscall::{self, Done, Next};
 use super::{Area, Process, Thread, Trap, memory, user};
 use crate::arch;
 use crate::arch::interrupts::Call;
@@ -15,9 +15,10 @@ use crate::arch::user::Context;
 use crate::cpu::{self, CPUS};
 use crate::sync::SpinLock;
 
-/// Faults at one address, with none at another between them, before a thread is given up. A fork by another CPU, and a
-/// translation that is out of date, make some.
-const PATIENCE: u32 = 1000;
+/// Faults at one address in a row that have done nothing, before a thread is given up. The first takes a translation
+/// that is out of date from this CPU. Each further one takes a fork by another CPU, and a third CPU that was quicker to
+/// resolve what that has protected.
+const PATIENCE: u32 = 16;
 
 static READY: [SpinLock<VecDeque<Thread>>; CPUS] = [const { SpinLock::new(VecDeque::new()) }; CPUS];
 /// Threads that have not ended.
@@ -89,7 +90,7 @@ pub(crate) fn run_all() {
 /// Runs a thread until it yields (the result) or ends.
 fn run(mut thread: Thread) -> Option<Thread> {
     cpu::run_space(&thread.process.space);
-    let mut last = (VirtAddr(0), 0);
+    let mut in_vain = (VirtAddr(0), 0);
     let exit = loop {
         match thread.context.run() {
             Trap::Call { number, arguments } => match syscall::handle(&mut thread, number, arguments) {
@@ -101,12 +102,12 @@ fn run(mut thread: Thread) -> Option<Thread> {
                 Next::Exit(code) => break (code, VirtAddr(0)),
             },
             Trap::Fault { address, access } => {
-                last = if last.0 == address { (address, last.1 + 1) } else { (address, 1) };
-                if last.1 > PATIENCE {
-                    break (user::FAULTED_FOREVER, address);
-                }
-                if let Err(code) = syscall::fault(&thread, address, access) {
-                    break (code, address);
+                let before = if in_vain.0 == address { in_vain.1 } else { 0 };
+                match syscall::fault(&thread, address, access) {
+                    Ok(Done::Something) => in_vain = (address, 0),
+                    Ok(Done::Nothing) if before == PATIENCE => break (user::FAULTED_FOREVER, address),
+                    Ok(Done::Nothing) => in_vain = (address, before + 1),
+                    Err(code) => break (code, address),
                 }
             }
             Trap::Interrupt(call) => cpu::take_call(call),

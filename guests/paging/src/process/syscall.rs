@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use palimpsest_paging::{Access, Fault, ForkError, PAGE, Rights, Sharing, VirtAddr};
+use palimpsest_paging::{Access, Fault, ForkError, PAGE, Resolution, Rights, Sharing, VirtAddr};
 
 use super::user::{Number, RUNNING};
 use super::{Area, Process, Thread, memory, next_id, schedule, user};
@@ -77,8 +77,17 @@ fn fork(thread: &Thread, cpu: usize) -> Result<u64, ForkError> {
     Ok(id)
 }
 
+/// What a fault has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Done {
+    /// Something was copied, or became the space's own.
+    Something,
+    /// The access was allowed already: this CPU's translation was out of date, or a mark was set.
+    Nothing,
+}
+
 /// Resolves a page fault. Fails with what the thread ends with.
-pub(super) fn fault(thread: &Thread, address: VirtAddr, access: Access) -> Result<(), u64> {
+pub(super) fn fault(thread: &Thread, address: VirtAddr, access: Access) -> Result<Done, u64> {
     add(&COUNTS.faults, 1);
     let node = cpu::node_of(arch::cpu::number());
     match thread.process.space.fault(address, access, node) {
@@ -86,7 +95,7 @@ pub(super) fn fault(thread: &Thread, address: VirtAddr, access: Access) -> Resul
             add(&COUNTS.unshared, u64::from(how.unshared));
             add(&COUNTS.broken, u64::from(how.copied));
             add(&COUNTS.reused, u64::from(how.reused));
-            Ok(())
+            Ok(if how == Resolution::default() { Done::Nothing } else { Done::Something })
         }
         Ok(Fault::NotMapped) => Err(user::FAULTED_NOT_MAPPED),
         Ok(Fault::Denied) => Err(user::FAULTED_DENIED),

@@ -1,13 +1,13 @@
 //! The workers of the contestants, and asking them in turns.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
+use super::WORKER;
 use super::question::Question;
 use super::who::Who;
 use super::worker::{READY, REFUSED};
-use crate::BenchError;
+use crate::harness::{BenchError, Context};
 
 /// A running worker. Ends with the value.
 pub(super) struct Worker {
@@ -29,11 +29,11 @@ pub(super) enum Answer<T> {
 
 impl Worker {
     /// Starts the process and waits until its heap is there.
-    pub(super) fn start(command: &[PathBuf], who: Who, bytes: usize) -> Result<Answer<Self>, BenchError> {
-        let failed = |reason: String| BenchError::Probe { contestant: who.name().to_owned(), reason };
-        let (program, arguments) = command.split_first().ok_or_else(|| failed("the command is empty".to_owned()))?;
-        let mut process = Command::new(program)
-            .args(arguments)
+    pub(super) fn start(context: &Context<'_>, who: Who, bytes: usize) -> Result<Answer<Self>, BenchError> {
+        let failed = |reason: String| BenchError::Helper { contestant: who.name().to_owned(), reason };
+        let mut process = context
+            .helper(WORKER)
+            .map_err(failed)?
             .arg(who.name())
             .arg(bytes.to_string())
             .stdin(Stdio::piped())
@@ -78,7 +78,7 @@ impl Worker {
     }
 
     fn failed(&self, reason: String) -> BenchError {
-        BenchError::Probe { contestant: self.who.name().to_owned(), reason }
+        BenchError::Helper { contestant: self.who.name().to_owned(), reason }
     }
 }
 

@@ -10,23 +10,25 @@ mod reset;
 mod who;
 mod worker;
 
-pub use reset::Reset;
-pub use worker::work;
+pub(super) use reset::{Reset, tour as tour_reset, tour_group as tour_reset_group};
+pub(super) use worker::work;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use self::crew::{Answer, Worker};
-use self::figures::{FIGURES, Figure, Samples, record};
+use self::figures::{FIGURES, Figure};
 use self::question::Question;
 use self::who::Who;
-use crate::record::Unit;
-use crate::sampler::{Rounds, rotation};
-use crate::suite::Group;
-use crate::{BenchError, Context, Effort, Suite};
+use crate::harness::host::available_memory;
+use crate::harness::record::Unit;
+use crate::harness::sampler::{Rounds, interleave, rotation};
+use crate::harness::{BenchError, Context, Effort, Group, Samples, Suite};
+
+/// Name of the helper that calls [`work`] with the arguments that follow.
+pub(super) const WORKER: &str = "fork";
 
 /// See the module.
-pub struct Fork;
+pub(super) struct Fork;
 
 /// The heap of figures that do not name one.
 const USUAL: usize = 512 << 20;
@@ -39,20 +41,28 @@ const QUICK: usize = USUAL;
 
 const FREEZE_COST: &str = "fork.freeze_cost";
 
-fn group_of(id: &str, title: &str, who: &[Who]) -> Group {
-    Group {
-        id: id.to_owned(),
-        title: title.to_owned(),
-        figures: who.iter().map(|who| format!("{id}.{}", who.name())).collect(),
-    }
+fn group_of(id: &str, title: &str, unit: Unit, all: &[Who], note: fn(Who) -> Option<&'static str>) -> Group {
+    let contestant = |who: &Who| {
+        let contestant = who.contestant(id, unit);
+        match note(*who) {
+            Some(note) => contestant.note(note),
+            None => contestant,
+        }
+    };
+    Group::new(id, title, all.iter().map(contestant))
 }
 
 fn size_group(name: &str) -> Group {
-    group_of(&format!("fork.{name}"), &format!("a fork, or arming, with a heap of {name}"), &Who::ALL)
+    let title = format!("a fork, or arming, with a heap of {name}");
+    group_of(&format!("fork.{name}"), &title, Unit::Microseconds, &Who::ALL, |who| match who {
+        Who::UffdWp => Some("arming, no fork"),
+        Who::UffdCopy => Some("registering empty memory, no fork"),
+        _ => None,
+    })
 }
 
 fn freeze_group() -> Group {
-    group_of(FREEZE_COST, "freezing a heap of 512m", &Who::FREEZING)
+    group_of(FREEZE_COST, "freezing a heap of 512m", Unit::Milliseconds, &Who::FREEZING, |_| None)
 }
 
 impl Suite for Fork {
@@ -72,165 +82,181 @@ impl Suite for Fork {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
-        if !self.groups().iter().any(|group| context.wants(group)) {
+        let wanted = context.wanted(self.groups());
+        if let Err(reason) = context.helper(WORKER) {
+            wanted.iter().for_each(|group| context.skip(group, &reason));
             return Ok(());
         }
-        let Some(command) = context.fork_worker else {
-            context.skip("fork.*", "nobody told how to start a process for the measurement");
-            return Ok(());
-        };
         for (name, bytes) in SIZES {
-            by_size(context, command, name, bytes)?;
+            by_size(context, name, bytes)?;
         }
-        others(context, command)
+        others(context)
     }
 }
 
 /// `fork.{name}.*`.
-fn by_size(context: &mut Context<'_>, command: &[PathBuf], name: &str, bytes: usize) -> Result<(), BenchError> {
+fn by_size(context: &mut Context<'_>, name: &str, bytes: usize) -> Result<(), BenchError> {
     let group = size_group(name);
     if !context.wants(&group) {
         return Ok(());
     }
     context.begin(&group.id);
-    let available = available_memory()?;
-    if context.effort == Effort::Quick && bytes > QUICK {
-        context.skip(format!("{}.*", group.id), "left out of quick runs");
-    } else if available < bytes + bytes / 4 {
+    let available = available_memory();
+    if context.effort != Effort::Full && bytes > QUICK {
+        context.skip(&group, "left out of quick runs");
+        return Ok(());
+    }
+    if available < bytes + bytes / 4 {
         let reason = format!("{} MiB of memory are available, which is too little", available >> 20);
-        context.skip(format!("{}.*", group.id), reason);
+        context.skip(&group, &reason);
+        return Ok(());
+    }
+    let needed: usize = Who::ALL.iter().map(|who| who.occupies(bytes)).sum();
+    let rounds = context.effort.rounds(9, 60, Duration::from_secs(10));
+    let mut samples = Samples::default();
+    if needed + needed / 4 < available {
+        let mut crew = start(context, &mut samples, &group.id, &Who::ALL, bytes)?;
+        take_turns(&mut crew, Question::Fork, rounds, &group.id, &mut samples)?;
     } else {
-        let needed: usize = Who::ALL.iter().map(|who| who.occupies(bytes)).sum();
-        let rounds = context.effort.rounds(9, 60, Duration::from_secs(10));
-        let mut samples = Samples::default();
-        if needed + needed / 4 < available {
-            let mut crew = start(context, command, &group.id, &Who::ALL, bytes)?;
-            take_turns(&mut crew, Question::Fork, rounds, &mut samples)?;
-        } else {
-            // Not all of them fit at once: each round starts them one after the other.
-            for round in 0..3 {
-                for index in rotation(Who::ALL.len(), round) {
-                    let mut one = start(context, command, &group.id, &[Who::ALL[index]], bytes)?;
-                    take_turns(&mut one, Question::Fork, Rounds { least: 3, most: 5, ..rounds }, &mut samples)?;
-                }
+        // Not all of them fit at once: each round starts them one after the other.
+        for round in 0..3 {
+            for index in rotation(Who::ALL.len(), round) {
+                let mut one = start(context, &mut samples, &group.id, &[Who::ALL[index]], bytes)?;
+                let rounds = Rounds { least: 3, most: 5, ..rounds };
+                take_turns(&mut one, Question::Fork, rounds, &group.id, &mut samples)?;
             }
         }
-        record(context, &group.id, Unit::Microseconds, &Who::ALL, samples, arming_note);
     }
-    context.done();
+    context.record(&group, samples);
     Ok(())
 }
 
-fn arming_note(who: Who) -> Option<&'static str> {
-    match who {
-        Who::UffdWp => Some("arming, no fork"),
-        Who::UffdCopy => Some("registering empty memory, no fork"),
-        _ => None,
+/// Contestants of the tour.
+const TOUR: [Who; 3] = [Who::Plain, Who::Frozen, Who::Empty];
+
+/// The tour's figures.
+pub(super) fn tour_group() -> Group {
+    let ids = TOUR.map(|who| who.id("fork.512m"));
+    Group { title: "a fork of a process with 512 MiB".to_owned(), ..size_group("512m").only(&ids) }
+}
+
+/// Forks with a heap of the usual size by the contestants of the tour, or the reason why they cannot be had.
+pub(super) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<Samples, BenchError> {
+    let id = tour_group().id;
+    let mut samples = Samples::default();
+    let needed: usize = TOUR.iter().map(|who| who.occupies(USUAL)).sum();
+    let available = available_memory();
+    if available < needed + needed / 4 {
+        let (available, needed) = (available >> 20, (needed + needed / 4) >> 20);
+        let reason = format!("{available} MiB of memory are available, and {needed} are needed; end other programs");
+        TOUR.iter().for_each(|who| samples.refuse(&who.id(&id), reason.as_str()));
+        return Ok(samples);
     }
+    let mut crew = start(context, &mut samples, &id, &TOUR, USUAL)?;
+    if let Some(frozen) = crew.iter().find(|worker| worker.who == Who::Frozen) {
+        samples.note(&Who::Frozen.id(&id), format!("froze in {:.2} s", frozen.freeze_ms / 1e3));
+    }
+    take_turns(&mut crew, Question::Fork, rounds, &id, &mut samples)?;
+    Ok(samples)
 }
 
 /// Everything with the usual heap.
-fn others(context: &mut Context<'_>, command: &[PathBuf]) -> Result<(), BenchError> {
-    let wanted: Vec<&Figure> = FIGURES.iter().filter(|figure| context.wants(&figure.group())).collect();
-    let wants_cost = context.wants(&freeze_group());
-    if wanted.is_empty() && !wants_cost {
-        return Ok(());
-    }
-    let mut who: Vec<Who> = wanted.iter().flat_map(|figure| figure.who).copied().collect();
-    if wants_cost {
+fn others(context: &mut Context<'_>) -> Result<(), BenchError> {
+    let figures: Vec<&Figure> = FIGURES.iter().filter(|figure| context.wants(&figure.group())).collect();
+    let cost = Some(freeze_group()).filter(|group| context.wants(group));
+    let mut who: Vec<Who> = figures.iter().flat_map(|figure| figure.who).copied().collect();
+    if cost.is_some() {
         who.extend(Who::FREEZING);
     }
     let who: Vec<Who> = Who::ALL.into_iter().filter(|one| who.contains(one)).collect();
     let needed: usize = who.iter().map(|who| who.occupies(USUAL)).sum();
-    let available = available_memory()?;
+    let available = available_memory();
     if needed + needed / 4 > available {
-        let reason = format!(
-            "{} MiB of memory are available, and heaps of {} MiB are to be measured",
-            available >> 20,
-            needed >> 20
-        );
-        context.skip("fork.*", reason);
+        let (available, needed) = (available >> 20, needed >> 20);
+        let reason = format!("{available} MiB of memory are available, and heaps of {needed} MiB are to be measured");
+        let groups = figures.iter().map(|figure| figure.group()).chain(cost);
+        groups.for_each(|group| context.skip(&group, &reason));
         return Ok(());
     }
     let mut costs = Samples::default();
-    if wants_cost {
+    if let Some(group) = &cost {
+        context.begin(&group.id);
         for _ in 1..context.effort.pick(1, 4) {
-            for worker in start(context, command, FREEZE_COST, &Who::FREEZING, USUAL)? {
-                costs.add(worker.who, worker.freeze_ms);
-            }
+            let crew = start(context, &mut costs, &group.id, &Who::FREEZING, USUAL)?;
+            add_costs(&crew, &mut costs);
         }
     }
-    let mut crew = start(context, command, "fork", &who, USUAL)?;
-    for figure in wanted {
+    // Who is refused is refused in every figure.
+    let mut refused = Samples::default();
+    let mut crew = if who.is_empty() { Vec::new() } else { start(context, &mut refused, "fork", &who, USUAL)? };
+    for figure in figures {
         context.begin(figure.id);
         let mut samples = Samples::default();
+        for &who in figure.who {
+            if let Some(reason) = refused.refused(&who.id("fork")) {
+                samples.refuse(&who.id(figure.id), reason);
+            }
+        }
         // Enough of them that a repair, which one sample in many holds, does not decide.
         let rounds = context.effort.rounds(15, 40, Duration::from_secs(8));
         let mut taking: Vec<&mut Worker> = crew.iter_mut().filter(|worker| figure.who.contains(&worker.who)).collect();
-        take_turns(&mut taking, figure.question, rounds, &mut samples)?;
-        record(context, figure.id, figure.unit, figure.who, samples, figure.note);
-        context.done();
+        take_turns(&mut taking, figure.question, rounds, figure.id, &mut samples)?;
+        context.record(&figure.group(), samples);
     }
-    if wants_cost {
-        context.begin(FREEZE_COST);
-        for worker in crew.iter().filter(|worker| worker.who.is_ours()) {
-            costs.add(worker.who, worker.freeze_ms);
-        }
-        record(context, FREEZE_COST, Unit::Milliseconds, &Who::FREEZING, costs, |_| None);
-        context.done();
+    if let Some(group) = cost {
+        add_costs(&crew, &mut costs);
+        context.record(&group, costs);
     }
     Ok(())
 }
 
-/// Starts workers; those that the machine refuses are skipped.
+/// Adds what the freezes of `crew` took.
+fn add_costs(crew: &[Worker], costs: &mut Samples) {
+    for worker in crew.iter().filter(|worker| Who::FREEZING.contains(&worker.who)) {
+        costs.add(&worker.who.id(FREEZE_COST), worker.freeze_ms);
+    }
+}
+
+/// Starts workers; those that the machine refuses have no samples of `id`.
 fn start(
-    context: &mut Context<'_>,
-    command: &[PathBuf],
+    context: &Context<'_>,
+    samples: &mut Samples,
     id: &str,
     who: &[Who],
     bytes: usize,
 ) -> Result<Vec<Worker>, BenchError> {
     let mut crew = Vec::with_capacity(who.len());
     for &who in who {
-        match Worker::start(command, who, bytes)? {
+        match Worker::start(context, who, bytes)? {
             Answer::Given(worker) => crew.push(worker),
-            Answer::Refused(reason) => context.skip(format!("{id}.{}", who.name()), reason),
+            Answer::Refused(reason) => samples.refuse(&who.id(id), reason),
         }
     }
     Ok(crew)
 }
 
-/// Has each worker answer once a round, in rotating order, until it refuses.
+/// Has each worker answer once a round, in rotating order.
 fn take_turns<W: std::borrow::BorrowMut<Worker>>(
     crew: &mut [W],
     question: Question,
     rounds: Rounds,
+    id: &str,
     samples: &mut Samples,
 ) -> Result<(), BenchError> {
-    crate::sampler::interleave(crew, rounds, |worker| {
+    interleave(crew, rounds, |worker| {
         let worker = worker.borrow_mut();
-        match worker.ask(question)? {
-            Answer::Given(sample) => {
-                samples.add(worker.who, sample);
-                Ok(sample)
-            }
-            Answer::Refused(reason) => {
-                samples.refuse(worker.who, reason);
-                Ok(0.0)
-            }
-        }
+        let id = worker.who.id(id);
+        answered(worker, question, &id, samples)
     })
-    .map(drop)
 }
 
-/// `MemAvailable`, in bytes.
-pub(super) fn available_memory() -> Result<usize, BenchError> {
-    const MEMINFO: &str = "/proc/meminfo";
-    let text = std::fs::read_to_string(MEMINFO).map_err(|source| BenchError::Accounting { path: MEMINFO, source })?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()).and_then(|kib| kib.parse::<usize>().ok());
-    // A kernel that does not tell is not doubted.
-    Ok(kib.map_or(usize::MAX / 2, |kib| kib * 1024))
+/// Takes one sample of the figure `id`, or the reason why there is none.
+fn answered(worker: &mut Worker, question: Question, id: &str, samples: &mut Samples) -> Result<(), BenchError> {
+    match worker.ask(question)? {
+        Answer::Given(sample) => samples.add(id, sample),
+        Answer::Refused(reason) => samples.refuse(id, reason),
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -241,8 +267,9 @@ mod tests {
 
     #[test]
     fn the_agreed_ids_exist_once_each() {
-        let ids: Vec<String> = Fork.groups().into_iter().flat_map(|group| group.figures).collect();
-        let distinct: HashSet<&str> = ids.iter().map(String::as_str).collect();
+        let groups = Fork.groups();
+        let ids: Vec<&str> = groups.iter().flat_map(Group::ids).collect();
+        let distinct: HashSet<&str> = ids.iter().copied().collect();
         assert_eq!(distinct.len(), ids.len());
         let mut agreed = Vec::new();
         for size in ["64m", "512m", "4g"] {

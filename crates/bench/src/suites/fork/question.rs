@@ -24,6 +24,8 @@ pub(super) enum Question {
     ResetKnown(usize),
     /// Putting so many pages back that are searched for: µs.
     ResetScan(usize),
+    /// A fork whose child writes so many pages and ends: µs.
+    ForkPerRun(usize),
 }
 
 impl fmt::Display for Question {
@@ -38,6 +40,7 @@ impl fmt::Display for Question {
             Self::Pte => f.write_str("pte"),
             Self::ResetKnown(pages) => write!(f, "reset_known {pages}"),
             Self::ResetScan(pages) => write!(f, "reset_scan {pages}"),
+            Self::ForkPerRun(pages) => write!(f, "fork_per_run {pages}"),
         }
     }
 }
@@ -64,6 +67,7 @@ impl FromStr for Question {
             ("pte", None) => Self::Pte,
             ("reset_known", Some(pages)) => Self::ResetKnown(pages),
             ("reset_scan", Some(pages)) => Self::ResetScan(pages),
+            ("fork_per_run", Some(pages)) => Self::ForkPerRun(pages),
             _ => return Err(unknown()),
         })
     }
@@ -85,6 +89,7 @@ mod tests {
             Question::Pte,
             Question::ResetKnown(1),
             Question::ResetScan(4096),
+            Question::ForkPerRun(16),
         ];
         for question in all {
             assert_eq!(question.to_string().parse::<Question>().ok(), Some(question));

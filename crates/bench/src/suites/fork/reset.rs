@@ -3,17 +3,15 @@
 use std::time::Duration;
 
 use super::crew::{Answer, Worker};
-use super::figures::Samples;
 use super::question::Question;
-use super::take_turns;
 use super::who::Who;
-use crate::record::{Entry, Unit};
-use crate::sampler::Summary;
-use crate::suite::Group;
-use crate::{BenchError, Context, Suite};
+use super::{WORKER, answered};
+use crate::harness::record::Unit;
+use crate::harness::sampler::{Rounds, interleave};
+use crate::harness::{BenchError, Contestant, Context, Group, Samples, Suite};
 
 /// See the module.
-pub struct Reset;
+pub(in crate::suites) struct Reset;
 
 /// The heap, in bytes.
 const HEAP: usize = 64 << 20;
@@ -21,16 +19,52 @@ const HEAP: usize = 64 << 20;
 /// Pages written in each round.
 const PAGES: [usize; 4] = [1, 16, 256, 4096];
 
-fn id(pages: usize) -> String {
-    format!("reset.{pages}")
-}
+/// Ways to put pages back; the last is what people do without a snapshot.
+const WAYS: [(&str, Way); 3] =
+    [("known", Question::ResetKnown), ("scan", Question::ResetScan), (FORK, Question::ForkPerRun)];
+
+const FORK: &str = "fork_per_run";
+
+type Way = fn(usize) -> Question;
 
 fn group(pages: usize) -> Group {
-    Group {
-        id: id(pages),
-        title: format!("putting back {pages} pages of a heap of 64m"),
-        figures: ["known", "scan"].map(|way| format!("reset.{pages}.{way}")).into(),
+    let id = |way: &str| format!("reset.{pages}.{way}");
+    let contestant = |(way, _): (&str, Way)| {
+        let contestant = Contestant::new(id(way), Unit::Microseconds);
+        match way {
+            FORK => contestant.note("a fork, the child's writes, and its end; wall time"),
+            _ => contestant.against([id(FORK)]),
+        }
+    };
+    Group::new(format!("reset.{pages}"), format!("putting back {pages} pages of a heap of 64m"), WAYS.map(contestant))
+}
+
+/// Samples of each way to put so many pages back.
+fn measure(context: &Context<'_>, pages: usize, rounds: Rounds) -> Result<Samples, BenchError> {
+    let mut samples = Samples::default();
+    let mut workers = Vec::new();
+    for (way, question) in WAYS {
+        let id = format!("reset.{pages}.{way}");
+        match Worker::start(context, Who::Plain, HEAP)? {
+            Answer::Refused(reason) => samples.refuse(&id, reason),
+            Answer::Given(worker) => workers.push((id, question(pages), worker)),
+        }
     }
+    interleave(&mut workers, rounds, |(id, question, worker)| answered(worker, *question, id, &mut samples))?;
+    Ok(samples)
+}
+
+/// Pages of the tour.
+const TOUR: usize = 16;
+
+/// The tour's figures.
+pub(in crate::suites) fn tour_group() -> Group {
+    group(TOUR).only(&[FORK, "scan", "known"].map(|way| format!("reset.{TOUR}.{way}")))
+}
+
+/// The tour's samples.
+pub(in crate::suites) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<Samples, BenchError> {
+    measure(context, TOUR, rounds)
 }
 
 impl Suite for Reset {
@@ -47,38 +81,18 @@ impl Suite for Reset {
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
-        let wanted: Vec<usize> = PAGES.into_iter().filter(|pages| context.wants(&group(*pages))).collect();
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let Some(command) = context.fork_worker else {
-            context.skip("reset.*", "nobody told how to start a process for the measurement");
-            return Ok(());
-        };
-        for pages in wanted {
-            let id = id(pages);
-            context.begin(&id);
-            let rounds = context.effort.rounds(9, 60, Duration::from_secs(2));
-            for (way, question) in [("known", Question::ResetKnown(pages)), ("scan", Question::ResetScan(pages))] {
-                let id = format!("{id}.{way}");
-                match Worker::start(command, Who::Plain, HEAP)? {
-                    Answer::Refused(reason) => context.skip(id, reason),
-                    Answer::Given(worker) => {
-                        let mut samples = Samples::default();
-                        take_turns(&mut [worker], question, rounds, &mut samples)?;
-                        match samples.of(Who::Plain) {
-                            Ok(samples) => {
-                                let summary = Summary::of(samples);
-                                summary.into_iter().for_each(|summary| {
-                                    context.record(Entry::new(id.clone(), Unit::Microseconds, summary));
-                                });
-                            }
-                            Err(reason) => context.skip(id, reason),
-                        }
-                    }
-                }
+        for pages in PAGES {
+            let group = group(pages);
+            if !context.wants(&group) {
+                continue;
             }
-            context.done();
+            if let Err(reason) = context.helper(WORKER) {
+                context.skip(&group, &reason);
+                continue;
+            }
+            context.begin(&group.id);
+            let samples = measure(context, pages, context.effort.rounds(9, 60, Duration::from_secs(4)))?;
+            context.record(&group, samples);
         }
         Ok(())
     }

@@ -2,6 +2,9 @@
 
 use std::str::FromStr;
 
+use crate::harness::Contestant;
+use crate::harness::record::Unit;
+
 /// A contestant. The name is the last part of an entry's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Who {
@@ -56,9 +59,18 @@ impl Who {
         }
     }
 
-    /// Whether the figure is Palimpsest's.
-    pub(super) fn is_ours(self) -> bool {
-        Self::FREEZING.contains(&self)
+    /// Id of its figure in a group.
+    pub(super) fn id(self, group: &str) -> String {
+        format!("{group}.{}", self.name())
+    }
+
+    /// Its figure in a group: ours are compared with plain forks, then with huge pages, then with an empty process.
+    pub(super) fn contestant(self, group: &str, unit: Unit) -> Contestant {
+        let contestant = Contestant::new(self.id(group), unit);
+        if !Self::FREEZING.contains(&self) {
+            return contestant;
+        }
+        contestant.against([Self::Plain, Self::Thp, Self::Empty].map(|rival| rival.id(group)))
     }
 
     /// Bytes that a process with a heap of `len` bytes occupies.

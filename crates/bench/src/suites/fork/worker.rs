@@ -9,8 +9,8 @@ use palimpsest_fork::snapshot::Sweep;
 
 use super::question::Question;
 use super::who::Who;
-use crate::BenchError;
-use crate::clock::Stopwatch;
+use crate::harness::BenchError;
+use crate::harness::clock::Stopwatch;
 use crate::machine::{
     Child, ForkWay, Heap, HeapPages, Reset, Watch, Watcher, ask_child, freeze, freeze_arena, sleep, spawn,
 };
@@ -37,9 +37,10 @@ static ARENA: Arena = Arena::new();
 ///
 /// # Errors
 ///
-/// Unknown contestants, and pipes that break. What the machine refuses is an answer.
-pub fn work(contestant: &str, bytes: usize) -> Result<(), BenchError> {
-    let failed = |reason: String| BenchError::Probe { contestant: contestant.to_owned(), reason };
+/// Unknown contestants, what is no number, and pipes that break. What the machine refuses is an answer.
+pub(in crate::suites) fn work(contestant: &str, bytes: &str) -> Result<(), BenchError> {
+    let failed = |reason: String| BenchError::Helper { contestant: contestant.to_owned(), reason };
+    let bytes: usize = bytes.parse().map_err(|_| failed(format!("`{bytes}` is no number of bytes")))?;
     let who: Who = contestant.parse().map_err(|error: super::who::UnknownWho| failed(error.to_string()))?;
     let answer = |line: &str| -> Result<(), BenchError> {
         let mut out = io::stdout().lock();
@@ -126,6 +127,7 @@ impl Worker {
             Question::Pte => self.status("VmPTE:"),
             Question::ResetKnown(pages) => self.restore(question, Sweep::Never, pages),
             Question::ResetScan(pages) => self.restore(question, Sweep::Always, pages),
+            Question::ForkPerRun(pages) => self.fork_per_run(pages),
         }
     }
 
@@ -209,6 +211,25 @@ impl Worker {
             Ok(kib * 1024.0)
         })
         .map_err(told)
+    }
+
+    /// What a fork for each round costs instead of putting pages back.
+    fn fork_per_run(&self, pages: usize) -> Result<f64, String> {
+        let step = self.heap.pages() / pages;
+        let mut times = Vec::with_capacity(FORKS);
+        for round in 0..FORKS as u64 {
+            // The child is another process, so the clock is the wall's.
+            let started = Instant::now();
+            let run = || {
+                (0..pages).for_each(|index| self.heap.write(index * step, round));
+                0
+            };
+            let (child, _) = spawn(self.way(), run).map_err(told)?;
+            child.wait().map_err(told)?;
+            times.push(started.elapsed());
+        }
+        times.sort_unstable();
+        Ok(times[FORKS / 2].as_secs_f64() * 1e6)
     }
 
     fn restore(&mut self, question: Question, sweep: Sweep, pages: usize) -> Result<f64, String> {

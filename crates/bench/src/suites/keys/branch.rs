@@ -12,13 +12,11 @@ use std::time::Duration;
 use palimpsest_text::key::State;
 use palimpsest_text::{branch, static_key};
 
-use super::{expect, failed};
-use crate::clock::Stopwatch;
-use crate::record::{Entry, Unit};
+use crate::harness::clock::Stopwatch;
+use crate::harness::record::Unit;
+use crate::harness::sampler::interleave;
+use crate::harness::{BenchError, Contestant, Context, Group, Samples, expect, failed};
 use crate::repeat::times_56;
-use crate::sampler::{Summary, interleave};
-use crate::suite::Group;
-use crate::{BenchError, Context, PlaceError};
 
 /// Branches of one sample: some milliseconds.
 const BRANCHES: u64 = 4_000_000;
@@ -76,16 +74,30 @@ enum Shape {
 impl Shape {
     const ALL: [Self; 2] = [Self::One, Self::Row];
 
-    fn group(self) -> Group {
-        let (id, title) = match self {
-            Self::One => ("keys.branch", "one pass of a loop with one branch"),
-            Self::Row => ("keys.branches", "one of 56 branches in a row"),
-        };
-        Group {
-            id: id.to_owned(),
-            title: title.to_owned(),
-            figures: KINDS.map(|kind| format!("{id}.{}", kind.name())).into(),
+    fn id(self, kind: Kind) -> String {
+        format!("{}.{}", self.name(), kind.name())
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::One => "keys.branch",
+            Self::Row => "keys.branches",
         }
+    }
+
+    fn group(self) -> Group {
+        let title = match self {
+            Self::One => "one pass of a loop with one branch",
+            Self::Row => "one of 56 branches in a row",
+        };
+        let contestant = |kind: Kind| {
+            let contestant = Contestant::new(self.id(kind), Unit::Nanoseconds).note(kind.note());
+            match kind {
+                Kind::Off | Kind::On => contestant.against(self.rivals().iter().map(|&rival| self.id(rival))),
+                _ => contestant,
+            }
+        };
+        Group::new(self.name(), title, KINDS.map(contestant))
     }
 
     /// Whom a branch is compared with, the baseline first: alone it should cost nothing, and in a row no more than what
@@ -182,43 +194,28 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
         let group = shape.group();
         if context.wants(&group) {
             context.begin(&group.id);
-            measure(context, shape, &group)?;
-            context.done();
+            let samples = measure(context, shape)?;
+            context.record(&group, samples);
         }
     }
     Ok(())
 }
 
-fn measure(context: &mut Context<'_>, shape: Shape, group: &Group) -> Result<(), BenchError> {
-    let switch = |state| ON.set(state).map_err(|error| failed(&group.id, "on")(PlaceError::from(error)));
+fn measure(context: &Context<'_>, shape: Shape) -> Result<Samples, BenchError> {
+    let id = shape.name();
+    let switch = |state| ON.set(state).map_err(failed(id, "on"));
     // Whoever has the address may store to it: the compiler must not know that nobody does.
     black_box(&FLAG);
     let switched = switch(State::On)?.sites;
     // All branches on the key, in both shapes; none on machines without patching.
-    expect(&group.id, "on", ON.sites().len() as u64, switched as u64)?;
-    let taken = interleave(&mut KINDS.to_vec(), context.effort.rounds(60, 240, BUDGET), |kind| {
-        Ok::<f64, BenchError>(nanoseconds(shape, *kind))
+    expect(id, "on", ON.sites().len() as u64, switched as u64)?;
+    let mut samples = Samples::default();
+    interleave(&mut KINDS.to_vec(), context.effort.rounds(60, 240, BUDGET), |&mut kind| {
+        samples.add(&shape.id(kind), nanoseconds(shape, kind));
+        Ok::<(), BenchError>(())
     })?;
     switch(State::Off)?;
-    let mut entries = Vec::new();
-    for ((kind, samples), id) in KINDS.into_iter().zip(taken).zip(&group.figures) {
-        if let Some(summary) = Summary::of(&samples) {
-            entries.push((kind, Entry::new(id.as_str(), Unit::Nanoseconds, summary).with_note(kind.note())));
-        }
-    }
-    let rivals: Vec<Entry> = shape
-        .rivals()
-        .iter()
-        .filter_map(|rival| entries.iter().find(|(kind, _)| kind == rival))
-        .map(|(_, entry)| entry.clone())
-        .collect();
-    for (kind, mut entry) in entries {
-        if matches!(kind, Kind::Off | Kind::On) {
-            entry.compare(&rivals.iter().collect::<Vec<_>>());
-        }
-        context.record(entry);
-    }
-    Ok(())
+    Ok(samples)
 }
 
 /// Nanoseconds per branch.

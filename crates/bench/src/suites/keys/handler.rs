@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
-use super::{failed, open_packs};
-use crate::clock::Stopwatch;
+use super::open_packs;
+use crate::PlaceError;
+use crate::harness::clock::Stopwatch;
+use crate::harness::record::Unit;
+use crate::harness::sampler::{Summary, interleave};
+use crate::harness::{BenchError, Contestant, Context, Group, Samples, failed};
 use crate::machine::{Sites, Trapping, while_held, with_empty_trap_handler};
-use crate::record::{Entry, Unit};
-use crate::sampler::{Summary, interleave};
-use crate::suite::Group;
-use crate::{BenchError, Context, PlaceError};
+use palimpsest_sys::Causes;
 
 const COUNTS: [usize; 3] = [1, 56, 10_000];
 
@@ -29,11 +30,8 @@ fn id(count: usize) -> String {
 }
 
 pub(super) fn group() -> Group {
-    Group {
-        id: "keys.handler".to_owned(),
-        title: "one trap of a batch, beyond the bare signal".to_owned(),
-        figures: COUNTS.map(id).into(),
-    }
+    let contestants = COUNTS.map(|count| Contestant::new(id(count), Unit::Nanoseconds));
+    Group::new("keys.handler", "one trap of a batch, beyond the bare signal", contestants)
 }
 
 /// Programs with so many sites, and the same with permanent traps.
@@ -52,37 +50,39 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     }
     context.begin(&group.id);
     let packs = open_packs(&group.id)?;
-    let wrap = || failed(&group.id, "handler");
+    let wrap = || failed::<PlaceError>(&group.id, "handler");
     let mut runners = Vec::new();
     for count in COUNTS {
         let sites = Sites::place(&packs, count).map_err(wrap())?;
         let Some(trapping) = Trapping::place(&packs, count).map_err(wrap())? else {
-            context.skip("keys.handler.*", "this architecture changes code without traps");
+            context.skip(&group, "this architecture changes code without traps");
             return Ok(());
         };
         runners.push(Runner { sites, trapping, holds: 0, bare: Vec::new() });
     }
-    let taken = interleave(&mut runners, context.effort.rounds(12, 45, BUDGET), sample);
-    let taken = match taken {
-        Ok(taken) => taken,
+    let mut samples = Samples::default();
+    let outcome = interleave(&mut runners, context.effort.rounds(12, 45, BUDGET), |runner| {
+        samples.add(&id(runner.sites.count()), sample(runner)?);
+        Ok(())
+    });
+    match outcome {
+        Ok(()) => {}
         // A matter of luck on a machine that gives the two threads no time at once.
         Err(error @ PlaceError::NotHeld { .. }) => {
-            context.skip_failed("keys.handler.*", &error);
+            context.skip(&group, &Causes(&error).to_string());
             return Ok(());
         }
         Err(error) => return Err(wrap()(error)),
-    };
-    let mut least: Option<f64> = None;
-    for (runner, samples) in runners.iter().zip(taken) {
-        let (Some(summary), Some(bare)) = (Summary::of(&samples), Summary::of(&runner.bare)) else {
-            continue;
-        };
-        let least = *least.get_or_insert(summary.median);
-        let note =
-            format!("beyond {:.0} ns of a bare signal; {:.2} × that of 1 site", bare.median, summary.median / least);
-        context.record(Entry::new(id(runner.sites.count()), Unit::Nanoseconds, summary).with_note(note));
     }
-    context.done();
+    let least = samples.median(&id(COUNTS[0]));
+    for runner in &runners {
+        let id = id(runner.sites.count());
+        if let (Some(least), Some(own), Some(bare)) = (least, samples.median(&id), Summary::of(&runner.bare)) {
+            let bare = bare.median;
+            samples.note(&id, format!("beyond {bare:.0} ns of a bare signal; {:.2} × that of 1 site", own / least));
+        }
+    }
+    context.record(&group, samples);
     Ok(())
 }
 

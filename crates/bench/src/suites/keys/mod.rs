@@ -7,13 +7,15 @@ mod syncs;
 mod text_key;
 mod toggle;
 
+pub(super) use toggle::{tour, tour_group};
+
 use palimpsest_text::Packs;
 
-use crate::suite::Group;
-use crate::{BenchError, Context, PlaceError, Suite};
+use crate::PlaceError;
+use crate::harness::{BenchError, Context, Group, Suite, failed};
 
 /// See the module.
-pub struct Keys;
+pub(super) struct Keys;
 
 impl Suite for Keys {
     fn id(&self) -> &'static str {
@@ -63,20 +65,6 @@ impl Way {
     }
 }
 
-/// The error of a contestant that has to work.
-fn failed(id: &str, contestant: &str) -> impl FnOnce(PlaceError) -> BenchError {
-    let (id, contestant) = (id.to_owned(), contestant.to_owned());
-    move |source| BenchError::Contestant { id, contestant, source }
-}
-
-/// Fails unless as many sites are off as should be.
-fn expect(id: &str, contestant: &str, expected: u64, found: u64) -> Result<(), BenchError> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(BenchError::WrongResult { id: id.to_owned(), contestant: contestant.to_owned(), expected, found })
-}
-
 fn open_packs(id: &str) -> Result<Packs, BenchError> {
     Packs::new().map_err(PlaceError::from).map_err(failed(id, "packs"))
 }
@@ -89,8 +77,9 @@ mod tests {
 
     #[test]
     fn the_agreed_ids_exist_once_each() {
-        let ids: Vec<String> = Keys.groups().into_iter().flat_map(|group| group.figures).collect();
-        let distinct: HashSet<&String> = ids.iter().collect();
+        let groups = Keys.groups();
+        let ids: Vec<&str> = groups.iter().flat_map(Group::ids).collect();
+        let distinct: HashSet<&str> = ids.iter().copied().collect();
         assert_eq!(distinct.len(), ids.len());
         let mut agreed = vec!["keys.traps_hit".to_owned(), "keys.toggle.56.static_keys.t0".to_owned()];
         agreed.extend(["off", "on", "atomic_load", "tracing_event", "none"].map(|who| format!("keys.branch.{who}")));
@@ -102,7 +91,7 @@ mod tests {
             }
         }
         for id in agreed {
-            assert!(distinct.contains(&id), "{id} is missing");
+            assert!(distinct.contains(id.as_str()), "{id} is missing");
         }
     }
 }

@@ -3,12 +3,11 @@
 use palimpsest_text::poke::Batch;
 
 use super::load::under_load;
-use super::{Way, expect, failed, open_packs};
+use super::{Way, open_packs};
+use crate::PlaceError;
+use crate::harness::record::Unit;
+use crate::harness::{BenchError, Contestant, Context, Group, Samples, expect, failed};
 use crate::machine::{Sites, Switch};
-use crate::record::{Entry, Unit};
-use crate::sampler::Summary;
-use crate::suite::Group;
-use crate::{BenchError, Context, PlaceError};
 
 const COUNTS: [usize; 2] = [56, 10_000];
 
@@ -25,15 +24,14 @@ fn id(count: usize, way: Way) -> String {
 }
 
 fn syncs_group(count: usize) -> Group {
-    Group {
-        id: format!("keys.syncs.{count}"),
-        title: format!("core synchronisations, {count} sites"),
-        figures: Way::ALL.map(|way| id(count, way)).into(),
-    }
+    let [batched, one_by_one] = Way::ALL.map(|way| Contestant::new(id(count, way), Unit::Count));
+    let batched = batched.in_packs().against([one_by_one.id.as_str()]);
+    Group::new(format!("keys.syncs.{count}"), format!("core synchronisations, {count} sites"), [batched, one_by_one])
 }
 
 fn traps_group() -> Group {
-    Group { id: TRAPS_HIT.to_owned(), title: "traps under load".to_owned(), figures: vec![TRAPS_HIT.to_owned()] }
+    let note = format!("in {TOGGLES} toggles of {TRAPPED_SITES} sites, batched, while one thread runs through them");
+    Group::new(TRAPS_HIT, "traps under load", [Contestant::new(TRAPS_HIT, Unit::Count).note(note)])
 }
 
 pub(super) fn groups() -> Vec<Group> {
@@ -47,34 +45,28 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
         let group = syncs_group(count);
         if context.wants(&group) {
             context.begin(&group.id);
-            count_syncs(context, count)?;
-            context.done();
+            let samples = count_syncs(count)?;
+            context.record(&group, samples);
         }
     }
-    if context.wants(&traps_group()) {
-        context.begin(TRAPS_HIT);
-        count_traps(context)?;
-        context.done();
+    let group = traps_group();
+    if context.wants(&group) {
+        context.begin(&group.id);
+        let samples = count_traps(context.effort.pick(3, 9))?;
+        context.record(&group, samples);
     }
     Ok(())
 }
 
-fn count_syncs(context: &mut Context<'_>, count: usize) -> Result<(), BenchError> {
+fn count_syncs(count: usize) -> Result<Samples, BenchError> {
     let packs = open_packs(&id(count, Way::Batched))?;
-    let mut entries = Vec::new();
+    let mut samples = Samples::default();
     for way in Way::ALL {
         let id = id(count, way);
         let syncs = syncs_of(&packs, count, way).map_err(failed(&id, way.name()))?;
-        if let Some(summary) = Summary::of(&[syncs as f64]) {
-            entries.push(Entry::new(id, Unit::Count, summary));
-        }
+        samples.add(&id, syncs as f64);
     }
-    if let [batched, one_by_one] = &mut entries[..] {
-        batched.compare(&[one_by_one]);
-        batched.backing = context.backing();
-    }
-    entries.into_iter().for_each(|entry| context.record(entry));
-    Ok(())
+    Ok(samples)
 }
 
 /// Switches all sites on once.
@@ -91,25 +83,19 @@ fn syncs_of(packs: &palimpsest_text::Packs, count: usize, way: Way) -> Result<u6
     Ok(syncs)
 }
 
-fn count_traps(context: &mut Context<'_>) -> Result<(), BenchError> {
+fn count_traps(runs: usize) -> Result<Samples, BenchError> {
     let packs = open_packs(TRAPS_HIT)?;
-    let wrap = || failed(TRAPS_HIT, Way::Batched.name());
+    let wrap = || failed::<PlaceError>(TRAPS_HIT, Way::Batched.name());
     let sites = Sites::place(&packs, TRAPPED_SITES).map_err(wrap())?;
-    let batches = [Switch::On, Switch::Off].map(|switch| sites.batch(switch, 0..TRAPPED_SITES));
-    let [on, off] = batches;
-    let (on, off) = (on.map_err(wrap())?, off.map_err(wrap())?);
-    let mut samples = Vec::new();
-    for _ in 0..context.effort.pick(3, 9) {
+    let on = sites.batch(Switch::On, 0..TRAPPED_SITES).map_err(wrap())?;
+    let off = sites.batch(Switch::Off, 0..TRAPPED_SITES).map_err(wrap())?;
+    let mut samples = Samples::default();
+    for _ in 0..runs {
         let hits = under_load(&sites, 1, || toggle(&on, &off)).map_err(wrap())?;
         expect(TRAPS_HIT, Way::Batched.name(), TRAPPED_SITES as u64, sites.run())?;
-        samples.push(hits as f64);
+        samples.add(TRAPS_HIT, hits as f64);
     }
-    if let Some(summary) = Summary::of(&samples) {
-        let note =
-            format!("in {TOGGLES} toggles of {TRAPPED_SITES} sites, batched, while one thread runs through them");
-        context.record(Entry::new(TRAPS_HIT, Unit::Count, summary).with_note(note));
-    }
-    Ok(())
+    Ok(samples)
 }
 
 /// Traps that were hit in [`TOGGLES`] toggles.

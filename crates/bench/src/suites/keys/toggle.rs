@@ -8,20 +8,20 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use palimpsest_text::Packs;
 use palimpsest_text::key::State;
 use palimpsest_text::poke::{Batch, Mode, arch};
 
 use super::load::under_load;
 use super::text_key::{BRANCHES, TextKey};
-use super::{Way, expect, failed, open_packs};
+use super::{Way, open_packs};
+use crate::PlaceError;
+use crate::harness::record::Unit;
+use crate::harness::sampler::{Rounds, interleave};
+use crate::harness::{BenchError, Contestant, Context, Group, Samples, expect, failed};
 #[cfg(feature = "peers")]
 use crate::machine::PeerKey;
 use crate::machine::{Sites, Switch};
-use crate::record::{Entry, Unit};
-use crate::sampler::{Summary, interleave};
-use crate::suite::Group;
-use crate::{BenchError, Context, PlaceError};
+use palimpsest_sys::Causes;
 
 const COUNTS: [usize; 4] = [1, 56, 1000, 10_000];
 const THREADS: [usize; 3] = [0, 1, 2];
@@ -76,6 +76,20 @@ impl Kind {
     fn is_built(self) -> bool {
         cfg!(feature = "peers") || self != Self::Peer
     }
+
+    fn contestant(self, count: usize) -> Contestant {
+        let contestant = Contestant::new(self.id(count), Unit::Microseconds);
+        let contestant = match self {
+            Self::Packs(Way::OneByOne, _) if count > ONE_BY_ONE_MOST => {
+                contestant.note(format!("measured on {ONE_BY_ONE_MOST} of the sites and multiplied"))
+            }
+            Self::TextKey => contestant.note("static_key! with 56 branches in program text"),
+            Self::Peer => contestant.note("may only be switched while no other thread runs; in program text"),
+            Self::Packs(..) => contestant,
+        };
+        let contestant = contestant.against(self.rival().map(|rival| rival.id(count)));
+        if matches!(self, Self::Packs(..)) { contestant.in_packs() } else { contestant }
+    }
 }
 
 fn kinds(count: usize) -> Vec<Kind> {
@@ -85,14 +99,11 @@ fn kinds(count: usize) -> Vec<Kind> {
 }
 
 fn group(count: usize) -> Group {
-    Group {
-        id: format!("keys.toggle.{count}"),
-        title: match count {
-            1 => "switching 1 site (t: threads that run through it)".to_owned(),
-            _ => format!("switching {count} sites (t: threads that run through them)"),
-        },
-        figures: kinds(count).into_iter().map(|kind| kind.id(count)).collect(),
-    }
+    let title = match count {
+        1 => "switching 1 site (t: threads that run through it)".to_owned(),
+        _ => format!("switching {count} sites (t: threads that run through them)"),
+    };
+    Group::new(format!("keys.toggle.{count}"), title, kinds(count).into_iter().map(|kind| kind.contestant(count)))
 }
 
 pub(super) fn groups() -> [Group; 4] {
@@ -100,6 +111,7 @@ pub(super) fn groups() -> [Group; 4] {
 }
 
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
+    // Medians for one site.
     let mut single = HashMap::new();
     for count in COUNTS {
         let group = group(count);
@@ -107,45 +119,34 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
             continue;
         }
         context.begin(&group.id);
-        let packs = open_packs(&group.id)?;
-        let mut entries = measure(context, &packs, count)?;
-        for (kind, entry) in &mut entries {
-            describe(*kind, entry, count, &single);
+        let mut samples = measure(count, &kinds(count), context.effort.rounds(6, 60, BUDGET))?;
+        for threads in THREADS {
+            let id = Kind::Packs(Way::Batched, threads).id(count);
+            let Some(median) = samples.median(&id) else { continue };
             if count == 1 {
-                single.insert(*kind, entry.median);
+                single.insert(threads, median);
+            } else if let Some(single) = single.get(&threads).filter(|_| count > ONE_BY_ONE_MOST) {
+                let further = (median - single) / (count - 1) as f64;
+                samples.note(&id, format!("{further:.3} µs for each further site"));
             }
         }
-        let rivals: HashMap<Kind, Entry> = entries.iter().cloned().collect();
-        for (kind, mut entry) in entries {
-            if let Some(rival) = kind.rival().and_then(|rival| rivals.get(&rival)) {
-                entry.compare(&[rival]);
-            }
-            if matches!(kind, Kind::Packs(..)) {
-                entry.backing = context.backing();
-            }
-            context.record(entry);
-        }
-        context.done();
+        context.record(&group, samples);
     }
     Ok(())
 }
 
-/// Says what the figure includes. `single` holds the medians for one site.
-fn describe(kind: Kind, entry: &mut Entry, count: usize, single: &HashMap<Kind, f64>) {
-    let note = match kind {
-        Kind::Packs(Way::OneByOne, _) if count > ONE_BY_ONE_MOST => {
-            Some(format!("measured on {ONE_BY_ONE_MOST} of the sites and multiplied"))
-        }
-        Kind::Packs(Way::Batched, _) if count > ONE_BY_ONE_MOST => single.get(&kind).map(|single| {
-            let further = (entry.median - single) / (count - 1) as f64;
-            format!("{further:.3} µs for each further site")
-        }),
-        Kind::Packs(..) => None,
-        Kind::TextKey => Some("static_key! with 56 branches in program text".to_owned()),
-        Kind::Peer => Some("may only be switched while no other thread runs; in program text".to_owned()),
-    };
-    let notes: Vec<String> = note.into_iter().chain(entry.note.take()).collect();
-    entry.note = (!notes.is_empty()).then(|| notes.join("; "));
+/// Contestants of the tour.
+const TOUR: [Kind; 2] = [Kind::Packs(Way::OneByOne, 1), Kind::Packs(Way::Batched, 1)];
+
+/// The tour's figures.
+pub(in crate::suites) fn tour_group() -> Group {
+    let ids = TOUR.map(|kind| kind.id(56));
+    Group { title: "switching 56 branches while a thread runs through them".to_owned(), ..group(56).only(&ids) }
+}
+
+/// The tour's samples.
+pub(in crate::suites) fn tour(rounds: Rounds) -> Result<Samples, BenchError> {
+    measure(56, &TOUR, rounds)
 }
 
 /// What a contestant switches.
@@ -163,29 +164,32 @@ enum Target<'s> {
     Peer(PeerKey),
 }
 
-fn measure(context: &mut Context<'_>, packs: &Packs, count: usize) -> Result<Vec<(Kind, Entry)>, BenchError> {
+/// Samples of `count` sites switched in those ways.
+fn measure(count: usize, kinds: &[Kind], rounds: Rounds) -> Result<Samples, BenchError> {
+    let packs = open_packs("keys.toggle")?;
     // Each way has sites of its own, as `run` tells whether all of them were switched.
-    let place = || Sites::place(packs, count).map_err(failed(&group(count).id, "packs"));
+    let place = || Sites::place(&packs, count).map_err(failed("keys.toggle", "packs"));
     let sites = [place()?, place()?];
+    let mut samples = Samples::default();
     let mut runners = Vec::new();
-    for kind in kinds(count) {
-        if !kind.is_built() {
-            context.skip_failed(kind.id(count), &PlaceError::NotBuilt { peer: "static-keys" });
-            continue;
-        }
+    for &kind in kinds {
         let id = kind.id(count);
-        runners.push((kind, id.clone(), target(kind, &sites).map_err(failed(&id, kind.name()))?));
-    }
-    let taken =
-        interleave(&mut runners, context.effort.rounds(6, 60, BUDGET), |(kind, id, target)| sample(*kind, id, target))?;
-    let entries = runners.iter().zip(taken).filter_map(|((kind, id, target), samples)| {
-        let mut entry = Entry::new(id.as_str(), Unit::Microseconds, Summary::of(&samples)?);
-        if let Target::Batches { without_traps: without_traps @ 1.., .. } = target {
-            entry.note = Some(format!("{without_traps} batches by single stores, as a thread had SIGTRAP blocked"));
+        if kind.is_built() {
+            runners.push((kind, id.clone(), target(kind, &sites).map_err(failed(&id, kind.name()))?));
+        } else {
+            samples.refuse(&id, Causes(&PlaceError::NotBuilt { peer: "static-keys" }).to_string());
         }
-        Some((*kind, entry))
-    });
-    Ok(entries.collect())
+    }
+    interleave(&mut runners, rounds, |(kind, id, target)| {
+        samples.add(id, sample(*kind, id, target)?);
+        Ok::<(), BenchError>(())
+    })?;
+    for (_, id, target) in &runners {
+        if let Target::Batches { without_traps: without_traps @ 1.., .. } = target {
+            samples.note(id, format!("{without_traps} batches by single stores, as a thread had SIGTRAP blocked"));
+        }
+    }
+    Ok(samples)
 }
 
 fn target(kind: Kind, sites: &[Sites; 2]) -> Result<Target<'_>, PlaceError> {
@@ -220,7 +224,7 @@ fn spread(count: usize) -> impl Iterator<Item = usize> {
 /// Microseconds for one toggle of all sites.
 fn sample(kind: Kind, id: &str, target: &mut Target<'_>) -> Result<f64, BenchError> {
     let name = kind.name();
-    let wrap = || failed(id, name);
+    let wrap = || failed::<PlaceError>(id, name);
     match target {
         Target::Batches { sites, on, off, threads, without_traps } => {
             let count = sites.count() as u64;
@@ -298,6 +302,8 @@ fn apply_all(batches: &[Batch<'_>]) -> Result<usize, PlaceError> {
 
 #[cfg(test)]
 mod tests {
+    use palimpsest_text::Packs;
+
     use super::*;
 
     #[test]

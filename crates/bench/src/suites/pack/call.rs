@@ -9,18 +9,18 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
-use super::{ARGUMENT, failed};
-use crate::clock::Stopwatch;
+use super::ARGUMENT;
+use crate::harness::clock::Stopwatch;
+use crate::harness::record::Unit;
+use crate::harness::sampler::{Rounds, interleave};
+use crate::harness::{BenchError, Context, Group, Samples, expect, failed};
 use crate::machine::Population;
-use crate::placers::Contestant;
+use crate::placers::Who;
 use crate::programs::{Compiled, compile_all};
-use crate::record::Unit;
-use crate::sampler::interleave;
-use crate::suite::{Group, Measured};
-use crate::{BenchError, Context};
+use palimpsest_sys::Causes;
 
 const COUNTS: [usize; 4] = [160, 1000, 5000, 20_000];
-const CONTESTANTS: [Contestant; 3] = [Contestant::Packed, Contestant::PageEach, Contestant::Bucket128k];
+const ALL: [Who; 3] = [Who::Packed, Who::PageEach, Who::Bucket128k];
 
 /// Calls in one sample.
 const CALLS: usize = 200_000;
@@ -40,12 +40,14 @@ enum Order {
 }
 
 impl Order {
-    fn id(self, count: usize, contestant: Contestant) -> String {
+    const ALL: [Self; 2] = [Self::Sequence, Self::Random];
+
+    fn id(self, count: usize, who: Who) -> String {
         let suffix = match self {
             Self::Sequence => "",
             Self::Random => ".random",
         };
-        format!("pack.call.{count}.{}{suffix}", contestant.name())
+        format!("pack.call.{count}.{}{suffix}", who.name())
     }
 }
 
@@ -54,13 +56,12 @@ pub(super) fn groups() -> Vec<Group> {
 }
 
 fn group(count: usize) -> Group {
-    let ids =
-        [Order::Sequence, Order::Random].into_iter().flat_map(|order| CONTESTANTS.map(|who| order.id(count, who)));
-    Group {
-        id: format!("pack.call.{count}"),
-        title: format!("one call, {count} programs taking turns"),
-        figures: ids.collect(),
-    }
+    let of = |order: Order| ALL.map(|who| who.contestant(&ALL, Unit::Nanoseconds, |who| order.id(count, who)));
+    Group::new(
+        format!("pack.call.{count}"),
+        format!("one call, {count} programs taking turns"),
+        Order::ALL.into_iter().flat_map(of),
+    )
 }
 
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
@@ -69,50 +70,52 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
         return Ok(());
     };
     context.begin("compiling programs");
-    let programs = compile_all(most)?;
+    let programs = compile_all(most).map_err(failed("pack.call", "the compiler"))?;
     for count in wanted {
-        context.begin(&format!("pack.call.{count}"));
-        measure(context, &programs[..count])?;
-        context.done();
+        let group = group(count);
+        context.begin(&group.id);
+        let rounds = context.effort.rounds(6, 12, BUDGET);
+        // Each placement is one throw of the dice of physical memory, so there are several.
+        let placements = context.effort.pick(3, 8);
+        let samples = measure(&programs[..count], &ALL, placements, rounds)?;
+        context.record(&group, samples);
     }
     Ok(())
 }
 
-/// One contestant in one order.
-struct Runner {
-    who: Contestant,
-    order: Order,
-    samples: Vec<f64>,
+/// Programs and contestants of the tour.
+const TOUR: usize = 5000;
+const TOUR_ALL: [Who; 2] = [Who::PageEach, Who::Packed];
+
+/// The tour's figures.
+pub(in crate::suites) fn tour_group() -> Group {
+    let ids = TOUR_ALL.map(|who| Order::Sequence.id(TOUR, who));
+    Group { title: format!("one call, {TOUR} functions taking turns"), ..group(TOUR).only(&ids) }
 }
 
-fn measure(context: &mut Context<'_>, programs: &[Compiled]) -> Result<(), BenchError> {
+/// The tour's samples.
+pub(in crate::suites) fn tour(rounds: Rounds) -> Result<Samples, BenchError> {
+    let programs = compile_all(TOUR).map_err(failed("pack.call", "the compiler"))?;
+    let mut samples = measure(&programs, &TOUR_ALL, 1, rounds)?;
+    Ok(samples.take(&tour_group()))
+}
+
+/// Samples of calls in both orders by those of `all`.
+fn measure(programs: &[Compiled], all: &[Who], placements: u64, rounds: Rounds) -> Result<Samples, BenchError> {
     let count = programs.len();
+    let id = format!("pack.call.{count}");
     let expected: u64 = programs.iter().fold(0, |sum, program| sum.wrapping_add(program.evaluate(ARGUMENT)));
-    let mut contestants = CONTESTANTS.to_vec();
-    let mut runners = runners();
+    let mut samples = Samples::default();
     let mut huge = None;
-    // Each placement is one throw of the dice of physical memory, so there are several.
-    for placement in 0..context.effort.pick(3, 8) {
-        let populations = place(context, &mut contestants, programs)?;
-        runners.retain(|runner| contestants.contains(&runner.who));
+    for placement in 0..placements {
+        let populations = place(&mut samples, all, programs)?;
         let order = permutation(count, placement);
-        let callables: Vec<_> = runners
-            .iter()
-            .map(|runner| {
-                let population = &populations.iter().find(|(who, _)| *who == runner.who)?.1;
-                Some(match runner.order {
-                    Order::Sequence => population.in_sequence(),
-                    Order::Random => population.in_order(&order),
-                })
-            })
-            .collect();
-        let rounds = context.effort.rounds(6, 12, BUDGET);
-        let mut pairs: Vec<_> = runners
-            .iter()
-            .zip(&callables)
-            .filter_map(|(runner, callables)| Some((runner.who, callables.as_ref()?)))
-            .collect();
-        let taken = interleave(&mut pairs, rounds, |(who, callables)| {
+        let mut runners = Vec::new();
+        for (who, population) in &populations {
+            runners.push((*who, Order::Sequence, population.in_sequence()));
+            runners.push((*who, Order::Random, population.in_order(&order)));
+        }
+        interleave(&mut runners, rounds, |(who, order, callables)| {
             let passes = (CALLS / callables.len()).max(2);
             for _ in 0..(WARM_UP_CALLS / callables.len()).max(WARM_UP_PASSES) {
                 callables.call_all(ARGUMENT);
@@ -123,90 +126,53 @@ fn measure(context: &mut Context<'_>, programs: &[Compiled]) -> Result<(), Bench
                 found = callables.call_all(ARGUMENT);
             }
             let elapsed = started.elapsed();
-            if found != expected {
-                return Err(BenchError::WrongResult {
-                    id: format!("pack.call.{count}"),
-                    contestant: who.name().to_owned(),
-                    expected,
-                    found,
-                });
-            }
-            Ok(elapsed.as_secs_f64() * 1e9 / (passes * callables.len()) as f64)
+            expect(&id, who.name(), expected, found)?;
+            samples.add(&order.id(count, *who), elapsed.as_secs_f64() * 1e9 / (passes * callables.len()) as f64);
+            Ok::<(), BenchError>(())
         })?;
-        for (runner, samples) in runners.iter_mut().zip(taken) {
-            runner.samples.extend(samples);
-        }
+        drop(runners);
         huge = populations.iter().find_map(|(_, population)| population.huge_mapped());
         for (who, population) in populations {
-            population.free().map_err(failed("pack.call", who))?;
+            population.free().map_err(failed(&id, who.name()))?;
         }
     }
     let mean_bytes = programs.iter().map(|program| program.code().len()).sum::<usize>() / count;
     let huge = huge.map_or_else(String::new, |huge| {
         format!("; {} of {} KiB by huge pages", huge.mapped_bytes >> 10, huge.reserved_bytes >> 10)
     });
-    for order in [Order::Sequence, Order::Random] {
-        let measured = runners
-            .iter()
-            .filter(|runner| runner.order == order)
-            .map(|runner| Measured {
-                id: order.id(count, runner.who),
-                contestant: Some(runner.who),
-                samples: runner.samples.clone(),
-                note: runner.who.is_ours().then(|| format!("mean length {mean_bytes} bytes{huge}")),
-            })
-            .collect();
-        context.record_group(Unit::Nanoseconds, measured);
+    for order in Order::ALL {
+        samples.note(&order.id(count, Who::Packed), format!("mean length {mean_bytes} bytes{huge}"));
     }
-    Ok(())
+    Ok(samples)
 }
 
-fn runners() -> Vec<Runner> {
-    CONTESTANTS
-        .into_iter()
-        .flat_map(|who| [Order::Sequence, Order::Random].map(|order| Runner { who, order, samples: Vec::new() }))
-        .collect()
-}
-
-/// Places all programs by each contestant and checks each program once. A rival that cannot is left out from now on.
-fn place(
-    context: &mut Context<'_>,
-    contestants: &mut Vec<Contestant>,
-    programs: &[Compiled],
-) -> Result<Vec<(Contestant, Population)>, BenchError> {
+/// Places all programs by each of `all` and checks each program once. A rival that cannot is left out from now on.
+fn place(samples: &mut Samples, all: &[Who], programs: &[Compiled]) -> Result<Vec<(Who, Population)>, BenchError> {
     let count = programs.len();
     let mut populations = Vec::new();
-    let mut refused = Vec::new();
-    for &who in contestants.iter() {
+    for &who in all {
+        if samples.refused(&Order::Sequence.id(count, who)).is_some() {
+            continue;
+        }
         match who.open().and_then(|placer| Population::place(placer, programs)) {
             Ok(population) => {
                 check(&population, who, programs)?;
                 populations.push((who, population));
             }
-            Err(error) if who.is_ours() => return Err(failed("pack.call", who)(error)),
+            Err(error) if who.is_ours() => return Err(failed("pack.call", who.name())(error)),
             Err(error) => {
-                for order in [Order::Sequence, Order::Random] {
-                    context.skip_failed(order.id(count, who), &error);
+                for order in Order::ALL {
+                    samples.refuse(&order.id(count, who), Causes(&error).to_string());
                 }
-                refused.push(who);
             }
         }
     }
-    contestants.retain(|who| !refused.contains(who));
     Ok(populations)
 }
 
-fn check(population: &Population, who: Contestant, programs: &[Compiled]) -> Result<(), BenchError> {
+fn check(population: &Population, who: Who, programs: &[Compiled]) -> Result<(), BenchError> {
     for (found, program) in population.in_sequence().call_each(ARGUMENT).zip(programs) {
-        let expected = program.evaluate(ARGUMENT);
-        if found != expected {
-            return Err(BenchError::WrongResult {
-                id: format!("pack.call.{}", programs.len()),
-                contestant: who.name().to_owned(),
-                expected,
-                found,
-            });
-        }
+        expect("pack.call", who.name(), program.evaluate(ARGUMENT), found)?;
     }
     Ok(())
 }

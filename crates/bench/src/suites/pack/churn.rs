@@ -4,11 +4,10 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
-use super::failed;
-use crate::placers::{Contestant, Loaded, Packed, Placer};
-use crate::record::Unit;
-use crate::suite::{Group, Measured};
-use crate::{BenchError, Context, PlaceError};
+use crate::PlaceError;
+use crate::harness::record::Unit;
+use crate::harness::{BenchError, Contestant, Context, Group, Samples, failed};
+use crate::placers::{Loaded, Packed, Placer};
 
 const ID: &str = "pack.fragmentation";
 
@@ -20,36 +19,24 @@ const SHORTEST: usize = 16;
 const LONGEST: usize = 8192;
 
 pub(super) fn group() -> Group {
-    Group {
-        id: ID.to_owned(),
-        title: "reserved per used bytes at steady state".to_owned(),
-        figures: vec![ID.to_owned()],
-    }
+    let note = format!("{ALIVE} programs of {SHORTEST} to {LONGEST} bytes, freed and replaced in random order");
+    let packed = Contestant::new(ID, Unit::ReservedPerUsed).in_packs().note(note);
+    Group::new(ID, "reserved per used bytes at steady state", [packed])
 }
 
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
-    if !context.wants(&group()) {
+    let group = group();
+    if !context.wants(&group) {
         return Ok(());
     }
     context.begin(ID);
     let reloads = context.effort.pick(100_000, 1_000_000);
-    let runs = context.effort.pick(1, 3);
-    let mut samples = Vec::with_capacity(runs);
-    for run in 0..runs {
-        samples.push(churn(reloads, run as u64).map_err(failed(ID, Contestant::Packed))?);
+    let mut samples = Samples::default();
+    for run in 0..context.effort.pick(1, 3) {
+        samples.add(ID, churn(reloads, run).map_err(failed(ID, "packed"))?);
     }
-    context.record_group(
-        Unit::ReservedPerUsed,
-        vec![Measured {
-            id: ID.to_owned(),
-            contestant: Some(Contestant::Packed),
-            samples,
-            note: Some(format!(
-                "{ALIVE} programs of {SHORTEST} to {LONGEST} bytes, {reloads} freed and replaced in random order"
-            )),
-        }],
-    );
-    context.done();
+    samples.note(ID, format!("{reloads} replacements"));
+    context.record(&group, samples);
     Ok(())
 }
 

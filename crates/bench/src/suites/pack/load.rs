@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::{failed, group_of};
-use crate::clock::Stopwatch;
-use crate::placers::{Contestant, Loaded, Placer};
+use crate::PlaceError;
+use crate::harness::clock::Stopwatch;
+use crate::harness::record::Unit;
+use crate::harness::sampler::{Rounds, interleave};
+use crate::harness::{BenchError, Context, Group, Samples, failed};
+use crate::placers::{Loaded, Placer, Who};
 use crate::programs::{Compiled, compile_all};
-use crate::record::Unit;
-use crate::sampler::interleave;
-use crate::suite::{Group, Measured};
-use crate::{BenchError, Context, PlaceError};
+use palimpsest_sys::Causes;
 
 const ID: &str = "pack.load";
 
@@ -20,82 +20,99 @@ const PROGRAMS: usize = 2000;
 const BUDGET: Duration = Duration::from_secs(20);
 
 /// The most important rival comes first: it becomes the baseline.
-const CONTESTANTS: [Contestant; 10] = [
-    Contestant::Packed,
-    Contestant::PackedBatch,
-    Contestant::PackedCranelift,
-    Contestant::PackedDuringCopies,
-    Contestant::PackedNoView,
-    Contestant::PageEach,
-    Contestant::JitAllocator,
-    Contestant::CraneliftJit,
-    Contestant::CraneliftJitBatch,
-    Contestant::Copy,
+const ALL: [Who; 10] = [
+    Who::Packed,
+    Who::PackedBatch,
+    Who::PackedCranelift,
+    Who::PackedDuringCopies,
+    Who::PackedNoView,
+    Who::PageEach,
+    Who::JitAllocator,
+    Who::CraneliftJit,
+    Who::CraneliftJitBatch,
+    Who::Copy,
 ];
 
 pub(super) fn group() -> Group {
-    group_of(ID, "one load: place and make executable", &CONTESTANTS)
+    let contestants = ALL.map(|who| who.contestant(&ALL, Unit::Microseconds, id).note(note(who)));
+    Group::new(ID, "one load: place and make executable", contestants)
 }
 
-fn note(who: Contestant) -> &'static str {
+fn id(who: Who) -> String {
+    format!("{ID}.{}", who.name())
+}
+
+fn note(who: Who) -> &'static str {
     match who {
-        Contestant::Packed => "program by program, into packs that exist",
-        Contestant::PackedBatch => "staged one by one, finalised together",
-        Contestant::PackedCranelift => "palimpsest-cranelift: define_function_bytes + finalize_definitions each",
-        Contestant::PackedDuringCopies => {
-            "WriteView::DuringCopies: the write view is opened and closed for each program"
-        }
-        Contestant::PackedNoView => "WriteView::None: through /proc/self/mem, opened for each program",
-        Contestant::PageEach => "mmap, copy, mprotect",
-        Contestant::Bucket128k => "mmap of 128 KiB, copy, mprotect",
-        Contestant::JitAllocator => "alloc, copy, flush; defaults",
-        Contestant::CraneliftJit => "define_function_bytes + finalize_definitions each",
-        Contestant::CraneliftJitBatch => "define_function_bytes each, one finalize_definitions",
-        Contestant::Copy => "memcpy into memory that is present: the floor",
+        Who::Packed => "program by program, into packs that exist",
+        Who::PackedBatch => "staged one by one, finalised together",
+        Who::PackedCranelift => "palimpsest-cranelift: define_function_bytes + finalize_definitions each",
+        Who::PackedDuringCopies => "WriteView::DuringCopies: the write view is opened and closed for each program",
+        Who::PackedNoView => "WriteView::None: through /proc/self/mem, opened for each program",
+        Who::PageEach => "mmap, copy, mprotect",
+        Who::Bucket128k => "mmap of 128 KiB, copy, mprotect",
+        Who::JitAllocator => "alloc, copy, flush; defaults",
+        Who::CraneliftJit => "define_function_bytes + finalize_definitions each",
+        Who::CraneliftJitBatch => "define_function_bytes each, one finalize_definitions",
+        Who::Copy => "memcpy into memory that is present: the floor",
     }
 }
 
 struct Runner {
-    who: Contestant,
+    who: Who,
     placer: Box<dyn Placer>,
     loaded: Vec<Loaded>,
 }
 
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
-    if !context.wants(&group()) {
+    let group = group();
+    if !context.wants(&group) {
         return Ok(());
     }
     context.begin(ID);
-    let programs = compile_all(PROGRAMS)?;
+    let programs = compile_all(PROGRAMS).map_err(failed(ID, "the compiler"))?;
+    let mut samples = measure(&programs, &ALL, context.effort.rounds(15, 42, BUDGET))?;
+    let bytes = programs.iter().map(|program| program.code().len()).sum::<usize>() / PROGRAMS;
+    ALL.into_iter().for_each(|who| samples.note(&id(who), format!("{bytes} bytes")));
+    context.record(&group, samples);
+    Ok(())
+}
+
+/// Contestants of the tour.
+const TOUR: [Who; 2] = [Who::PageEach, Who::Packed];
+
+/// The tour's figures.
+pub(in crate::suites) fn tour_group() -> Group {
+    Group { title: "loading a function of 400 bytes".to_owned(), ..group().only(&TOUR.map(id)) }
+}
+
+/// The tour's samples.
+pub(in crate::suites) fn tour(rounds: Rounds) -> Result<Samples, BenchError> {
+    let programs = compile_all(PROGRAMS).map_err(failed(ID, "the compiler"))?;
+    measure(&programs, &TOUR, rounds)
+}
+
+/// Samples of loads by those of `all`.
+fn measure(programs: &[Compiled], all: &[Who], rounds: Rounds) -> Result<Samples, BenchError> {
     let codes: Vec<&[u8]> = programs.iter().map(Compiled::code).collect();
-    let bytes = codes.iter().map(|code| code.len()).sum::<usize>() / PROGRAMS;
+    let mut samples = Samples::default();
     let mut runners = Vec::new();
-    for who in CONTESTANTS {
+    for &who in all {
         match who.open() {
-            Ok(placer) => runners.push(Runner { who, placer, loaded: Vec::with_capacity(PROGRAMS) }),
-            Err(error) => context.skip_failed(format!("{ID}.{}", who.name()), &error),
+            Ok(placer) => runners.push(Runner { who, placer, loaded: Vec::with_capacity(programs.len()) }),
+            Err(error) => samples.refuse(&id(who), Causes(&error).to_string()),
         }
     }
     for runner in &mut runners {
         // The first sample of a placer pays for its first blocks; the figure is about a running system.
-        sample(runner, &codes).map_err(failed(ID, runner.who))?;
+        sample(runner, &codes).map_err(failed(ID, runner.who.name()))?;
     }
-    let taken = interleave(&mut runners, context.effort.rounds(15, 42, BUDGET), |runner| {
-        sample(runner, &codes).map_err(failed(ID, runner.who))
+    interleave(&mut runners, rounds, |runner| {
+        let taken = sample(runner, &codes).map_err(failed(ID, runner.who.name()))?;
+        samples.add(&id(runner.who), taken);
+        Ok::<(), BenchError>(())
     })?;
-    let measured = runners
-        .iter()
-        .zip(taken)
-        .map(|(runner, samples)| Measured {
-            id: format!("{ID}.{}", runner.who.name()),
-            contestant: Some(runner.who),
-            samples,
-            note: Some(format!("{}; {bytes} bytes", note(runner.who))),
-        })
-        .collect();
-    context.record_group(Unit::Microseconds, measured);
-    context.done();
-    Ok(())
+    Ok(samples)
 }
 
 /// Microseconds per program. The frees are not timed.

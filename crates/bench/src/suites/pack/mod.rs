@@ -8,14 +8,16 @@ mod memory;
 mod test_tag;
 mod threads;
 
-use crate::placers::Contestant;
-use crate::suite::Group;
-use crate::{BenchError, Context, PlaceError, Suite};
+use crate::harness::record::Unit;
+use crate::harness::{BenchError, Context, Group, Suite};
+use crate::placers::Who;
 
-pub use memory::{MemoryProbe, probe_memory};
+pub(super) use call::{tour as tour_call, tour_group as tour_call_group};
+pub(super) use load::{tour as tour_load, tour_group as tour_load_group};
+pub(super) use memory::{MEMORY_PROBE, probe_memory};
 
 /// See the module.
-pub struct Pack;
+pub(super) struct Pack;
 
 impl Suite for Pack {
     fn id(&self) -> &'static str {
@@ -51,19 +53,9 @@ impl Suite for Pack {
 /// Argument of every measured call; any value does, as the programs have no loops.
 const ARGUMENT: u64 = 0x5eed_0123_4567_89ab;
 
-/// The error of a contestant that has to work.
-fn failed(id: &str, contestant: Contestant) -> impl FnOnce(PlaceError) -> BenchError {
-    let (id, contestant) = (id.to_owned(), contestant.name().to_owned());
-    move |source| BenchError::Contestant { id, contestant, source }
-}
-
-/// The group of `contestants` under the common beginning `id`.
-fn group_of(id: &str, title: &str, contestants: &[Contestant]) -> Group {
-    Group {
-        id: id.to_owned(),
-        title: title.to_owned(),
-        figures: contestants.iter().map(|who| format!("{id}.{}", who.name())).collect(),
-    }
+/// The group of `all` under the common beginning `id`.
+fn group_of(id: &str, title: &str, unit: Unit, all: &[Who]) -> Group {
+    Group::new(id, title, all.iter().map(|who| who.contestant(all, unit, |who| format!("{id}.{}", who.name()))))
 }
 
 #[cfg(test)]
@@ -74,8 +66,9 @@ mod tests {
 
     #[test]
     fn the_agreed_ids_exist_once_each() {
-        let ids: Vec<String> = Pack.groups().into_iter().flat_map(|group| group.figures).collect();
-        let distinct: HashSet<&String> = ids.iter().collect();
+        let groups = Pack.groups();
+        let ids: Vec<&str> = groups.iter().flat_map(Group::ids).collect();
+        let distinct: HashSet<&str> = ids.iter().copied().collect();
         assert_eq!(distinct.len(), ids.len());
         let mut agreed: Vec<String> =
             ["pack.test_tag", "pack.threads.1", "pack.threads.2", "pack.threads.4"].map(String::from).into();
@@ -91,7 +84,7 @@ mod tests {
             }
         }
         for id in agreed {
-            assert!(distinct.contains(&id), "{id} is missing");
+            assert!(distinct.contains(id.as_str()), "{id} is missing");
         }
     }
 }

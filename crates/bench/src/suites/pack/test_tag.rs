@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use palimpsest_sys::arch::{COHERENCE, Coherence};
 
-use super::{failed, group_of};
-use crate::clock::Stopwatch;
-use crate::placers::{Contestant, EachInstruction, Packed, Placer};
-use crate::record::Unit;
-use crate::sampler::interleave;
-use crate::suite::{Group, Measured};
-use crate::{BenchError, Context, PlaceError};
+use crate::PlaceError;
+use crate::harness::clock::Stopwatch;
+use crate::harness::record::Unit;
+use crate::harness::sampler::interleave;
+use crate::harness::{BenchError, Contestant, Context, Group, Samples, failed};
+use crate::placers::{EachInstruction, Packed, Placer, Who};
 
 const ID: &str = "pack.test_tag";
 
@@ -54,10 +53,19 @@ impl Variant {
         }
     }
 
-    fn contestant(self) -> Contestant {
+    fn name(self) -> &'static str {
         match self {
-            Self::PageEach => Contestant::PageEach,
-            _ => Contestant::Packed,
+            Self::PageEach => "page_each",
+            _ => "packed",
+        }
+    }
+
+    /// The two variants of packs that do something for each instruction show what that costs, and are nobody's rivals.
+    fn contestant(self) -> Contestant {
+        let contestant = Contestant::new(self.id(), Unit::Milliseconds).note(self.note());
+        match self {
+            Self::Packed => contestant.in_packs().against([Self::PageEach.id()]),
+            _ => contestant,
         }
     }
 
@@ -79,17 +87,22 @@ impl Variant {
 
     fn open(self) -> Result<Box<dyn Placer>, PlaceError> {
         Ok(match self {
-            Self::Packed | Self::PageEach => self.contestant().open()?,
+            Self::Packed => Who::Packed.open()?,
+            Self::PageEach => Who::PageEach.open()?,
             Self::FlushPerInstruction => Box::new(EachInstruction::flushing(Packed::open()?, INSTRUCTION)),
             Self::SyncPerInstruction => Box::new(EachInstruction::synchronising(Packed::open()?, INSTRUCTION)?),
         })
     }
 }
 
+/// The figure of packs once more, under the name that it has beside others.
+const AGAIN: &str = "pack.test_tag.packed";
+
 pub(super) fn group() -> Group {
-    let mut group = group_of(ID, "test_tag: 40 945 loads and frees", &[Contestant::Packed]);
-    group.figures.extend(VARIANTS.map(Variant::id));
-    group
+    let again = Contestant::new(AGAIN, Unit::Milliseconds).in_packs().against([Variant::PageEach.id()]);
+    let again = again.note(format!("the same runs as {ID}"));
+    let contestants = std::iter::once(again).chain(VARIANTS.map(Variant::contestant));
+    Group::new(ID, "test_tag: 40 945 loads and frees", contestants)
 }
 
 /// Lengths in bytes, in the order of the kernel's test.
@@ -99,7 +112,8 @@ fn lengths() -> Vec<usize> {
 }
 
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
-    if !context.wants(&group()) {
+    let group = group();
+    if !context.wants(&group) {
         return Ok(());
     }
     context.begin(ID);
@@ -107,36 +121,23 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     let code = vec![0x90_u8; LONGEST * INSTRUCTION];
     let mut runners = Vec::new();
     for variant in VARIANTS {
-        let placer = variant.open().map_err(failed(ID, variant.contestant()))?;
+        let placer = variant.open().map_err(failed(ID, variant.name()))?;
         runners.push((variant, placer));
     }
-    let taken = interleave(&mut runners, context.effort.rounds(9, 15, BUDGET), |(variant, placer)| {
+    let mut samples = Samples::default();
+    interleave(&mut runners, context.effort.rounds(9, 15, BUDGET), |(variant, placer)| {
         let stride = match variant {
             Variant::SyncPerInstruction => SYNC_STRIDE,
             _ => 1,
         };
-        load_and_free(&mut **placer, &code, &lengths, stride).map_err(failed(ID, variant.contestant()))
-    })?;
-    // The two variants of packs show what a flush per instruction costs; as rivals they stand behind page_each.
-    let mut measured = Vec::new();
-    for (&(variant, _), samples) in runners.iter().zip(taken) {
-        if variant == Variant::Packed {
-            measured.push(Measured {
-                id: format!("{ID}.packed"),
-                contestant: Some(Contestant::Packed),
-                samples: samples.clone(),
-                note: Some(format!("the same runs as {ID}")),
-            });
+        let taken = load_and_free(&mut **placer, &code, &lengths, stride).map_err(failed(ID, variant.name()))?;
+        samples.add(&variant.id(), taken);
+        if *variant == Variant::Packed {
+            samples.add(AGAIN, taken);
         }
-        measured.push(Measured {
-            id: variant.id(),
-            contestant: matches!(variant, Variant::Packed | Variant::PageEach).then(|| variant.contestant()),
-            samples,
-            note: Some(variant.note()),
-        });
-    }
-    context.record_group(Unit::Milliseconds, measured);
-    context.done();
+        Ok::<(), BenchError>(())
+    })?;
+    context.record(&group, samples);
     Ok(())
 }
 

@@ -6,12 +6,11 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::failed;
-use crate::placers::{Contestant, Packed, Placer};
-use crate::record::Unit;
-use crate::sampler::interleave;
-use crate::suite::{Group, Measured};
-use crate::{BenchError, Context, PlaceError};
+use crate::PlaceError;
+use crate::harness::record::Unit;
+use crate::harness::sampler::interleave;
+use crate::harness::{BenchError, Context, Group, Samples, failed};
+use crate::placers::{Packed, Placer, Who};
 
 const THREADS: [usize; 3] = [1, 2, 4];
 
@@ -24,29 +23,29 @@ const KEPT: usize = 64;
 /// Time for all rounds.
 const BUDGET: Duration = Duration::from_secs(20);
 
-const CONTESTANTS: [Contestant; 2] = [Contestant::Packed, Contestant::PageEach];
+const ALL: [Who; 2] = [Who::Packed, Who::PageEach];
 
-fn id(threads: usize, who: Contestant) -> String {
+fn id(threads: usize, who: Who) -> String {
     match who {
-        Contestant::Packed => format!("pack.threads.{threads}"),
+        Who::Packed => format!("pack.threads.{threads}"),
         _ => format!("pack.threads.{threads}.{}", who.name()),
     }
 }
 
 /// Loads of each thread in one sample: about the same time for both contestants.
-fn loads(who: Contestant) -> usize {
+fn loads(who: Who) -> usize {
     match who {
-        Contestant::Packed => 100_000,
+        Who::Packed => 100_000,
         _ => 4000,
     }
 }
 
 fn group(threads: usize) -> Group {
-    Group {
-        id: format!("pack.threads.{threads}"),
-        title: format!("loads and frees per second, {threads} threads"),
-        figures: CONTESTANTS.map(|who| id(threads, who)).into(),
-    }
+    Group::new(
+        format!("pack.threads.{threads}"),
+        format!("loads and frees per second, {threads} threads"),
+        ALL.map(|who| who.contestant(&ALL, Unit::PerSecond, |who| id(threads, who))),
+    )
 }
 
 pub(super) fn groups() -> [Group; 3] {
@@ -59,46 +58,35 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
         return Ok(());
     }
     context.begin("pack.threads");
-    let packs = Packed::open().map_err(failed("pack.threads", Contestant::Packed))?;
+    let packs = Packed::open().map_err(failed("pack.threads", "packed"))?;
     // All numbers of threads take part in every round, so that the scaling is not the drift of the machine.
-    let mut runners: Vec<(usize, Contestant)> =
-        wanted.iter().flat_map(|&threads| CONTESTANTS.map(|who| (threads, who))).collect();
-    let taken = interleave(&mut runners, context.effort.rounds(11, 33, BUDGET), |&mut (threads, who)| {
-        loads_per_second(threads, who, &packs).map_err(failed("pack.threads", who))
+    let mut runners: Vec<(usize, Who)> = wanted.iter().flat_map(|&threads| ALL.map(|who| (threads, who))).collect();
+    let mut samples = Samples::default();
+    interleave(&mut runners, context.effort.rounds(11, 33, BUDGET), |&mut (threads, who)| {
+        let rate = loads_per_second(threads, who, &packs).map_err(failed("pack.threads", who.name()))?;
+        samples.add(&id(threads, who), rate);
+        Ok::<(), BenchError>(())
     })?;
-    let median = |samples: &[f64]| crate::sampler::Summary::of(samples).map(|summary| summary.median);
-    let alone =
-        runners.iter().position(|&runner| runner == (1, Contestant::Packed)).and_then(|place| median(&taken[place]));
     let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let alone = samples.median(&id(1, Who::Packed));
     for threads in wanted {
-        let measured = runners
-            .iter()
-            .zip(&taken)
-            .filter(|((of, _), _)| *of == threads)
-            .map(|(&(_, who), samples)| Measured {
-                id: id(threads, who),
-                contestant: Some(who),
-                samples: samples.clone(),
-                note: match (who, alone, median(samples)) {
-                    (Contestant::Packed, Some(alone), Some(here)) => {
-                        Some(format!("{:.2} × the rate of one thread, on {cores} CPUs", here / alone))
-                    }
-                    _ => None,
-                },
-            })
-            .collect();
-        context.record_group(Unit::PerSecond, measured);
-        context.done();
+        let own = id(threads, Who::Packed);
+        if let Some((alone, here)) = alone.zip(samples.median(&own)) {
+            samples.note(&own, format!("{:.2} × the rate of one thread, on {cores} CPUs", here / alone));
+        }
+        let group = group(threads);
+        let own = samples.take(&group);
+        context.record(&group, own);
     }
     Ok(())
 }
 
-fn loads_per_second(threads: usize, who: Contestant, packs: &Packed) -> Result<f64, PlaceError> {
+fn loads_per_second(threads: usize, who: Who, packs: &Packed) -> Result<f64, PlaceError> {
     let start = Barrier::new(threads);
     let loads = loads(who);
     let work = || {
         let placer: Result<Box<dyn Placer>, PlaceError> = match who {
-            Contestant::Packed => Ok(Box::new(packs.clone())),
+            Who::Packed => Ok(Box::new(packs.clone())),
             _ => who.open(),
         };
         // Also after an error: the others wait.

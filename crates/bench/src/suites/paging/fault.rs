@@ -10,13 +10,13 @@ use palimpsest_paging::{
     VirtAddr,
 };
 
-use super::{HostSpace, READ_WRITE, START, counted, expect, failed, map_from, range_of};
-use crate::clock::Stopwatch;
+use super::{HostSpace, READ_WRITE, START, expect, map_from, range_of};
+use crate::TableError;
+use crate::harness::clock::Stopwatch;
+use crate::harness::record::Unit;
+use crate::harness::sampler::{Rounds, interleave};
+use crate::harness::{BenchError, Contestant, Context, Group, Samples, failed};
 use crate::machine::TableHost;
-use crate::record::{Entry, Unit};
-use crate::sampler::{Summary, interleave};
-use crate::suite::Group;
-use crate::{BenchError, Context, TableError};
 
 const BREAK: &str = "paging.fault.break";
 const COPY: &str = "paging.fault.copy";
@@ -30,19 +30,20 @@ const IN_TABLE: u64 = 512;
 const OPTIONS: Options = Options { share: ShareTables::Last, accounting: Accounting::Deferred };
 
 fn time_group() -> Group {
-    Group {
-        id: "paging.fault".to_owned(),
-        title: "a first store after a fork: to a shared table, and to one that is copied already".to_owned(),
-        figures: vec![BREAK.to_owned(), COPY.to_owned()],
-    }
+    let note = "mean of 512; without the bytes of the page that is copied too";
+    Group::new(
+        "paging.fault",
+        "a first store after a fork: to a shared table, and to one that is copied already",
+        [BREAK, COPY].map(|id| Contestant::new(id, Unit::Nanoseconds).note(note)),
+    )
 }
 
+/// Orders of writes, and the distance between them in pages.
+const ORDERS: [(&str, u64); 2] = [("sequential", 1), ("scattered", IN_TABLE)];
+
 fn count_group() -> Group {
-    Group {
-        id: BREAKS.to_owned(),
-        title: "tables copied per page written after a fork".to_owned(),
-        figures: ["sequential", "scattered"].map(|order| format!("{BREAKS}.{order}")).into(),
-    }
+    let contestants = ORDERS.map(|(order, _)| Contestant::new(format!("{BREAKS}.{order}"), Unit::Count));
+    Group::new(BREAKS, "tables copied per page written after a fork", contestants)
 }
 
 pub(super) fn groups() -> Vec<Group> {
@@ -50,41 +51,41 @@ pub(super) fn groups() -> Vec<Group> {
 }
 
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
-    if context.wants(&time_group()) {
-        context.begin(&time_group().id);
-        times(context).map_err(failed(BREAK, "ours"))?;
-        context.done();
+    let group = time_group();
+    if context.wants(&group) {
+        context.begin(&group.id);
+        let rounds = context.effort.rounds(12, 60, Duration::from_secs(4));
+        let samples = times(rounds).map_err(failed(BREAK, "ours"))?;
+        context.record(&group, samples);
     }
-    if context.wants(&count_group()) {
-        context.begin(BREAKS);
-        for (order, step) in [("sequential", 1), ("scattered", IN_TABLE)] {
+    let group = count_group();
+    if context.wants(&group) {
+        context.begin(&group.id);
+        let mut samples = Samples::default();
+        for (order, step) in ORDERS {
             let breaks = breaks_per_write(step).map_err(failed(BREAKS, "ours"))?;
-            context.record(counted(format!("{BREAKS}.{order}"), Unit::Count, breaks));
+            samples.add(&format!("{BREAKS}.{order}"), breaks);
         }
-        context.done();
+        context.record(&group, samples);
     }
     Ok(())
 }
 
-fn times(context: &mut Context<'_>) -> Result<(), TableError> {
+fn times(rounds: Rounds) -> Result<Samples, TableError> {
     let host = TableHost::new(4 * TABLES as usize, (TABLES * IN_TABLE) as usize, 2 * TABLES as usize)?;
     let parent = HostSpace::new(&host, SpaceId(1), &[Node(0)], OPTIONS)?;
     map_from(&host, &parent, PageSize::Small, 0..TABLES * IN_TABLE)?;
-    let mut breaks = Vec::new();
-    let copies = interleave(&mut [()], context.effort.rounds(12, 60, Duration::from_secs(4)), |()| {
+    let mut samples = Samples::default();
+    interleave(&mut [()], rounds, |()| {
         let (child, flush) = parent.fork(SpaceId(2))?;
         flush.finish();
-        breaks.push(first_stores(&child, 0, Resolution { unshared: 1, copied: true, ..Resolution::default() })?);
+        let copied = Resolution { copied: true, ..Resolution::default() };
+        samples.add(BREAK, first_stores(&child, 0, Resolution { unshared: 1, ..copied })?);
         // A second page of each table.
-        first_stores(&child, 1, Resolution { copied: true, ..Resolution::default() })
+        samples.add(COPY, first_stores(&child, 1, copied)?);
+        Ok::<(), TableError>(())
     })?;
-    let note = "mean of 512; without the bytes of the page that is copied too";
-    for (id, samples) in [(BREAK, &breaks), (COPY, &copies[0])] {
-        if let Some(summary) = Summary::of(samples) {
-            context.record(Entry::new(id, Unit::Nanoseconds, summary).with_note(note));
-        }
-    }
-    Ok(())
+    Ok(samples)
 }
 
 /// Stores once in each table, to the page with this number in it. Nanoseconds of one.

@@ -12,14 +12,14 @@ use palimpsest_paging::{
     Accounting, AddressSpace, Level, Node, Options, PAGE, PageSize, PageSizes, ShareTables, SpaceId,
 };
 
-use super::{HostSpace, READ_WRITE, counted, failed, map_from, range_of, small_pages};
-use crate::clock::Stopwatch;
+use super::{HostSpace, READ_WRITE, map_from, range_of, small_pages};
+use crate::TableError;
+use crate::harness::clock::Stopwatch;
+use crate::harness::host::available_memory;
+use crate::harness::record::Unit;
+use crate::harness::sampler::{Rounds, interleave};
+use crate::harness::{BenchError, Contestant, Context, Effort, Group, Samples, failed};
 use crate::machine::TableHost;
-use crate::record::{Entry, Unit};
-use crate::sampler::{Summary, interleave};
-use crate::suite::Group;
-use crate::suites::fork::available_memory;
-use crate::{BenchError, Context, TableError};
 
 #[derive(Clone, Copy)]
 struct Size {
@@ -35,7 +35,7 @@ const SIZES: [Size; 2] = [
 ];
 
 const WAYS: [&str; 2] = ["cow", "full"];
-const COUNTS: [&str; 3] = ["entries", "tables", "bytes"];
+const COUNTS: [(&str, Unit); 3] = [("entries", Unit::Count), ("tables", Unit::Count), ("bytes", Unit::Bytes)];
 
 impl Size {
     fn id(self, way: &str) -> String {
@@ -53,20 +53,18 @@ impl Size {
     }
 
     fn time_group(self) -> Group {
-        Group {
-            id: format!("paging.fork.{}", self.name),
-            title: format!("a fork of {} in pages of 4k, tables shared or copied", self.name),
-            figures: WAYS.map(|way| self.id(way)).into(),
-        }
+        let [cow, full] = WAYS.map(|way| Contestant::new(self.id(way), Unit::Nanoseconds));
+        let cow = cow.against([full.id.as_str()]);
+        let title = format!("a fork of {} in pages of 4k, tables shared or copied", self.name);
+        Group::new(format!("paging.fork.{}", self.name), title, [cow, full])
     }
 
     fn count_group(self) -> Group {
-        let figures = WAYS.into_iter().flat_map(|way| COUNTS.map(|what| format!("{}.{what}", self.id(way))));
-        Group {
-            id: format!("paging.fork.{}.counts", self.name),
-            title: format!("a fork of {}: entries written, tables allocated, bytes of the child's tables", self.name),
-            figures: figures.collect(),
-        }
+        let id = |way: &str, what: &str| format!("{}.{what}", self.id(way));
+        let cow = COUNTS.map(|(what, unit)| Contestant::new(id("cow", what), unit).against([id("full", what)]));
+        let full = COUNTS.map(|(what, unit)| Contestant::new(id("full", what), unit));
+        let title = format!("a fork of {}: entries written, tables allocated, bytes of the child's tables", self.name);
+        Group::new(format!("paging.fork.{}.counts", self.name), title, cow.into_iter().chain(full))
     }
 }
 
@@ -76,28 +74,58 @@ pub(super) fn groups() -> Vec<Group> {
 
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     for size in SIZES {
-        if context.wants(&size.time_group()) {
-            context.begin(&size.time_group().id);
-            times(context, size)?;
-            context.done();
+        if context.effort == Effort::Check && size.bytes > 1 << 30 {
+            let groups = context.wanted([size.time_group(), size.count_group()]);
+            groups.iter().for_each(|group| context.skip(group, "left out of checks"));
+            continue;
         }
-        if context.wants(&size.count_group()) {
-            context.begin(&size.count_group().id);
-            counts(context, size)?;
-            context.done();
+        let group = size.time_group();
+        if context.wants(&group) {
+            context.begin(&group.id);
+            let rounds = context.effort.rounds(9, 40, size.budget);
+            match times(size, rounds)? {
+                Ok(samples) => context.record(&group, samples),
+                Err(reason) => context.skip(&group, &reason),
+            }
+        }
+        let group = size.count_group();
+        if context.wants(&group) {
+            context.begin(&group.id);
+            let samples = counts(size)?;
+            context.record(&group, samples);
         }
     }
     Ok(())
 }
 
-fn times(context: &mut Context<'_>, size: Size) -> Result<(), BenchError> {
+/// The tour's figures.
+pub(in crate::suites) fn tour_group() -> Group {
+    let [size, _] = SIZES;
+    Group {
+        title: "a fork of 1 GiB of page tables".to_owned(),
+        ..size.time_group().only(&["full", "cow"].map(|way| size.id(way)))
+    }
+}
+
+/// The tour's samples.
+pub(in crate::suites) fn tour(rounds: Rounds) -> Result<Samples, BenchError> {
+    let [size, _] = SIZES;
+    let refused = |reason: String| {
+        let mut samples = Samples::default();
+        tour_group().ids().for_each(|id| samples.refuse(id, reason.as_str()));
+        samples
+    };
+    Ok(times(size, rounds)?.unwrap_or_else(refused))
+}
+
+/// Samples of forks in both ways, or the reason why there can be none.
+fn times(size: Size, rounds: Rounds) -> Result<Result<Samples, String>, BenchError> {
     let id = size.time_group().id;
     let needed = 2 * (size.tables() * PAGE as usize + small_pages(size.bytes) as usize * 4);
-    let available = available_memory()?;
+    let available = available_memory();
     if available < needed + needed / 4 {
-        let reason = format!("{} MiB of memory are available, and {} MiB are needed", available >> 20, needed >> 20);
-        context.skip(format!("{id}.*"), reason);
-        return Ok(());
+        let (available, needed) = (available >> 20, needed >> 20);
+        return Ok(Err(format!("{available} MiB of memory are available, and {needed} MiB are needed")));
     }
     let pages = small_pages(size.bytes);
     let host = || TableHost::new(size.tables(), pages as usize, 0);
@@ -105,24 +133,17 @@ fn times(context: &mut Context<'_>, size: Size) -> Result<(), BenchError> {
     let mut parents = Vec::with_capacity(WAYS.len());
     for (way, host) in WAYS.into_iter().zip(&hosts) {
         let parent = HostSpace::new(host, SpaceId(1), &[Node(0)], size.options(way));
-        let parent = parent.map_err(|error| failed(&id, way)(error.into()))?;
+        let parent = parent.map_err(failed(&id, way))?;
         // Memory that is touched for the first time is the kernel's business.
         fork(&parent, host, pages).map_err(failed(&id, way))?;
         parents.push((way, parent, host));
     }
-    let rounds = context.effort.rounds(9, 40, size.budget);
-    let samples =
-        interleave(&mut parents, rounds, |(way, parent, host)| fork(parent, host, pages).map_err(failed(&id, way)))?;
-    let mut entries: Vec<Entry> = WAYS
-        .into_iter()
-        .zip(&samples)
-        .filter_map(|(way, samples)| Some(Entry::new(size.id(way), Unit::Nanoseconds, Summary::of(samples)?)))
-        .collect();
-    if let [cow, full] = &mut entries[..] {
-        cow.compare(&[full]);
-    }
-    entries.into_iter().for_each(|entry| context.record(entry));
-    Ok(())
+    let mut samples = Samples::default();
+    interleave(&mut parents, rounds, |(way, parent, host)| {
+        samples.add(&size.id(way), fork(parent, host, pages).map_err(failed(&id, way))?);
+        Ok::<(), BenchError>(())
+    })?;
+    Ok(Ok(samples))
 }
 
 /// One fork of a space that has all its pages anew, in nanoseconds. The child ends untimed.
@@ -167,31 +188,20 @@ fn cost(size: Size, way: &str) -> Result<Cost, TableError> {
     Ok(cost)
 }
 
-fn counts(context: &mut Context<'_>, size: Size) -> Result<(), BenchError> {
-    let mut costs = Vec::with_capacity(WAYS.len());
+fn counts(size: Size) -> Result<Samples, BenchError> {
+    let mut samples = Samples::default();
     for way in WAYS {
-        costs.push(cost(size, way).map_err(failed(&size.id(way), way))?);
+        let id = size.id(way);
+        let cost = cost(size, way).map_err(failed(&id, way))?;
+        for ((what, unit), value) in COUNTS.into_iter().zip([cost.entries, cost.tables, cost.child_bytes]) {
+            let id = format!("{id}.{what}");
+            samples.add(&id, value as f64);
+            if unit == Unit::Bytes {
+                samples.note(&id, format!("the parent's tables have {} KiB", cost.parent_bytes >> 10));
+            }
+        }
     }
-    let entries = |way: &str, cost: &Cost| {
-        let values = [(Unit::Count, cost.entries), (Unit::Count, cost.tables), (Unit::Bytes, cost.child_bytes)];
-        let mut entries = COUNTS
-            .into_iter()
-            .zip(values)
-            .map(|(what, (unit, value))| counted(format!("{}.{what}", size.id(way)), unit, value as f64));
-        [entries.next(), entries.next(), entries.next()].map(|entry| {
-            entry.map(|entry| {
-                let note = format!("the parent's tables have {} KiB", cost.parent_bytes >> 10);
-                if entry.unit == Unit::Bytes { entry.with_note(note) } else { entry }
-            })
-        })
-    };
-    let full: Vec<Entry> = entries("full", &costs[1]).into_iter().flatten().collect();
-    for (mut cow, full) in entries("cow", &costs[0]).into_iter().flatten().zip(&full) {
-        cow.compare(&[full]);
-        context.record(cow);
-    }
-    full.into_iter().for_each(|entry| context.record(entry));
-    Ok(())
+    Ok(samples)
 }
 
 #[cfg(test)]

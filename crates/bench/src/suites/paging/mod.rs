@@ -10,17 +10,17 @@ mod operations;
 mod pages;
 mod replica;
 
+pub(super) use fork::{tour, tour_group};
+
 use palimpsest_paging::format::X86_64;
 use palimpsest_paging::{AddressSpace, Attributes, PAGE, PageSize, PageSizes, Rights, VirtAddr};
 
+use crate::TableError;
+use crate::harness::{BenchError, Context, Group, Suite};
 use crate::machine::{TableHost, map_pages};
-use crate::record::{Entry, Unit};
-use crate::sampler::Summary;
-use crate::suite::Group;
-use crate::{BenchError, Context, Suite, TableError};
 
 /// See the module.
-pub struct Paging;
+pub(super) struct Paging;
 
 impl Suite for Paging {
     fn id(&self) -> &'static str {
@@ -74,21 +74,9 @@ fn map_from(
     Ok(map_pages(space, range_of(size, count), first, READ_WRITE, PageSizes::Only(size))?)
 }
 
-/// Makes an error of one contestant that of the run.
-fn failed(id: &str, contestant: &str) -> impl FnOnce(TableError) -> BenchError {
-    let (id, contestant) = (id.to_owned(), contestant.to_owned());
-    move |source| BenchError::Tables { id, contestant, source: Box::new(source) }
-}
-
 /// An error unless a value is what it must be.
 fn expect(what: &'static str, found: u64, expected: u64) -> Result<(), TableError> {
     if found == expected { Ok(()) } else { Err(TableError::Wrong { what, expected, found }) }
-}
-
-/// An entry for a number that is the same in each run.
-fn counted(id: impl Into<String>, unit: Unit, value: f64) -> Entry {
-    let summary = Summary { median: value, min: value, max: value, runs: 1 };
-    Entry::new(id, unit, summary)
 }
 
 /// Pages of 4 KiB in so many bytes.
@@ -104,8 +92,9 @@ mod tests {
 
     #[test]
     fn the_agreed_ids_exist_once_each() {
-        let ids: Vec<String> = Paging.groups().into_iter().flat_map(|group| group.figures).collect();
-        let distinct: HashSet<&String> = ids.iter().collect();
+        let groups = Paging.groups();
+        let ids: Vec<&str> = groups.iter().flat_map(Group::ids).collect();
+        let distinct: HashSet<&str> = ids.iter().copied().collect();
         assert_eq!(distinct.len(), ids.len());
         let mut agreed = vec!["paging.fault.break".to_owned()];
         for size in ["1g", "64g"] {
@@ -123,7 +112,7 @@ mod tests {
             }
         }
         for id in agreed {
-            assert!(distinct.contains(&id), "{id} is missing");
+            assert!(distinct.contains(id.as_str()), "{id} is missing");
         }
     }
 }

@@ -7,10 +7,10 @@ use palimpsest_paging::{
     Access, Accounting, AddressSpace, Node, Options, PageSize, PageSizes, Rights, ShareTables, SpaceId, VirtAddr,
 };
 
-use super::{READ_WRITE, START, counted, failed, range_of};
-use crate::record::Unit;
-use crate::suite::Group;
-use crate::{BenchError, Context, TableError};
+use super::{READ_WRITE, START, range_of};
+use crate::TableError;
+use crate::harness::record::Unit;
+use crate::harness::{BenchError, Contestant, Context, Group, Samples, failed};
 
 const ID: &str = "paging.operation";
 
@@ -23,26 +23,26 @@ const PAGES: u64 = 4 * 512;
 const NAMES: [&str; 8] = ["map", "protect", "remap", "fork", "break", "copy", "reuse", "unmap"];
 
 pub(super) fn group() -> Group {
-    Group {
-        id: ID.to_owned(),
-        title: "flushes, and interrupts to 4 CPUs, of one operation (ranges: 8 MiB)".to_owned(),
-        figures: NAMES
-            .into_iter()
-            .flat_map(|name| ["flushes", "ipis"].map(|what| format!("{ID}.{name}.{what}")))
-            .collect(),
-    }
+    let ids = NAMES.into_iter().flat_map(|name| ["flushes", "ipis"].map(|what| format!("{ID}.{name}.{what}")));
+    Group::new(
+        ID,
+        "flushes, and interrupts to 4 CPUs, of one operation (ranges: 8 MiB)",
+        ids.map(|id| Contestant::new(id, Unit::Count)),
+    )
 }
 
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
-    if !context.wants(&group()) {
+    let group = group();
+    if !context.wants(&group) {
         return Ok(());
     }
     context.begin(ID);
+    let mut samples = Samples::default();
     for (name, flushes, interrupts) in count().map_err(failed(ID, "ours"))? {
-        context.record(counted(format!("{ID}.{name}.flushes"), Unit::Count, flushes as f64));
-        context.record(counted(format!("{ID}.{name}.ipis"), Unit::Count, interrupts as f64));
+        samples.add(&format!("{ID}.{name}.flushes"), flushes as f64);
+        samples.add(&format!("{ID}.{name}.ipis"), interrupts as f64);
     }
-    context.done();
+    context.record(&group, samples);
     Ok(())
 }
 

@@ -18,15 +18,15 @@ use std::time::Duration;
 
 use palimpsest_paging::{Node, Options, PageSize, PageSizes, SpaceId, VirtAddr};
 
-use super::{HostSpace, READ_WRITE, START, expect, failed, range_of};
-use crate::clock::Stopwatch;
+use super::{HostSpace, READ_WRITE, START, expect, range_of};
+use crate::TableError;
+use crate::harness::clock::Stopwatch;
+use crate::harness::record::Unit;
+use crate::harness::sampler::{Rounds, interleave};
+use crate::harness::{BenchError, Contestant, Context, Group, Samples, failed};
 #[cfg(feature = "peers")]
 use crate::machine::{CrateTable, MultiArch};
 use crate::machine::{TableHost, map_next, map_pages};
-use crate::record::{Entry, Unit};
-use crate::sampler::{Summary, interleave};
-use crate::suite::Group;
-use crate::{BenchError, Context, TableError};
 
 /// Time for all rounds of one page size.
 const BUDGET: Duration = Duration::from_secs(8);
@@ -101,83 +101,62 @@ const SIZES: [Size; 2] = [
 const FIRST: u64 = 1;
 
 fn group(operation: Operation, size: Size) -> Group {
-    Group {
-        id: format!("paging.{}.{}.per_page", operation.name(), size.name),
-        title: format!("{} one page of {}, of {} in a row", operation.name(), size.name, size.pages),
-        figures: Who::ALL.map(|who| who.id(operation, size)).into(),
-    }
+    // The best peer is the one to beat.
+    let peers = || Who::ALL.into_iter().filter(|who| !who.is_ours()).map(|who| who.id(operation, size));
+    let contestant = |who: Who| {
+        let contestant = Contestant::new(who.id(operation, size), Unit::Nanoseconds);
+        if who.is_ours() { contestant.against_best(peers()) } else { contestant }
+    };
+    Group::new(
+        format!("paging.{}.{}.per_page", operation.name(), size.name),
+        format!("{} one page of {}, of {} in a row", operation.name(), size.name, size.pages),
+        Who::ALL.map(contestant),
+    )
 }
 
 pub(super) fn groups() -> Vec<Group> {
     SIZES.into_iter().flat_map(|size| Operation::ALL.map(|operation| group(operation, size))).collect()
 }
 
-/// A contestant and its samples, by operation.
-struct Runner {
-    who: Who,
-    samples: [Vec<f64>; 3],
-}
-
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     for size in SIZES {
-        let wanted: Vec<Operation> =
-            Operation::ALL.into_iter().filter(|&operation| context.wants(&group(operation, size))).collect();
-        if wanted.is_empty() {
+        let wanted = context.wanted(Operation::ALL.map(|operation| group(operation, size)));
+        let Some(first) = wanted.first() else {
             continue;
-        }
-        context.begin(&group(wanted[0], size).id);
-        let runners = measure(size, context.effort.rounds(12, 60, BUDGET))?;
-        for operation in wanted {
-            record(context, operation, size, &runners);
-            context.done();
+        };
+        context.begin(&first.id);
+        let mut samples = measure(size, context.effort.rounds(12, 60, BUDGET))?;
+        for group in wanted {
+            let own = samples.take(&group);
+            context.record(&group, own);
         }
     }
     Ok(())
 }
 
-fn measure(size: Size, rounds: crate::sampler::Rounds) -> Result<Vec<Runner>, BenchError> {
+/// Samples of all operations by all contestants of this build.
+fn measure(size: Size, rounds: Rounds) -> Result<Samples, BenchError> {
     let id = format!("paging.map.{}.per_page", size.name);
     let host = TableHost::new(1 << 10, (FIRST + size.pages) as usize, 0).map_err(failed(&id, "the machine"))?;
     let host = Rc::new(host);
-    let who = Who::ALL.into_iter().filter(|who| who.is_ours() || cfg!(feature = "peers"));
-    let mut runners: Vec<Runner> = who.map(|who| Runner { who, samples: Default::default() }).collect();
+    let (mut built, peers): (Vec<Who>, Vec<Who>) =
+        Who::ALL.into_iter().partition(|who| who.is_ours() || cfg!(feature = "peers"));
+    let mut samples = Samples::default();
+    for (who, operation) in peers.into_iter().flat_map(|who| Operation::ALL.map(|operation| (who, operation))) {
+        samples.refuse(&who.id(operation, size), "this build is without peers: run `cargo xtask bench`");
+    }
     // Memory that is touched for the first time is the kernel's business.
-    for runner in &runners {
-        life(runner.who, size, &host).map_err(failed(&id, runner.who.name()))?;
+    for who in &built {
+        life(*who, size, &host).map_err(failed(&id, who.name()))?;
     }
-    interleave(&mut runners, rounds, |runner| {
-        let times = life(runner.who, size, &host).map_err(failed(&id, runner.who.name()))?;
-        for (samples, time) in runner.samples.iter_mut().zip(times) {
-            samples.push(time);
+    interleave(&mut built, rounds, |&mut who| {
+        let times = life(who, size, &host).map_err(failed(&id, who.name()))?;
+        for (operation, time) in Operation::ALL.into_iter().zip(times) {
+            samples.add(&who.id(operation, size), time);
         }
-        Ok::<f64, BenchError>(times[0])
+        Ok::<(), BenchError>(())
     })?;
-    Ok(runners)
-}
-
-fn record(context: &mut Context<'_>, operation: Operation, size: Size, runners: &[Runner]) {
-    let entries: Vec<(Who, Entry)> = runners
-        .iter()
-        .filter_map(|runner| {
-            let summary = Summary::of(&runner.samples[operation as usize])?;
-            Some((runner.who, Entry::new(runner.who.id(operation, size), Unit::Nanoseconds, summary)))
-        })
-        .collect();
-    // The best peer is the one to beat.
-    let mut rivals: Vec<Entry> =
-        entries.iter().filter(|(who, _)| !who.is_ours()).map(|(_, entry)| entry.clone()).collect();
-    rivals.sort_by(|a, b| a.median.total_cmp(&b.median));
-    for (who, mut entry) in entries {
-        if who.is_ours() {
-            entry.compare(&rivals.iter().collect::<Vec<_>>());
-        }
-        context.record(entry);
-    }
-    if !cfg!(feature = "peers") {
-        for who in [Who::Crate, Who::Multi] {
-            context.skip(who.id(operation, size), "this build is without peers: run `cargo xtask bench`");
-        }
-    }
+    Ok(samples)
 }
 
 /// Times in nanoseconds per page, in the order of [`Operation::ALL`].

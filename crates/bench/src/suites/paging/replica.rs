@@ -10,10 +10,10 @@ use palimpsest_paging::{
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::{READ_WRITE, START, counted, expect, failed};
-use crate::record::Unit;
-use crate::suite::Group;
-use crate::{BenchError, Context, TableError};
+use super::{READ_WRITE, START, expect};
+use crate::TableError;
+use crate::harness::record::Unit;
+use crate::harness::{BenchError, Contestant, Context, Group, Samples, failed};
 
 const ID: &str = "paging.replica";
 const WAYS: [&str; 2] = ["without", "with"];
@@ -28,12 +28,15 @@ const DATA: u64 = 16384;
 const FETCHES: u64 = 20_000;
 
 pub(super) fn group() -> Group {
-    Group {
-        id: ID.to_owned(),
-        title: "2 nodes, 8 MiB of text and 64 MiB of data: tables and frames per node, fetches of the other's memory"
-            .to_owned(),
-        figures: WAYS.into_iter().flat_map(ids).collect(),
-    }
+    let contestants = WAYS.into_iter().flat_map(ids).map(|id| {
+        let unit = if id.ends_with("percent") { Unit::Percent } else { Unit::Count };
+        Contestant::new(id, unit)
+    });
+    Group::new(
+        ID,
+        "2 nodes, 8 MiB of text and 64 MiB of data: tables and frames per node, fetches of the other's memory",
+        contestants,
+    )
 }
 
 fn ids(way: &str) -> [String; 5] {
@@ -42,20 +45,20 @@ fn ids(way: &str) -> [String; 5] {
 }
 
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
-    if !context.wants(&group()) {
+    let group = group();
+    if !context.wants(&group) {
         return Ok(());
     }
     context.begin(ID);
+    let mut samples = Samples::default();
     for way in WAYS {
         let layout = measure(way).map_err(failed(ID, way))?;
-        let [remote, tables_0, tables_1, frames_0, frames_1] = ids(way);
-        context.record(counted(remote, Unit::Percent, layout.remote_percent));
-        let counts = [(tables_0, layout.tables[0]), (tables_1, layout.tables[1])];
-        for (id, count) in counts.into_iter().chain([(frames_0, layout.frames[0]), (frames_1, layout.frames[1])]) {
-            context.record(counted(id, Unit::Count, count as f64));
-        }
+        let ([tables_0, tables_1], [frames_0, frames_1]) = (layout.tables, layout.frames);
+        let counts = [tables_0, tables_1, frames_0, frames_1].map(|count| count as f64);
+        let values = std::iter::once(layout.remote_percent).chain(counts);
+        ids(way).iter().zip(values).for_each(|(id, value)| samples.add(id, value));
     }
-    context.done();
+    context.record(&group, samples);
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //! Where the largest value is far above the smallest, bars from zero would show only the largest; then the axis is
 //! logarithmic and a dot stands for the median, because a bar on such an axis has no meaningful length.
 
-use palimpsest_bench::record::{Entry, Unit};
+use palimpsest_bench::harness::record::{Entry, Unit};
 
 use super::scale::Scale;
 use super::text::escaped;
@@ -94,7 +94,7 @@ fn mark(svg: &mut String, entry: &Entry, scale: Scale, middle: f64, mark: Mark) 
             middle + 4.0,
             max.max(median) + 8.0,
             middle + 4.0,
-            format::number(entry.median, entry.unit),
+            format::value(entry.median, entry.unit),
         ),
     );
 }
@@ -139,7 +139,7 @@ fn shared_beginning(entries: &[&Entry]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use palimpsest_bench::sampler::Summary;
+    use palimpsest_bench::harness::sampler::Summary;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use palimpsest_bench::record::{Entry, Unit};
+use palimpsest_bench::harness::record::{Entry, Unit};
 
 use super::push;
 use super::scale::Scale;
@@ -180,7 +180,7 @@ fn draw(svg: &mut String, curve: &Curve<'_>, number: usize, [x, y]: [Scale; 2], 
                 at(count),
                 y.place(entry.median),
                 escaped(&entry.id),
-                format::number(entry.median, entry.unit)
+                format::value(entry.median, entry.unit)
             ),
         );
     }

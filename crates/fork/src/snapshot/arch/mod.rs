@@ -11,4 +11,4 @@ mod isa;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("palimpsest-fork knows x86-64 and AArch64; add crates/fork/src/snapshot/arch/<isa>/ for another one");
 
-pub(super) use isa::entry::{call, leave, stack_pointer, thread_pointer};
+pub(super) use isa::entry::{call, leave, stack_pointer};

@@ -5,4 +5,6 @@ pub(super) mod instructions;
 pub(super) mod pointer_tag;
 pub(super) mod serialize;
 pub(super) mod system_call;
+pub(super) mod thread_block;
+pub(super) mod thread_pointer;
 pub(super) mod trap_frame;

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::SEATS;
-use crate::memory::mapping::MapError;
+use crate::memory::error::MapError;
 use crate::threads::task::ThreadName;
 pub use crate::threads::tracer::Refusal;
 

@@ -52,7 +52,7 @@ pub use super::list::count;
 pub use super::task::ThreadName;
 pub use error::{Refusal, StopError};
 
-use super::list;
+use super::list::{self, GRACE, PATIENCE, nap};
 use super::own::{Blocked, own_process, own_thread};
 use super::signal::Call;
 use super::task::{blocks, is_in_sigwait, is_pending, task_stat};
@@ -60,12 +60,6 @@ use crate::memory::vec::leak_zeroed;
 use crate::threads::tracer::{Desk, Tracer};
 use handler::{HOOK, TABLE};
 use turn::Turn;
-
-/// How long a thread may take to come to rest.
-pub(super) const PATIENCE: Duration = Duration::from_millis(1000);
-
-/// After how long a thread that does not answer is looked at more closely.
-pub(super) const GRACE: Duration = Duration::from_millis(5);
 
 /// How often a thread may become deaf after it has been sent a signal.
 const TURNS: usize = 8;
@@ -386,12 +380,6 @@ impl Stopped<'_> {
         let waited_ms = waited.as_millis() as u64;
         StopError::Silent { thread: ThreadName::of(seat.tid()), signal: self.signal.unwrap_or(0), waited_ms }
     }
-}
-
-pub(super) fn nap() {
-    let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 20_000 };
-    // Interrupted or not, the caller looks again.
-    let _ = rustix::thread::nanosleep(&pause);
 }
 
 impl Drop for Stopped<'_> {

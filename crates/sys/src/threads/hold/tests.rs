@@ -1,13 +1,11 @@
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
-
-/// One thread at a time may hold the others.
-static TURN: Mutex<()> = Mutex::new(());
+use crate::threads::alone;
 
 #[test]
 fn threads_stand_still_and_run_on() {
+    let _alone = alone();
     static COUNTS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
     static END: AtomicBool = AtomicBool::new(false);
     let threads: Vec<_> = COUNTS
@@ -24,7 +22,6 @@ fn threads_stand_still_and_run_on() {
     while counts().contains(&0) {
         std::thread::yield_now();
     }
-    let _turn = TURN.lock().expect("no test has failed");
     let world = World::prepare().expect("a free signal");
     for _ in 0..20 {
         let stopped = world.stop_others().expect("they can be stopped");
@@ -56,6 +53,7 @@ pub(super) fn linger() {
 /// counts when it sleeps, not before.
 #[test]
 fn everyone_who_is_there_sleeps() {
+    let _alone = alone();
     static END: AtomicBool = AtomicBool::new(false);
     let spawn_on = || {
         while !END.load(Ordering::Relaxed) {
@@ -63,7 +61,6 @@ fn everyone_who_is_there_sleeps() {
         }
     };
     let threads: Vec<_> = (0..6).map(|_| std::thread::spawn(spawn_on)).collect();
-    let _turn = TURN.lock().expect("no test has failed");
     LINGER.store(300_000, Ordering::Relaxed);
     let world = World::prepare().expect("memory");
     let own = own_thread();

@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::error::{Refusal, StopError};
-use super::{GRACE, PATIENCE, Seat, Stopped, Way, nap};
+use super::{Seat, Stopped, Way};
+use crate::threads::list::{GRACE, PATIENCE, nap};
 use crate::threads::own::own_process;
 use crate::threads::task::{ThreadName, blocks, is_gone, own_filters, task_stat, tracer_of};
 use crate::threads::tracer::{self, Answer, BATCH, Request, Tracer};

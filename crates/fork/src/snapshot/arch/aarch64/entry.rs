@@ -88,11 +88,3 @@ pub(crate) fn stack_pointer() -> usize {
     unsafe { asm!("mov {}, sp", out(reg) value, options(nomem, nostack, preserves_flags)) };
     value
 }
-
-/// The thread pointer, `TPIDR_EL0`.
-pub(crate) fn thread_pointer() -> usize {
-    let value: usize;
-    // SAFETY: reads a register.
-    unsafe { asm!("mrs {}, tpidr_el0", out(reg) value, options(nomem, nostack, preserves_flags)) };
-    value
-}

@@ -79,11 +79,3 @@ pub(crate) fn stack_pointer() -> usize {
     unsafe { asm!("mov {}, rsp", out(reg) value, options(nomem, nostack, preserves_flags)) };
     value
 }
-
-/// The thread pointer: the ABI keeps its value in the word that it points to (`%fs:0`).
-pub(crate) fn thread_pointer() -> usize {
-    let value: usize;
-    // SAFETY: reads the word that the ABI puts there (ELF handling for thread-local storage, section 3.4.6).
-    unsafe { asm!("mov {}, fs:[0]", out(reg) value, options(readonly, nostack, preserves_flags)) };
-    value
-}

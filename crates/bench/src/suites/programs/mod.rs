@@ -1,0 +1,179 @@
+//! Suites of unmodified programs out of Debian's packages: `redis` and `python`, which fork with a big heap.
+//!
+//! Each contestant is the same program with the same data, started in another [`Mode`]. One life of it gives samples of
+//! several groups.
+
+mod external;
+mod python;
+mod redis;
+
+use std::process::{Command, Stdio};
+
+use palimpsest_sys::Causes;
+
+pub(super) use external::{Ended, ProgramError, Scratch, Tool, doing, finish, run_within};
+pub(super) use python::Python;
+pub(super) use python::{tour as tour_python, tour_group as tour_python_group};
+pub(super) use redis::Redis;
+
+use crate::harness::host::available_memory;
+use crate::harness::record::Unit;
+use crate::harness::sampler::{Rounds, interleave};
+use crate::harness::{BenchError, Contestant, Context, Effort, Group, Samples, failed};
+
+/// How a program is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// As it is.
+    Plain,
+    /// With an allocator that asks for huge pages, the best that a fork gets without Palimpsest.
+    Thp,
+    /// Frozen.
+    Frozen,
+    /// Frozen, and made huge pages of.
+    FrozenHuge,
+}
+
+/// What a frozen program does about its other threads.
+#[derive(Clone, Copy)]
+enum Threads {
+    Refuse,
+    Stop,
+}
+
+impl Mode {
+    const ALL: [Self; 4] = [Self::Plain, Self::Thp, Self::Frozen, Self::FrozenHuge];
+
+    /// As in the ids of figures.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Thp => "thp",
+            Self::Frozen => "frozen",
+            Self::FrozenHuge => "frozen_huge",
+        }
+    }
+
+    /// A command that runs `program` in this way, with nothing on its standard input.
+    fn command(self, context: &Context<'_>, program: &str, threads: Threads) -> Result<Command, ProgramError> {
+        let mut command = match self {
+            Self::Plain | Self::Thp => Command::new(program),
+            Self::Frozen | Self::FrozenHuge => {
+                let mut command = context.frozen().map_err(ProgramError::Unfrozen)?;
+                command.args(match threads {
+                    Threads::Refuse => ["--threads", "refuse"],
+                    Threads::Stop => ["--threads", "stop"],
+                });
+                if self == Self::FrozenHuge {
+                    command.arg("--huge");
+                }
+                command.arg("--").arg(program);
+                command
+            }
+        };
+        command.stdin(Stdio::null());
+        Ok(command)
+    }
+}
+
+/// One group for each state of a program; frozen ones are compared with plain ones, then with huge pages.
+fn groups(suite: &str, states: &[(&str, &str)]) -> Vec<Group> {
+    let group = |(state, title): &(&str, &str)| {
+        let id = format!("{suite}.fork.{state}");
+        let own = |mode: Mode| format!("{id}.{}", mode.name());
+        let contestant = |mode: Mode| {
+            let contestant = Contestant::new(own(mode), Unit::Microseconds);
+            match mode {
+                Mode::Plain | Mode::Thp => contestant,
+                Mode::Frozen | Mode::FrozenHuge => contestant.against([Mode::Plain, Mode::Thp].map(own)),
+            }
+        };
+        Group::new(id.as_str(), *title, Mode::ALL.map(contestant))
+    };
+    states.iter().map(group).collect()
+}
+
+/// Why programs cannot be started frozen, if they cannot.
+fn unfrozen(context: &Context<'_>) -> Option<String> {
+    let mut command = match context.frozen() {
+        Ok(command) => command,
+        Err(reason) => return Some(reason),
+    };
+    finish(command.args(["--quiet", "--", "true"])).err().map(|error| match error {
+        ProgramError::Failed { said, .. } => said,
+        error => Causes(&error).to_string(),
+    })
+}
+
+/// What is needed to measure a program.
+struct Needs {
+    tool: Tool,
+    /// Bytes of memory.
+    memory: usize,
+    /// Rounds of a full run, and of a quick one.
+    rounds: (usize, usize),
+    budget: std::time::Duration,
+}
+
+/// Measures the wanted ones of `groups`: in each round every mode has one `life`, which gives its samples to the sink,
+/// by the name of the state.
+fn measure(
+    context: &mut Context<'_>,
+    groups: Vec<Group>,
+    needs: &Needs,
+    life: impl Fn(&Context<'_>, Mode, &mut dyn FnMut(&str, f64)) -> Result<(), ProgramError>,
+) -> Result<(), BenchError> {
+    let wanted = context.wanted(groups.clone());
+    let Some(first) = wanted.first() else { return Ok(()) };
+    let suite = first.id.split('.').next().unwrap_or_default().to_owned();
+    let available = available_memory();
+    let missing = match needs.tool.missing() {
+        Some(missing) => Some(missing),
+        None if available < needs.memory => {
+            let (available, needed) = (available >> 20, needs.memory >> 20);
+            Some(format!("{available} MiB of memory are available, and {needed} are needed; end other programs"))
+        }
+        None => unfrozen(context),
+    };
+    if let Some(reason) = missing {
+        wanted.iter().for_each(|group| context.skip(group, &reason));
+        return Ok(());
+    }
+    context.begin(&format!("{suite}.fork"));
+    let (full, quick) = needs.rounds;
+    let rounds = match context.effort {
+        Effort::Full => Rounds { least: 1, most: full, budget: needs.budget },
+        Effort::Check | Effort::Quick => Rounds { least: 1, most: quick, budget: needs.budget },
+    };
+    let mut samples = Samples::default();
+    interleave(&mut Mode::ALL.to_vec(), rounds, |&mut mode| {
+        let mut sink = |state: &str, taken| samples.add(&format!("{suite}.fork.{state}.{}", mode.name()), taken);
+        life(context, mode, &mut sink).map_err(failed(&suite, mode.name()))
+    })?;
+    for group in groups {
+        let own = samples.take(&group);
+        if context.wants(&group) {
+            context.record(&group, own);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frozen_programs_are_compared_with_plain_ones_then_with_huge_pages() {
+        let groups = groups("redis", &[("idle", "nothing written"), ("first", "")]);
+        let ids: Vec<&str> = groups[0].ids().collect();
+        let expected = ["plain", "thp", "frozen", "frozen_huge"].map(|mode| format!("redis.fork.idle.{mode}"));
+        assert_eq!(ids, expected);
+        let rivals = ["redis.fork.idle.plain", "redis.fork.idle.thp"];
+        assert_eq!(
+            groups[0].contestants[2],
+            Contestant::new("redis.fork.idle.frozen", Unit::Microseconds).against(rivals)
+        );
+        assert_eq!(groups[0].contestants[0], Contestant::new("redis.fork.idle.plain", Unit::Microseconds));
+    }
+}

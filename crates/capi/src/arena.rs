@@ -1,0 +1,165 @@
+//! One arena of the process.
+//!
+//! The functions follow those of the C library: `errno` is `ENOMEM` with a null pointer, or as the header says.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
+
+use palimpsest_fork::arena::Arena;
+
+static ARENA: Arena = Arena::new();
+
+/// Alignment of `malloc` on the supported machines: that of `max_align_t`.
+const ALIGN: usize = 16;
+
+/// What [`palimpsest_arena_stats`] tells. New fields go to the end, and `size` tells which there are.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Stats {
+    /// Bytes of this structure, set by the caller.
+    pub size: usize,
+    /// Allocated blocks.
+    pub blocks: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Bytes that the next freeze freezes without copying.
+    pub shared: usize,
+    /// Bytes that are frozen.
+    pub frozen: usize,
+    /// Bytes that cannot be frozen without copying.
+    pub anonymous: usize,
+    /// Bytes of free runs.
+    pub free: usize,
+    /// Mappings, about.
+    pub segments: usize,
+    /// Error number with which the last memory file was refused, or 0.
+    pub refused: c_int,
+}
+
+const _: () = assert!(size_of::<Stats>() == 9 * size_of::<usize>());
+
+fn given(block: *mut u8) -> *mut c_void {
+    if block.is_null() {
+        set_errno(libc::ENOMEM);
+    }
+    block.cast()
+}
+
+fn set_errno(value: c_int) {
+    // SAFETY: the C library's errno of this thread.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: always valid for this thread.
+    unsafe { errno.write(value) };
+}
+
+/// `malloc`.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_arena_malloc(size: usize) -> *mut c_void {
+    given(ARENA.allocate(size, ALIGN))
+}
+
+/// `calloc`.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_arena_calloc(count: usize, size: usize) -> *mut c_void {
+    given(count.checked_mul(size).map_or(ptr::null_mut(), |bytes| ARENA.allocate_zeroed(bytes, ALIGN)))
+}
+
+/// `realloc`; a size of 0 is one of 1.
+///
+/// # Safety
+///
+/// 1. `block` is null or a block of this arena that is not freed, and is not used again unless the answer is null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_arena_realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    match NonNull::new(block.cast::<u8>()) {
+        None => palimpsest_arena_malloc(size),
+        // SAFETY: 1. is contract 1. 2. A block that has a bigger alignment loses it by `realloc`, as in C.
+        Some(block) => given(unsafe { ARENA.resize(block, size, ALIGN) }),
+    }
+}
+
+/// `free`.
+///
+/// # Safety
+///
+/// 1. `block` is null or a block of this arena that is not freed, and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_arena_free(block: *mut c_void) {
+    if let Some(block) = NonNull::new(block.cast::<u8>()) {
+        // SAFETY: contract 1.
+        unsafe { ARENA.release(block) };
+    }
+}
+
+/// `aligned_alloc`: null and `EINVAL` unless `align` is a power of two.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_arena_aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    if !align.is_power_of_two() {
+        set_errno(libc::EINVAL);
+        return ptr::null_mut();
+    }
+    given(ARENA.allocate(size, align))
+}
+
+/// `malloc_usable_size`: 0 for null.
+///
+/// # Safety
+///
+/// 1. `block` is null or a block of this arena that is not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_arena_usable_size(block: *mut c_void) -> usize {
+    // SAFETY: contract 1.
+    NonNull::new(block.cast::<u8>()).map_or(0, |block| unsafe { ARENA.usable_size(block) })
+}
+
+/// Freezes what was allocated so far. 0, or -1 and `errno` if some of it could not be.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_arena_freeze() -> c_int {
+    match ARENA.freeze() {
+        Ok(_) => 0,
+        Err(error) => {
+            set_errno(error.source.raw_os_error().unwrap_or(libc::ENOMEM));
+            -1
+        }
+    }
+}
+
+/// Gives memory of free blocks back; returns how many bytes.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_arena_trim() -> usize {
+    ARENA.trim()
+}
+
+/// Fills in as much of `stats` as its field `size` says it has. 0, or -1 and `EINVAL` if that is not even the field
+/// itself.
+///
+/// # Safety
+///
+/// 1. `stats` is valid for reading its first field and for writing as many bytes as that says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_arena_stats(stats: *mut Stats) -> c_int {
+    // SAFETY: contract 1; the field is the first.
+    let size = unsafe { stats.cast::<usize>().read() };
+    if size < size_of::<usize>() {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    let found = ARENA.stats();
+    let mut told = MaybeUninit::zeroed();
+    told.write(Stats {
+        size,
+        blocks: found.in_use.blocks,
+        bytes: found.in_use.bytes,
+        shared: found.memory.shared,
+        frozen: found.memory.frozen,
+        anonymous: found.memory.anonymous,
+        free: found.free,
+        segments: found.segments,
+        refused: found.refused.unwrap_or(0),
+    });
+    let len = size.min(size_of::<Stats>());
+    // SAFETY: `len` bytes are valid on both sides, by contract 1 and by the type.
+    unsafe { stats.cast::<u8>().copy_from_nonoverlapping(told.as_ptr().cast(), len) };
+    0
+}

@@ -1,0 +1,46 @@
+/* A C program with an arena: what was frozen is there in a child, and each side has its own copy afterwards. */
+#include <errno.h>
+#include <palimpsest.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define LENGTH (8 << 20)
+
+#define MUST(condition)                                                    \
+    do {                                                                   \
+        if (!(condition)) {                                                \
+            printf("line %d: %s is false, errno %d\n", __LINE__, #condition, errno); \
+            return 1;                                                      \
+        }                                                                  \
+    } while (0)
+
+int main(void) {
+    char *block = palimpsest_arena_malloc(LENGTH);
+    MUST(block != NULL && palimpsest_arena_usable_size(block) >= LENGTH);
+    memset(block, 7, LENGTH);
+    MUST(palimpsest_arena_freeze() == 0);
+
+    struct palimpsest_arena_stats stats = {.size = sizeof stats};
+    MUST(palimpsest_arena_stats(&stats) == 0);
+    MUST(stats.blocks == 1 && stats.frozen >= LENGTH && stats.refused == 0);
+
+    pid_t child = fork();
+    MUST(child >= 0);
+    if (child == 0) {
+        MUST(block[LENGTH - 1] == 7);
+        block[0] = 8;
+        palimpsest_arena_free(block);
+        return 0;
+    }
+    int status;
+    MUST(waitpid(child, &status, 0) == child && status == 0);
+    MUST(block[0] == 7);
+    palimpsest_arena_free(block);
+    MUST(palimpsest_arena_aligned_alloc(24, 1) == NULL && errno == EINVAL);
+
+    stats.size = 1;
+    MUST(palimpsest_arena_stats(&stats) == -1 && errno == EINVAL);
+    return 0;
+}

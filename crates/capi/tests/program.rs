@@ -1,0 +1,43 @@
+//! A C program, linked with each form of the library.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+/// A file that Cargo has built beside this test.
+fn built(name: &str) -> PathBuf {
+    let own = env::current_exe().expect("a test has a path");
+    let found = own.ancestors().skip(1).take(2).map(|folder| folder.join(name));
+    found.into_iter().find(|path| path.is_file()).unwrap_or_else(|| panic!("Cargo builds {name} for this test"))
+}
+
+/// Links `program.c` with `library` and runs it.
+fn runs_with(library: &Path) {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = env::temp_dir().join(format!("palimpsest-capi-program-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("the temporary directory is writable");
+    let program = folder.join(library.extension().expect("`so` or `a`"));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu99", "-Wall", "-Wextra", "-Werror", "-I"]).arg(sources.join("include"));
+    compiler.arg(sources.join("tests/program.c")).arg(library).args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program);
+    let Ok(compiled) = compiler.output() else {
+        return println!("skipped: no C compiler `cc`");
+    };
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let ran = Command::new(&program).env("LD_LIBRARY_PATH", library.parent().expect("a file is in a folder")).output();
+    let ran = ran.expect("the program can be started");
+    assert!(ran.status.success(), "{}: {}", ran.status, String::from_utf8_lossy(&ran.stdout));
+    fs::remove_file(&program).expect("it is ours");
+    // The other test may still use it.
+    let _ = fs::remove_dir(&folder);
+}
+
+#[test]
+fn a_c_program_runs_with_the_shared_library() {
+    runs_with(&built("libpalimpsest_capi.so"));
+}
+
+#[test]
+fn a_c_program_runs_with_the_static_library() {
+    runs_with(&built("libpalimpsest_capi.a"));
+}

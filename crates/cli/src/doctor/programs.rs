@@ -1,0 +1,120 @@
+//! The features that depend on other programs: `run`, which is tried on a shell, and the guests, which need QEMU.
+
+use std::env;
+use std::ffi::OsStr;
+use std::process::{Command, Output, Stdio};
+
+use palimpsest_sys::capabilities::{Capabilities, Feature, Standing, Verdict};
+
+use crate::run::locate;
+
+/// How they fare.
+pub(super) fn judge(capabilities: &Capabilities) -> Vec<Standing> {
+    let run = match capabilities.freeze_lack() {
+        Some(lack) => Verdict::fails(&lack),
+        None => run(),
+    };
+    vec![
+        Standing { feature: Feature::Run, verdict: run },
+        Standing { feature: Feature::PagingGuests, verdict: guests(|program| locate(program).is_some()) },
+    ]
+}
+
+/// What is tried, as one would type it.
+const LINE: [&str; 8] = ["run", "--freeze", "--at", "fork", "--report", "--", "sh", "-c"];
+/// A shell forks for it.
+const SCRIPT: &str = "(exit 0); exit 0";
+
+/// Has this program run a shell that forks, in a process of its own.
+fn run() -> Verdict {
+    let mut command = match env::current_exe() {
+        Ok(itself) => Command::new(itself),
+        Err(error) => return refused(format!("this program cannot be started again: {error}")),
+    };
+    // The user's own settings, such as a report to a file, are for the programs that he runs.
+    for (name, _) in env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PALIMPSEST_")) {
+        if name != "PALIMPSEST_PRELOAD" {
+            command.env_remove(name);
+        }
+    }
+    command.args(LINE).arg(SCRIPT).stdin(Stdio::null()).stdout(Stdio::null());
+    match command.output() {
+        Ok(Output { status, stderr, .. }) => told(status.success(), &String::from_utf8_lossy(&stderr)),
+        Err(error) => refused(format!("this program cannot be started again: {error}")),
+    }
+}
+
+/// The verdict by what was said on standard error.
+fn told(success: bool, said: &str) -> Verdict {
+    let line = |part: &str| said.lines().find(|line| line.contains(part));
+    let plain = |line: &str| line.strip_prefix("palimpsest: ").unwrap_or(line).to_owned();
+    if !success || line("froze process").is_none() {
+        let first = said.lines().next().unwrap_or("a shell ran and was not frozen");
+        return refused(plain(first));
+    }
+    if let Some(line) = line("stopped early") {
+        return refused(plain(line));
+    }
+    match line("run unfrozen") {
+        Some(line) => {
+            Verdict::Slower { why: plain(line), fix: "set XDG_CACHE_HOME to a folder of your own".to_owned() }
+        }
+        None => Verdict::Works { how: "a shell was frozen and has forked".to_owned() },
+    }
+}
+
+fn refused(why: String) -> Verdict {
+    Verdict::Fails { why, fix: format!("see what `palimpsest {} '{SCRIPT}'` says", LINE.join(" ")) }
+}
+
+/// The bare-metal guests, by whether a program `is_there`.
+fn guests(is_there: impl Fn(&OsStr) -> bool) -> Verdict {
+    const EMULATORS: [(&str, &str); 2] =
+        [("qemu-system-x86_64", "qemu-system-x86"), ("qemu-system-aarch64", "qemu-system-arm")];
+    let missing: Vec<_> = EMULATORS.into_iter().filter(|(program, _)| !is_there(OsStr::new(program))).collect();
+    if missing.is_empty() {
+        return Verdict::Works { how: "QEMU for both architectures".to_owned() };
+    }
+    let programs: Vec<&str> = missing.iter().map(|(program, _)| *program).collect();
+    let packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+    Verdict::Fails {
+        why: format!(
+            "no {} in PATH; needed to run the guest kernels, not to use page tables",
+            programs.join(" and no ")
+        ),
+        fix: format!("apt-get install {}", packages.join(" ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_trial_says_decides() {
+        let froze = "palimpsest: froze process 7 (sh)\nfrozen 4 kB\n";
+        assert!(matches!(told(true, froze), Verdict::Works { .. }));
+        let memory = format!("palimpsest: programs that this one executes run unfrozen: no folder\n{froze}");
+        assert!(matches!(told(true, &memory), Verdict::Slower { why, .. } if why.starts_with("programs that")));
+        for (success, said) in [
+            (true, ""),
+            (true, "palimpsest: not frozen: the process has 3 threads\n"),
+            (false, froze),
+            (true, "palimpsest: froze process 7 (sh)\nstopped early: no descriptor is left\n"),
+        ] {
+            assert!(matches!(told(success, said), Verdict::Fails { .. }), "{said}");
+        }
+        assert!(
+            matches!(told(false, "palimpsest: sh: not found\n"), Verdict::Fails { why, .. } if why == "sh: not found")
+        );
+    }
+
+    #[test]
+    fn guests_need_both_emulators() {
+        assert!(matches!(guests(|_| true), Verdict::Works { .. }));
+        let Verdict::Fails { fix, .. } = guests(|program| program == "qemu-system-x86_64") else {
+            panic!("one is missing")
+        };
+        assert_eq!(fix, "apt-get install qemu-system-arm");
+    }
+}

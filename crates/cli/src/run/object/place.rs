@@ -1,0 +1,89 @@
+//! Whether a folder can be trusted with the object: nobody but root and this user can change what is in it.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+
+/// Why a folder will not do.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error("cannot be used ({source})")]
+    File {
+        #[from]
+        source: io::Error,
+    },
+    #[error("is a symbolic link or no folder")]
+    NoFolder,
+    #[error("belongs to user {owner}")]
+    Foreign { owner: u32 },
+    #[error("is below {}, which user {owner} owns", above.display())]
+    BelowForeign { above: PathBuf, owner: u32 },
+    #[error("can be written by others (mode {mode:o})")]
+    Open { mode: u32 },
+    #[error("is below {}, which others can write to (mode {mode:o})", above.display())]
+    BelowOpen { above: PathBuf, mode: u32 },
+    #[error("is mounted with noexec")]
+    NoExec,
+    #[error("has a name that LD_PRELOAD does not take literally (a colon, a blank or a dollar sign)")]
+    Name,
+}
+
+const OTHERS_WRITE: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+
+fn is_trusted(owner: u32) -> bool {
+    owner == 0 || owner == geteuid().as_raw()
+}
+
+/// Checks every folder above `path`, which has no symbolic links: whoever can rename one of them can replace the file.
+///
+/// In a sticky folder such as `/tmp` others can make entries, and can neither rename nor remove ours.
+///
+/// # Errors
+///
+/// The folder that is not safe.
+pub(super) fn check_path(path: &Path) -> Result<(), Refused> {
+    for above in path.ancestors().skip(1) {
+        let found = fs::symlink_metadata(above)?;
+        if !is_trusted(found.uid()) {
+            return Err(Refused::BelowForeign { above: above.into(), owner: found.uid() });
+        }
+        if found.mode() & OTHERS_WRITE != 0 && found.mode() & STICKY == 0 {
+            return Err(Refused::BelowOpen { above: above.into(), mode: found.mode() & 0o7777 });
+        }
+    }
+    Ok(())
+}
+
+/// Checks a folder of ours itself.
+///
+/// # Errors
+///
+/// Somebody else has made it, or can write to it.
+pub(super) fn check_own(found: &Metadata) -> Result<(), Refused> {
+    if !found.is_dir() {
+        return Err(Refused::NoFolder);
+    }
+    if found.uid() != geteuid().as_raw() {
+        return Err(Refused::Foreign { owner: found.uid() });
+    }
+    if found.mode() & OTHERS_WRITE != 0 {
+        return Err(Refused::Open { mode: found.mode() & 0o7777 });
+    }
+    Ok(())
+}
+
+/// Whether this is a file that nobody but root and this user can write to.
+pub(super) fn file_is_safe(path: &Path) -> bool {
+    let Ok(found) = fs::symlink_metadata(path) else { return false };
+    let folder = path.parent().and_then(|folder| fs::symlink_metadata(folder).ok());
+    let folder_is_safe = folder.is_some_and(|found| found.is_dir() && is_closed(&found));
+    found.is_file() && is_closed(&found) && folder_is_safe
+}
+
+fn is_closed(found: &Metadata) -> bool {
+    is_trusted(found.uid()) && found.mode() & OTHERS_WRITE == 0
+}

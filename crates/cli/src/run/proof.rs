@@ -1,0 +1,100 @@
+//! The proof that the object is loaded: the program's own dynamic linker lists what it would load, by the very
+//! `LD_PRELOAD` that the program gets, and runs none of it.
+//!
+//! A linker that cannot load an entry of `LD_PRELOAD` says so on standard error and runs the program without it: a
+//! service would run unfrozen for months before somebody looks. What this cannot see is a security module that gives
+//! the program other rights than its caller's when it is executed; the dynamic linker ignores `LD_PRELOAD` then.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::run::program::Loader;
+
+/// Why the object would not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotLoaded {
+    #[error("cannot start the dynamic linker {} of the program", linker.display())]
+    Linker {
+        linker: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the dynamic linker {} does not load the object: {said}; {}", linker.display(), way_out(said))]
+    Refused { linker: PathBuf, said: String },
+}
+
+/// What helps against what the linker said.
+fn way_out(said: &str) -> &'static str {
+    if said.contains("GLIBC_") {
+        "the program's C library is older than the one that palimpsest was built with: build it on the older system"
+    } else if said.contains("failed to map") {
+        "the folder does not allow execution: set XDG_CACHE_HOME to one that does"
+    } else {
+        "leave PALIMPSEST_PRELOAD out, or name an object that was built for this system"
+    }
+}
+
+/// Asks the linker of a program whether it loads `entry` when `LD_PRELOAD` has the value `preloaded`.
+///
+/// # Errors
+///
+/// It does not, and what it said.
+pub(crate) fn of_loading(loader: &Loader, entry: &OsStr, preloaded: &OsStr) -> Result<(), NotLoaded> {
+    let linker = loader.linker.clone();
+    let mut command = Command::new(&linker);
+    command.arg("--list").arg(&loader.program).env("LD_PRELOAD", preloaded).env_remove("LD_DEBUG");
+    match command.stdin(Stdio::null()).output() {
+        Err(source) => Err(NotLoaded::Linker { linker, source }),
+        Ok(output) if lists(&output.stdout, entry) && complaint(&output.stderr, entry).is_none() => Ok(()),
+        Ok(output) => {
+            let said = complaint(&output.stderr, entry).or_else(|| lines(&output.stderr).next());
+            let said = said.map_or_else(|| "it says nothing".to_owned(), |line| String::from_utf8_lossy(line).into());
+            Err(NotLoaded::Refused { linker, said })
+        }
+    }
+}
+
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty())
+}
+
+/// Whether one of the lines `NAME => PATH (ADDRESS)` or `PATH (ADDRESS)` has `entry` as its name.
+fn lists(listing: &[u8], entry: &OsStr) -> bool {
+    lines(listing).any(|line| line.strip_prefix(entry.as_bytes()).is_some_and(|rest| rest.starts_with(b" (")))
+}
+
+/// The first line that speaks of `entry`.
+fn complaint<'a>(said: &'a [u8], entry: &OsStr) -> Option<&'a [u8]> {
+    lines(said).find(|line| line.windows(entry.len().max(1)).any(|part| part == entry.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENTRY: &str = "/c/libpalimpsest_preload.so";
+
+    #[test]
+    fn a_listing_must_name_the_object_as_loaded() {
+        let loaded = "\tlinux-vdso.so.1 (0x7f)\n\t/c/libpalimpsest_preload.so (0x7f)\n";
+        assert!(lists(loaded.as_bytes(), OsStr::new(ENTRY)));
+        for other in ["", "\t/c/libpalimpsest_preload.so => not found\n", "\t/c/libpalimpsest_preload.so.bak (0x7f)\n"]
+        {
+            assert!(!lists(other.as_bytes(), OsStr::new(ENTRY)), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_the_linker_says_of_the_object_is_passed_on() {
+        let said =
+            "ERROR: ld.so: object '/c/libpalimpsest_preload.so' from LD_PRELOAD cannot be preloaded (x): ignored.";
+        let both = format!("something else\n{said}\n");
+        assert_eq!(complaint(both.as_bytes(), OsStr::new(ENTRY)), Some(said.as_bytes()));
+        assert_eq!(complaint(b"something else\n", OsStr::new(ENTRY)), None);
+        let old = "/lib/libc.so.6: version `GLIBC_2.34' not found (required by /c/libpalimpsest_preload.so)";
+        assert!(way_out(old).contains("older"));
+    }
+}

@@ -1,0 +1,37 @@
+//! What a round may use up, and why one ends early.
+
+use palimpsest_sys::memory::extent::ExtentError;
+use palimpsest_sys::memory::vec::Full;
+use palimpsest_sys::pages::pagemap::PagemapError;
+
+/// What a round may use up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    /// Further mappings.
+    mappings: usize,
+}
+
+impl Budget {
+    pub(super) const fn new(mappings: usize) -> Self {
+        Self { mappings }
+    }
+
+    /// Uses up so many mappings.
+    pub(super) fn take_mappings(&mut self, count: usize) -> Result<(), Stopped> {
+        self.mappings = self.mappings.checked_sub(count).ok_or(Stopped::Mappings)?;
+        Ok(())
+    }
+}
+
+/// Why a round ended early. What is frozen stays so, and the rest is as it was.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Stopped {
+    #[error(transparent)]
+    Extent(#[from] ExtentError),
+    #[error("{0}")]
+    Pages(#[from] PagemapError),
+    #[error("the process would have too many mappings; raise vm.max_map_count (`sysctl -w vm.max_map_count=…`)")]
+    Mappings,
+    #[error("{0}")]
+    Tables(#[from] Full),
+}

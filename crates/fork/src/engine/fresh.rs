@@ -1,0 +1,71 @@
+//! An extent that is being filled.
+
+use palimpsest_sys::memory::extent::{Extent, ExtentError, Use};
+use palimpsest_sys::memory::view::View;
+
+use super::budget::{Budget, Stopped};
+use super::piece::{Outcome, Target, freeze_piece};
+use super::records::Held;
+use super::span::Span;
+use super::tables::Tables;
+use super::traits::Traits;
+
+/// An extent that is being filled, with its descriptor. It lives for a part of a round.
+#[derive(Debug)]
+pub(super) struct Fresh {
+    extent: Extent,
+    serial: u32,
+    /// The address that is offset 0 in it.
+    base: usize,
+    /// The end of what was stored, as an offset.
+    end: usize,
+    /// Bytes that were stored.
+    stored: usize,
+}
+
+impl Fresh {
+    /// Makes an empty one for memory from `base` on, which is a multiple of [`PIECE`](super::piece::PIECE).
+    pub(super) fn create(tables: &mut Tables<'_>, base: usize) -> Result<Self, ExtentError> {
+        let extent = Extent::create(Use::Frozen)?;
+        Ok(Self { extent, serial: tables.contents.next_serial(), base, end: 0, stored: 0 })
+    }
+
+    /// Freezes a piece into it.
+    ///
+    /// # Safety
+    ///
+    /// As [`freeze_piece`].
+    pub(super) unsafe fn take(
+        &mut self,
+        tables: &mut Tables<'_>,
+        piece: Span,
+        runs: &[Span],
+        traits: Traits,
+    ) -> Result<Outcome, ExtentError> {
+        let target = Target { extent: &self.extent, base: self.base };
+        // SAFETY: as this function's own.
+        let outcome = unsafe { freeze_piece(target, piece, runs, traits) }?;
+        if let Outcome::Frozen(bytes) = outcome {
+            self.end = self.end.max(piece.end - self.base);
+            self.stored += bytes;
+            for run in runs {
+                tables.contents.note(self.serial, run.start - self.base..run.end - self.base);
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Seals it, whose mappings have these traits, closes its descriptor and has it remembered. It gets a view if there
+    /// is room for one; without, a repair copies all of it.
+    pub(super) fn keep(self, tables: &mut Tables<'_>, traits: Traits, budget: &mut Budget) -> Result<(), Stopped> {
+        let Self { mut extent, serial, end, stored, .. } = self;
+        let sealed = extent.seal();
+        let view = match budget.take_mappings(1) {
+            Ok(()) if end > 0 => View::of(&extent, end, tables.views_start()).ok(),
+            _ => None,
+        };
+        extent.close();
+        tables.add_extent(Held::new(extent.id(), serial, view, stored, traits))?;
+        Ok(sealed?)
+    }
+}

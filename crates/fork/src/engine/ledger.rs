@@ -1,0 +1,249 @@
+//! When to repair: an account of what forks take, what repairs cost, and what is not worth repairing.
+//!
+//! # The policy
+//!
+//! Memory that the parent writes to makes forks slower, and a repair takes time too. It is the ski-rental problem: what
+//! each fork takes above a clean one is debt, and when the debt exceeds the price of a repair, one is bought. So the
+//! time lost is at most about twice of what the best choice in hindsight would have lost.
+//!
+//! Forks are measured by the CPU time of the thread, since on a busy machine the clock on the wall tells of the
+//! neighbours. A clean fork is what a repair can reach: the quickest since the last repair, or the first one after it
+//! if that is slower, by half. Else what no repair can take away (`pthread_atfork` handlers, memory that is hot, noise)
+//! would be debt for ever.
+//!
+//! The price depends on how much was written, and finding that out takes time by itself. So when the debt exceeds the
+//! time of the last look, there is another one, which gives a quote; from then on the debt is compared with the quote.
+//! Right before the repair there is a look again, so that none is bought that has become dearer. Quotes are corrected
+//! by what the last repairs took indeed. A repair that gains nothing doubles the price of the next one.
+//!
+//! Where forks and repairs took more, from one repair to the next, than forks would have taken without any freezing,
+//! and again the next time, freezing does not pay.
+//!
+//! Nothing here asks the kernel or reads a clock: whoever has the ledger tells it what things took. All times are in
+//! nanoseconds.
+
+use super::hot::HotPieces;
+use super::prices::{Memory, Prices};
+
+/// The longest patience: how many times its price a repair must be worth after many that gained nothing. More would
+/// save next to nothing, and put off the repair that does gain something when a program becomes quiet.
+const MOST_PATIENCE: u64 = 1 << 5;
+/// The unit of [`Ledger::scale`].
+const SCALE: u64 = 1 << 10;
+/// What a mapping takes that replaces one with present pages.
+const MAPPING: u64 = 6_000;
+/// How many times in a row it must have cost more than it has saved, from one repair to the next, to be given up.
+const MOST_LOSSES: u32 = 2;
+
+/// The account.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    /// What forks took above the clean time since the last repair.
+    debt: u64,
+    /// A fork when nothing was written; 0 before the first.
+    clean: u64,
+    /// What the last look at what is written took.
+    look: u64,
+    /// What a repair will take, as the last look told; 0 before the first since the last repair.
+    quote: u64,
+    /// By what quotes are multiplied, in units of [`SCALE`].
+    scale: u64,
+    /// How many times its price a repair must be worth; doubled by each that gained nothing.
+    patience: u64,
+    /// The last fork; 0 if that was the first since a repair.
+    last: u64,
+    /// The quicker of the last two forks.
+    typical: u64,
+    /// What was typical before the last repair; 0 once it has been compared with the first fork after.
+    before_repair: u64,
+    /// What is frozen.
+    frozen: Memory,
+    /// The quickest fork since the last freeze; 0 before the first.
+    floor: u64,
+    /// Forks since the last freeze or repair; and what they took, and looks in vain.
+    forks: u64,
+    spent: u64,
+    /// How many times in a row it has cost more than it has saved.
+    losses: u32,
+    pub(super) prices: Prices,
+    /// What is left alone.
+    pub(super) hot: HotPieces,
+}
+
+/// How much there is to do, as an inventory tells.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Work {
+    /// Mappings to be replaced.
+    pub(crate) mappings: usize,
+    /// Bytes to be copied.
+    pub(crate) bytes: usize,
+}
+
+/// A repair that was made.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Repair {
+    /// What the work had been expected to take.
+    pub(crate) quote: u64,
+    /// What the look took.
+    pub(crate) looked: u64,
+    /// What the work took.
+    pub(crate) worked: u64,
+    /// What forks have taken for memory that was frozen only now.
+    pub(crate) fresh: u64,
+    /// What is frozen by now.
+    pub(crate) frozen: Memory,
+}
+
+impl Ledger {
+    pub(super) const fn new(hot: HotPieces, prices: Prices) -> Self {
+        Self {
+            debt: 0,
+            clean: 0,
+            look: 0,
+            quote: 0,
+            scale: SCALE,
+            patience: 1,
+            last: 0,
+            typical: 0,
+            before_repair: 0,
+            frozen: Memory { bytes: 0, huge: 0, extents: 0 },
+            floor: 0,
+            forks: 0,
+            spent: 0,
+            losses: 0,
+            prices,
+            hot,
+        }
+    }
+
+    /// What forks took above [`clean`](Self::clean) since the last freeze or repair.
+    pub(crate) const fn debt(&self) -> u64 {
+        self.debt
+    }
+
+    /// A fork when nothing was written; 0 if there was none.
+    pub(crate) const fn clean(&self) -> u64 {
+        self.clean
+    }
+
+    /// The debt from which on there is a look or, if there was one, a repair.
+    pub(crate) fn price(&self) -> u64 {
+        let price = if self.quote == 0 { self.look.max(1) } else { self.quote };
+        price.saturating_mul(self.patience)
+    }
+
+    /// Whether the debt exceeds the price.
+    #[cfg(test)]
+    fn is_due(&self) -> bool {
+        self.debt > self.price()
+    }
+
+    /// What a repair may take at most to be worth it.
+    pub(crate) const fn most(&self) -> u64 {
+        self.debt / self.patience
+    }
+
+    /// What the work will take, in the light of how the last quotes have turned out.
+    pub(crate) fn quote(&self, work: Work) -> u64 {
+        let mappings = (work.mappings as u64).saturating_mul(MAPPING);
+        mappings.saturating_add(self.prices.copying(work.bytes)).saturating_mul(self.scale) / SCALE
+    }
+
+    /// A freeze has copied so many bytes in `taken`, of which the look took `looked`; by now this much is frozen. Forks
+    /// count from here on.
+    pub(crate) fn froze(&mut self, bytes: usize, looked: u64, taken: u64, frozen: Memory) {
+        self.prices.froze(bytes, taken);
+        (self.debt, self.clean, self.quote, self.look) = (0, 0, 0, looked);
+        (self.scale, self.patience, self.before_repair) = (SCALE, 1, 0);
+        (self.frozen, self.floor, self.forks, self.spent, self.losses) = (frozen, 0, 0, 0, 0);
+    }
+
+    /// Forks that do nothing take `clean` after a freeze that was expected to save `expected`, and took `before`.
+    pub(crate) fn measured(&mut self, expected: u64, before: u64, clean: u64) {
+        self.clean = clean;
+        self.prices.gained(expected, before.saturating_sub(clean));
+    }
+
+    /// A fork took so long.
+    pub(crate) fn forked(&mut self, taken: u64) {
+        self.floor = if self.floor == 0 { taken } else { self.floor.min(taken) };
+        (self.forks, self.spent) = (self.forks.saturating_add(1), self.spent.saturating_add(taken));
+        let before = std::mem::take(&mut self.before_repair);
+        let mut clean = if self.clean == 0 { taken } else { self.clean.min(taken) };
+        if before != 0 {
+            // The first fork since a repair tells what that was worth, and what a repair cannot take away.
+            clean = u64::midpoint(clean, taken);
+            let gained = taken < before - before / 4;
+            self.patience = if gained { 1 } else { (self.patience * 2).min(MOST_PATIENCE) };
+        }
+        // Of two, since after one outlier any repair would look like a gain; but the first fork after a repair is not
+        // one of them.
+        let previous = std::mem::replace(&mut self.last, if before == 0 { taken } else { 0 });
+        self.typical = if previous == 0 { taken } else { taken.min(previous) };
+        self.clean = clean;
+        self.debt = self.debt.saturating_add(taken.saturating_sub(clean));
+    }
+
+    /// This is a child: the debt was the parent's.
+    pub(crate) const fn inherited(&mut self) {
+        self.debt = 0;
+    }
+
+    /// A look took so long and gave a quote that is too high.
+    pub(crate) fn declined(&mut self, quote: u64, taken: u64) {
+        self.look = taken;
+        self.spent = self.spent.saturating_add(taken);
+        // The next look, which is a part of the repair, must have been earned again.
+        self.quote = quote.max(self.debt.saturating_add(taken) / self.patience);
+    }
+
+    /// A repair was refused after so long. Whatever forbids it, the next trial must be worth twice as much, and starts
+    /// from nothing.
+    pub(crate) fn refused(&mut self, taken: u64) {
+        self.debt = 0;
+        self.look = self.look.max(taken);
+        self.patience = (self.patience * 2).min(MOST_PATIENCE);
+    }
+
+    /// A repair was made.
+    pub(crate) fn repaired(&mut self, repair: Repair) {
+        let Repair { quote, looked, worked, fresh, frozen } = repair;
+        // Not the debt, which leaves out what no repair can take away: thawing could.
+        let own = self.floor.saturating_add(fresh).saturating_mul(self.forks);
+        let cost = self.spent.saturating_sub(own).saturating_add(looked).saturating_add(worked);
+        let is_lost = cost > self.forks.saturating_mul(self.saved());
+        self.losses = if is_lost { self.losses + 1 } else { 0 };
+        (self.debt, self.quote, self.look) = (0, 0, looked.max(1));
+        (self.forks, self.spent, self.frozen) = (0, 0, frozen);
+        self.scale = corrected(self.scale, quote, worked);
+        self.before_repair = self.typical;
+    }
+
+    /// What each fork would take more if nothing were frozen.
+    fn saved(&self) -> u64 {
+        u64::try_from(self.prices.worth(self.frozen).per_fork.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether forks and repairs have taken more than forks of the same memory would have without any freezing, again
+    /// and again.
+    pub(crate) const fn has_lost(&self) -> bool {
+        self.losses >= MOST_LOSSES
+    }
+
+    /// Nothing is frozen any more.
+    pub(crate) fn thawed(&mut self) {
+        (self.debt, self.quote, self.before_repair) = (0, 0, 0);
+        (self.frozen, self.forks, self.spent, self.losses) = (Memory::default(), 0, 0, 0);
+    }
+}
+
+/// The scale of quotes, moved half-way to where this one would have been right.
+fn corrected(scale: u64, quote: u64, taken: u64) -> u64 {
+    let right = u128::from(scale) * u128::from(taken) / u128::from(quote.max(1));
+    let right = u64::try_from(right).unwrap_or(u64::MAX).clamp(SCALE / 8, SCALE * 8);
+    u64::midpoint(scale, right)
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

@@ -1,0 +1,149 @@
+//! What copying takes, and what forks take for page tables: at first as measured elsewhere, then as measured here.
+//!
+//! | of a fork, with the exit of its child | nanoseconds |
+//! |---|---|
+//! | an entry of a page table | 66 (17 µs for each MiB of base pages) |
+//! | a huge page: its entry, and a page table that is laid by for it | 1 056 |
+//! | an extent, with the mapping that it cuts | 1 100 |
+//! | having frozen anything: the account, and the tables, of which the child copies a page | 20 000 |
+//!
+//! Reads no clock. Times are in nanoseconds.
+
+use std::time::Duration;
+
+use super::piece::PIECE;
+use crate::worth::Worth;
+
+/// An entry of a page table.
+const ENTRY: u64 = 66;
+/// How many entries a huge page counts for.
+const HUGE: u64 = 16;
+/// An extent.
+const EXTENT: u64 = 1_100;
+/// Having frozen anything.
+const FIXED: u64 = 20_000;
+/// What copying a MiB takes, where no freeze was big enough to tell: a cautious guess.
+const CAUTIOUS: u64 = 1_000_000;
+/// From how many MiB on a freeze tells what copying takes.
+const TELLING: usize = 16;
+/// From what a freeze was expected to save on, what it has saved tells what an entry takes.
+const TELLING_GAIN: u64 = 100_000;
+/// How many extents memory is cut into.
+pub(super) const EXTENTS: usize = 32;
+
+/// Populated memory.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Memory {
+    /// Bytes.
+    pub(crate) bytes: usize,
+    /// Those of them in huge pages.
+    pub(crate) huge: usize,
+    /// Extents that it fills, or would.
+    pub(crate) extents: usize,
+}
+
+impl Memory {
+    /// So much of `all` that is to be frozen.
+    pub(super) fn to_freeze(bytes: usize, huge: usize, all: usize) -> Self {
+        let share = (bytes / all.div_ceil(EXTENTS).max(1)).min(bytes / PIECE);
+        Self { bytes, huge: huge.min(bytes), extents: 1 + share }
+    }
+}
+
+/// The prices of this process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prices {
+    /// Of copying a MiB; nothing before that was seen.
+    per_mib: Option<u64>,
+    /// Of an entry.
+    entry: u64,
+    page: usize,
+}
+
+impl Prices {
+    pub(super) const fn new(page: usize) -> Self {
+        Self { per_mib: None, entry: ENTRY, page }
+    }
+
+    /// Of copying so many bytes.
+    pub(super) fn copying(&self, bytes: usize) -> u64 {
+        (bytes as u64 >> 10).saturating_mul(self.per_mib.unwrap_or(CAUTIOUS) >> 10)
+    }
+
+    /// What is expected of freezing this.
+    pub(crate) fn worth(&self, memory: Memory) -> Worth {
+        let Memory { bytes, huge, extents } = memory;
+        let entries = ((bytes - huge) / self.page) as u64 + (huge / PIECE) as u64 * HUGE;
+        let (gross, own) = (entries.saturating_mul(self.entry), (extents as u64).saturating_mul(EXTENT));
+        Worth {
+            once: Duration::from_nanos(self.copying(bytes)),
+            per_fork: Duration::from_nanos(gross.saturating_sub(own)),
+        }
+    }
+
+    /// The same for the first memory that is frozen.
+    pub(super) const fn of_first(worth: Worth) -> Worth {
+        worth.at_a_cost_of(Duration::from_nanos(FIXED))
+    }
+
+    /// A freeze has copied so many bytes in so long.
+    pub(super) fn froze(&mut self, bytes: usize, taken: u64) {
+        if bytes >> 20 >= TELLING {
+            self.per_mib = Some(taken / (bytes >> 20) as u64);
+        }
+    }
+
+    /// A freeze that was expected to save `expected` for each fork has saved `gained`. A machine may be four times
+    /// slower or quicker than the one of the table, or another is busy with it.
+    pub(super) fn gained(&mut self, expected: u64, gained: u64) {
+        if expected >= TELLING_GAIN {
+            let right = u128::from(self.entry) * u128::from(gained) / u128::from(expected);
+            self.entry = u64::try_from(right).unwrap_or(u64::MAX).clamp(ENTRY / 4, ENTRY * 4);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// After how many forks each pays by itself, at the prices that a process starts with.
+    fn pays_after(bytes: usize, huge: usize) -> Option<u64> {
+        Prices::of_first(Prices::new(4096).worth(Memory::to_freeze(bytes, huge, bytes))).pays_after()
+    }
+
+    #[test]
+    fn base_pages_pay_within_a_hundred_forks_and_huge_pages_and_small_heaps_do_not() {
+        let redis = pays_after(640 * MIB, 0).expect("it pays");
+        assert!((40..80).contains(&redis), "{redis}");
+        let numpy = pays_after(512 * MIB, 512 * MIB).expect("it pays some day");
+        assert!((1000..5000).contains(&numpy), "{numpy}");
+        assert_eq!(pays_after(664 << 10, 0), None, "PostgreSQL");
+        assert!(pays_after(2 * MIB, 0).is_some_and(|forks| forks > 100));
+        assert!(pays_after(8 * MIB, 0).is_some_and(|forks| forks < 100));
+    }
+
+    #[test]
+    fn prices_are_learned_from_freezes_that_were_big_enough_to_tell() {
+        let memory = Memory::to_freeze(512 * MIB, 0, 512 * MIB);
+        let mut prices = Prices::new(4096);
+        let before = prices.worth(memory);
+        prices.froze(4 * MIB, 1);
+        prices.gained(TELLING_GAIN - 1, 1);
+        assert_eq!(prices.worth(memory), before, "too little");
+        prices.froze(512 * MIB, 256_000_000);
+        assert_eq!(prices.copying(512 * MIB) / 1_000_000, 255);
+        let expected = u64::try_from(before.per_fork.as_nanos()).expect("small");
+        prices.gained(expected, expected / 2);
+        let halved = prices.worth(memory).per_fork;
+        assert!(halved > before.per_fork / 3 && halved < before.per_fork * 2 / 3, "{halved:?} of {before:?}");
+        for (gained, least, most) in [(0, 5, 3), (u64::MAX, 3, 5)] {
+            let mut prices = Prices::new(4096);
+            prices.gained(expected, gained);
+            let learned = prices.worth(memory).per_fork;
+            assert!(learned * least > before.per_fork && learned < before.per_fork * most, "{learned:?}");
+        }
+    }
+}

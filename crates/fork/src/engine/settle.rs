@@ -1,0 +1,114 @@
+//! The end of a round: map, tables and figures say again what the mappings are.
+
+use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::vmas::{Detail, Label, Vma};
+
+use super::frozen_map::{Entry, FrozenMap};
+use super::prices::Memory;
+use super::records::Held;
+use super::registry::Shared;
+use super::span::Span;
+use super::tables::Tables;
+
+/// Reads the mappings again, writes the map anew, forgets extents that nothing maps any more, and counts the round.
+/// Returns what is frozen then.
+///
+/// The mappings have changed, so extents that a repair has emptied are seen only by a new reading. If that fails, they
+/// are kept, and the map says nothing that it is sure of.
+pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
+    tables.ledger.hot.end();
+    shared.statistics.count_round();
+    let is_read = tables.vmas.read(Detail::Places).is_ok();
+    tables.extents.iter_mut().for_each(Held::look_again);
+    if !is_read {
+        shared.map.doubt();
+        return frozen(tables);
+    }
+    shared.map.clear();
+    shared.forget_replacements();
+    shared.forget_erased();
+    let mut runs = Runs { map: &shared.map, open: None };
+    let mut bytes = 0;
+    for index in 0..tables.vmas.len() {
+        let vma = tables.vmas[index];
+        let Some(entry) = entry_of(tables, &vma) else { continue };
+        if entry.extent().is_some() && !entry.is_view() {
+            bytes += vma.range().len();
+        }
+        if entry.is_erased() {
+            shared.note_erased();
+        }
+        runs.add(vma.range().into(), entry);
+    }
+    runs.close();
+    let kept = forget_unseen(tables);
+    shared.statistics.frozen(bytes, kept);
+    frozen(tables)
+}
+
+/// What is frozen, taken for base pages.
+fn frozen(tables: &Tables<'_>) -> Memory {
+    Memory { bytes: tables.extents.iter().map(Held::stored).sum(), huge: 0, extents: tables.extents.len() }
+}
+
+/// What the map says of a mapping; nothing if it is neither frozen nor of a snapshot.
+fn entry_of(tables: &mut Tables<'_>, vma: &Vma) -> Option<Entry> {
+    match tables.held(FileId { device: vma.device, inode: vma.inode }) {
+        Some(held) if held.is_view(vma) => {
+            held.see(vma);
+            Some(Entry::of_view(held.serial))
+        }
+        Some(held) => {
+            held.seen = true;
+            let entry = Entry::new(vma.permissions, held.flags, held.serial);
+            Some(if held.is_erased { entry.erased() } else { entry })
+        }
+        None if vma.label == Label::Snapshot && !vma.permissions.contains(Permissions::SHARED) => {
+            Some(Entry::of_snapshot(vma.permissions))
+        }
+        None => None,
+    }
+}
+
+/// Puts mappings into the map, neighbours of which the same is said as one.
+struct Runs<'a> {
+    map: &'a FrozenMap,
+    open: Option<(Span, Entry)>,
+}
+
+impl Runs<'_> {
+    fn add(&mut self, span: Span, entry: Entry) {
+        match &mut self.open {
+            Some((open, said)) if open.end == span.start && *said == entry => open.end = span.end,
+            _ => {
+                self.close();
+                self.open = Some((span, entry));
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some((span, entry)) = self.open.take() {
+            self.map.append(span, entry);
+        }
+    }
+}
+
+/// Forgets extents that were not seen; how many are left.
+fn forget_unseen(tables: &mut Tables<'_>) -> usize {
+    let mut kept = 0;
+    for index in 0..tables.extents.len() {
+        let mut held = tables.extents[index];
+        if !held.seen {
+            held.drop_view();
+            continue;
+        }
+        tables.extents[kept] = held;
+        kept += 1;
+    }
+    tables.extents.truncate(kept);
+    let Tables { contents, extents, .. } = tables;
+    contents.retain(|serial| extents.iter().any(|held| held.serial == serial));
+    kept
+}

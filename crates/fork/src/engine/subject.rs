@@ -1,0 +1,93 @@
+//! Which frozen mappings need a repair, of what kind, and how much work that is.
+
+use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::memory::view::View;
+use palimpsest_sys::pages::vmas::Vma;
+
+use super::fresh::Fresh;
+use super::ledger::Work;
+use super::piece::PIECE;
+use super::records::may_be_replaced;
+use super::span::Span;
+use super::tables::Tables;
+use super::traits::Traits;
+
+/// What is copied around a written page at least, in bytes: as much as a read fault maps at once (`fault_around_bytes`
+/// in `mm/memory.c`).
+pub(super) const GRAIN: usize = 64 << 10;
+/// Mappings up to this long are not divided any more.
+pub(super) const SMALL: usize = 4 * GRAIN;
+
+/// A frozen mapping under repair.
+pub(super) struct Subject {
+    pub(super) vma: Vma,
+    /// The number of the extent that it shows.
+    pub(super) serial: u32,
+    /// What replaces it must have.
+    pub(super) traits: Traits,
+    pub(super) way: Way,
+    /// What its written parts are copied to, once there are any.
+    pub(super) fresh: Option<Fresh>,
+}
+
+/// How a mapping is repaired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// Its written parts are copied, and the rest is mapped afresh from this.
+    Renew(View),
+    /// All of it is copied, so that its extent has no mapping any more.
+    Move,
+}
+
+impl Subject {
+    /// What is to be done about a mapping; nothing if it has no written pages, or may not be touched.
+    pub(super) fn of(tables: &mut Tables<'_>, vma: &Vma) -> Option<Self> {
+        if !may_be_replaced(vma) {
+            return None;
+        }
+        let held = tables.held(FileId { device: vma.device, inode: vma.inode })?;
+        if held.is_view(vma) {
+            return None;
+        }
+        let way = match (held.is_to_go(), vma.anonymous, held.view()) {
+            (true, ..) => Way::Move,
+            (false, 0, _) => return None,
+            (false, _, Some(view)) => Way::Renew(view),
+            (false, _, None) => Way::Move,
+        };
+        Some(Self { vma: *vma, serial: held.serial, traits: held.traits(vma), way, fresh: None })
+    }
+
+    /// The address where the extent's offset 0 would lie: below the mapping, since offsets are small.
+    pub(super) const fn base(&self) -> usize {
+        self.vma.start.wrapping_sub(self.vma.offset as usize)
+    }
+
+    /// The work on it, as far as the figures of the mapping tell.
+    fn work(&self, page: usize) -> Work {
+        let len = self.vma.range().len();
+        if self.way == Way::Move {
+            return Work { mappings: len.div_ceil(PIECE), bytes: len };
+        }
+        // Scattered as badly as can be.
+        let stretches = (self.vma.anonymous / page).min(len / GRAIN + 1);
+        Work { mappings: len / PIECE + 1 + 2 * stretches, bytes: (stretches * GRAIN).min(len) }
+    }
+}
+
+/// The work that a repair is going to be, and the freeze of what is new.
+pub(super) fn work(tables: &mut Tables<'_>) -> Work {
+    let page = rustix::param::page_size();
+    let mut all = Work { mappings: 0, bytes: tables.eligible_bytes() };
+    for index in 0..tables.vmas.len() {
+        let vma = tables.vmas[index];
+        let Some(subject) = Subject::of(tables, &vma) else { continue };
+        let span = Span::from(vma.range());
+        if subject.way != Way::Move && span.len() <= SMALL && tables.ledger.hot.rests(span) {
+            continue;
+        }
+        let Work { mappings, bytes } = subject.work(page);
+        all = Work { mappings: all.mappings + mappings, bytes: all.bytes + bytes };
+    }
+    all
+}

@@ -1,0 +1,164 @@
+//! The tables that a round works with, outside the heap.
+//!
+//! Those of [`Lasting`] stay as long as the process. The others live for one round: what stays mapped costs every fork
+//! a page table each.
+
+use palimpsest_sys::MapError;
+use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::memory::vec::{Full, MappedVec};
+use palimpsest_sys::pages::vmas::Vmas;
+
+use super::contents::Contents;
+use super::ledger::Ledger;
+use super::records::{Eligible, Excluded, Held, Skipped, key};
+use super::span::Span;
+use crate::options::Options;
+use crate::report::Skip;
+
+/// What lasts.
+#[derive(Debug)]
+pub(super) struct Lasting {
+    /// Sorted by identity.
+    pub(super) extents: MappedVec<Held>,
+    /// Which pages the extents hold.
+    pub(super) contents: Contents,
+    pub(super) ledger: Ledger,
+    /// Those of the last freeze, with the length that it has given to extents: what repairs go by.
+    pub(super) options: Options,
+}
+
+/// What a round works with.
+#[derive(Debug)]
+pub(crate) struct Tables<'a> {
+    pub(super) vmas: Vmas,
+    pub(super) eligible: MappedVec<Eligible>,
+    pub(super) skipped: MappedVec<Skipped>,
+    /// Populated runs of the window that is being worked on.
+    pub(super) runs: MappedVec<Span>,
+    /// Memory that must never be frozen: this library's, and what the kernel or running code writes to.
+    pub(super) excluded: MappedVec<Excluded>,
+    pub(super) extents: &'a mut MappedVec<Held>,
+    pub(super) contents: &'a mut Contents,
+    pub(super) ledger: &'a mut Ledger,
+    /// Where the registry lies.
+    registry: Span,
+}
+
+/// Runs in a window of 1 GiB with pages of 4 KiB are at most half as many as its pages; bigger windows have their runs
+/// cut off and taken up again.
+const RUNS: usize = 1 << 17;
+
+impl<'a> Tables<'a> {
+    /// Allocates nothing from the heap.
+    pub(super) fn new(lasting: &'a mut Lasting, registry: Span) -> Result<Self, MapError> {
+        let mappings = lasting.extents.capacity();
+        Ok(Self {
+            vmas: Vmas::with_capacity(mappings)?,
+            eligible: MappedVec::with_capacity(2 * mappings)?,
+            skipped: MappedVec::with_capacity(2 * mappings)?,
+            runs: MappedVec::with_capacity(RUNS)?,
+            excluded: MappedVec::with_capacity(mappings)?,
+            extents: &mut lasting.extents,
+            contents: &mut lasting.contents,
+            ledger: &mut lasting.ledger,
+            registry,
+        })
+    }
+
+    /// What is to be frozen, or was.
+    pub(crate) fn eligible(&self) -> &[Eligible] {
+        &self.eligible
+    }
+
+    /// The account.
+    pub(crate) const fn ledger(&mut self) -> &mut Ledger {
+        self.ledger
+    }
+
+    /// What is left alone.
+    pub(crate) fn skipped(&self) -> &[Skipped] {
+        &self.skipped
+    }
+
+    /// The addresses of these tables and of the registry.
+    pub(super) fn own_spans(&self) -> [Span; 10] {
+        let [list, text] = self.vmas.own_ranges();
+        [
+            list,
+            text,
+            self.eligible.range(),
+            self.skipped.range(),
+            self.runs.range(),
+            self.excluded.range(),
+            self.extents.range(),
+            self.contents.range(),
+            self.ledger.hot.range(),
+            self.registry.range(),
+        ]
+        .map(Span::from)
+    }
+
+    /// Below this there is room for another view: below the tables and the other views, so that it fills no gap between
+    /// the program's mappings.
+    pub(super) fn views_start(&self) -> usize {
+        let views = self.extents.iter().filter_map(Held::view).map(|view| view.span().start);
+        views.fold(self.registry.start, usize::min)
+    }
+
+    /// The extent that a mapping shows.
+    pub(super) fn held(&mut self, id: FileId) -> Option<&mut Held> {
+        let place = self.extents.binary_search_by_key(&key(id), Held::key).ok()?;
+        self.extents.get_mut(place)
+    }
+
+    /// Adds an extent at its place in the order. New files need not have higher numbers than older ones: each CPU gives
+    /// them out of a batch of its own (`get_next_ino` in `fs/inode.c`).
+    pub(super) fn add_extent(&mut self, held: Held) -> Result<(), Full> {
+        let place = self.extents.partition_point(|known| known.key() < held.key());
+        self.extents.push(held)?;
+        self.extents[place..].rotate_right(1);
+        Ok(())
+    }
+
+    /// Bytes that are populated in all eligible memory.
+    pub(super) fn eligible_bytes(&self) -> usize {
+        self.eligible.iter().map(|one| one.populated).sum()
+    }
+
+    /// Whether running code or the kernel may write to `span`, as far as that was found out last.
+    pub(crate) fn is_in_use(&self, span: Span) -> bool {
+        self.excluded.iter().any(|excluded| excluded.reason == Skip::InUse && excluded.span.overlaps(span))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use palimpsest_sys::pages::maps::Permissions;
+    use palimpsest_sys::pages::vmas::VmaFlags;
+
+    use super::*;
+    use crate::engine::hot::HotPieces;
+    use crate::engine::prices::Prices;
+    use crate::engine::traits::Traits;
+
+    #[test]
+    fn extents_are_found_whatever_the_order_of_their_numbers() {
+        let mut lasting = Lasting {
+            extents: MappedVec::with_capacity(16).expect("memory"),
+            contents: Contents::new(MappedVec::with_capacity(16).expect("memory")),
+            ledger: Ledger::new(HotPieces::new(MappedVec::with_capacity(16).expect("memory")), Prices::new(4096)),
+            options: Options::new(),
+        };
+        let mut tables = Tables::new(&mut lasting, Span::default()).expect("memory");
+        // As if each had been made on another CPU.
+        let ids = [9, 8, 2, 6, 5, 4, 7, 3, 1].map(|inode| FileId { inode, ..FileId::default() });
+        for (index, id) in ids.iter().enumerate() {
+            let traits = Traits { permissions: Permissions::READ, flags: VmaFlags::default(), protection_key: 0 };
+            tables.add_extent(Held::new(*id, 1 + index as u32, None, 0, traits)).expect("room");
+            for known in &ids[..=index] {
+                let found = tables.held(*known).map(|held| held.id);
+                assert_eq!(found, Some(*known), "one of {} is lost", index + 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Which memory is frozen if it must pay, and what becomes of it when all is thawed. Counts decide, not times: the
+//! numbers of forks are far from what is expected of this memory, a freeze of which pays after about sixty.
+
+mod common;
+
+use common::{Memory, freeze, in_child, page, play, skip};
+use palimpsest_fork::{Measure, Options, Pays, Report, Skip, guard};
+
+const MIB: usize = 1 << 20;
+
+/// Options under which nothing depends on what forks are measured to take.
+fn within(forks: u32) -> Options {
+    Options::new().pays(Pays::Within(forks)).measure(Measure::Nothing)
+}
+
+/// Bytes that were left since they would not pay.
+fn unpaid(report: &Report) -> usize {
+    report.skipped.iter().filter(|range| range.reason == Skip::Unprofitable).map(|range| range.bytes).sum()
+}
+
+#[test]
+fn what_does_not_pay_soon_enough_is_left_and_told() {
+    play("what_does_not_pay_soon_enough_is_left_and_told", || {
+        let memory = Memory::apart(64 * MIB);
+        memory.fill(0..memory.len, 1);
+        let report = freeze(&within(5));
+        assert_eq!((report.frozen_bytes(), palimpsest_fork::frozen_bytes(), memory.mappings()), (0, 0, 1), "{report}");
+        assert!(unpaid(&report) >= 64 * MIB, "{report}");
+        let after = report.left_worth.and_then(|worth| worth.pays_after()).expect("it pays some day");
+        assert!((20..200).contains(&after), "{report}");
+        assert!(report.to_string().contains("would not pay soon enough (about "), "{report}");
+        assert!(report.to_string().contains(&format!("pays after {after} forks)")), "{report}");
+        let report = freeze(&within(10_000));
+        assert!(memory.is_frozen() && report.frozen_bytes() >= 64 * MIB, "{report}");
+        assert!(memory.holds(0..memory.len, 1));
+    });
+}
+
+#[test]
+fn a_survey_tells_what_would_pay() {
+    play("a_survey_tells_what_would_pay", || {
+        let memory = Memory::apart(64 * MIB);
+        memory.fill(0..memory.len, 1);
+        let [some, none] = [10_000, 5].map(|forks| palimpsest_fork::survey(&within(forks)).expect("can be frozen"));
+        assert!(some.worth.is_some() && some.frozen_bytes() >= 64 * MIB, "{some}");
+        assert_eq!((none.worth, none.frozen_bytes()), (None, 0), "{none}");
+        assert!(!memory.is_frozen());
+    });
+}
+
+/// What this process has of huge pages, in kB, without help of what is tested.
+fn huge_kib() -> usize {
+    let figures = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let line = figures.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
+    line.and_then(|text| text.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn huge_pages_are_left_beside_base_pages() {
+    play("huge_pages_are_left_beside_base_pages", || {
+        let (base, huge) = (Memory::apart(64 * MIB), Memory::apart(64 * MIB));
+        // SAFETY: changes no contents.
+        unsafe { libc::madvise(huge.at(0), huge.len, libc::MADV_HUGEPAGE) };
+        base.fill(0..base.len, 1);
+        huge.fill(0..huge.len, 2);
+        if huge_kib() < huge.len / 10 * 9 / 1024 {
+            skip("the kernel gives no huge pages");
+        }
+        let report = freeze(&within(300));
+        assert!(base.is_frozen() && !huge.is_frozen(), "{report}");
+        assert!(unpaid(&report) >= huge.len, "{report}");
+        assert!(report.left_worth.and_then(|worth| worth.pays_after()).is_some_and(|forks| forks > 300), "{report}");
+        freeze(&Options::new());
+        assert!(huge.is_frozen() && huge.holds(0..huge.len, 2), "all that can be");
+    });
+}
+
+#[test]
+fn what_grows_until_it_pays_is_frozen_by_a_repair() {
+    play("what_grows_until_it_pays_is_frozen_by_a_repair", || {
+        let report = freeze(&Options::new().pays(Pays::Within(100)));
+        assert_eq!(report.frozen_bytes(), 0, "{report}");
+        let memory = Memory::apart(128 * MIB);
+        memory.fill(0..memory.len, 1);
+        let mut forks = 0;
+        while !memory.is_frozen() {
+            assert_eq!(in_child(|| i32::from(!memory.holds(0..page(), 1))), 0);
+            forks += 1;
+            assert!(forks < 100_000, "{:?}", palimpsest_fork::status());
+        }
+        println!("frozen after {forks} forks: {:?}", palimpsest_fork::status());
+        assert!(memory.holds(0..memory.len, 1));
+    });
+}
+
+#[test]
+fn after_a_thaw_all_is_as_before_the_freeze() {
+    play("after_a_thaw_all_is_as_before_the_freeze", || {
+        let memory = Memory::apart(64 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new());
+        memory.fill(0..3 * MIB, 2);
+        assert_eq!(in_child(|| 0), 0);
+        guard::thaw_all().expect("one thread");
+        let whole = |memory: &Memory| memory.holds(0..3 * MIB, 2) && memory.holds(3 * MIB..memory.len, 1);
+        assert!(memory.is_anonymous() && whole(&memory));
+        let status = palimpsest_fork::status();
+        assert_eq!((status.frozen_bytes, status.extents, status.debt), (0, 0, 0));
+        let files = std::fs::read_to_string("/proc/self/maps").expect("/proc");
+        assert!(!files.contains("palimpsest-frozen"), "a view is left: {files}");
+        assert_eq!(in_child(|| i32::from(!whole(&memory))), 0);
+        assert_eq!(palimpsest_fork::status().forks, status.forks, "there is nothing to account for");
+        freeze(&Options::new());
+        assert!(memory.is_frozen() && whole(&memory));
+        assert_eq!(in_child(|| i32::from(!whole(&memory))), 0);
+        assert_eq!(palimpsest_fork::status().forks, status.forks + 1);
+    });
+}

@@ -1,0 +1,24 @@
+//! How a program's calls are made, and what they answer.
+
+/// How the program's calls are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum World {
+    /// As the program says; freezes do nothing.
+    Plain,
+    /// Freezes freeze, and calls go through the guards.
+    Frozen,
+    /// As frozen, with something wrong on purpose, to show that the oracle sees it.
+    Mutant,
+}
+
+/// What a call returned: 0 or more, or the negative error number.
+pub(crate) type Answer = isize;
+
+/// The answer of a C function.
+pub(crate) fn answer(returned: isize) -> Answer {
+    if returned == -1 { -errno() } else { returned }
+}
+
+fn errno() -> Answer {
+    std::io::Error::last_os_error().raw_os_error().map_or(0, |errno| errno as Answer)
+}

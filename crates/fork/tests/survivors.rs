@@ -1,0 +1,347 @@
+//! Mistakes that no other test noticed when they were planted. Each test names the mutant that it fails on; the names
+//! are those of the functions that they were planted in.
+
+mod common;
+
+use std::fs;
+use std::os::fd::AsRawFd;
+
+use common::{Memory, freeze, page, play, skip};
+use palimpsest_fork::arena::Arena;
+use palimpsest_fork::guard::{self, Outcome, Remap};
+use palimpsest_fork::{ExtentLen, Measure, Options, Skip};
+use palimpsest_sys::pages::maps::{Maps, Permissions};
+use palimpsest_sys::proc::sysctl;
+use rustix::io::Errno;
+
+const MIB: usize = 1 << 20;
+
+fn options() -> Options {
+    Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing)
+}
+
+fn frozen(len: usize) -> Memory {
+    let memory = Memory::apart(len);
+    memory.fill(0..len, 1);
+    freeze(&options());
+    assert!(memory.is_frozen());
+    memory
+}
+
+/// Discards through the guard, which must be what does it.
+fn discard(memory: &Memory, offset: usize, len: usize) {
+    // SAFETY: the scenario's own memory.
+    let done = unsafe { guard::madvise(memory.at(offset).addr(), len, libc::MADV_DONTNEED) };
+    assert_eq!(done, Outcome::Done(Ok(())), "at {offset:#x}");
+}
+
+fn rights(address: usize) -> String {
+    Maps::read().expect("/proc").at(address).expect("mapped").permissions.to_string()
+}
+
+/// Has the kernel answer ENOMEM to the call `number` with `value` as an argument, counted from 0.
+fn refuse(number: i64, argument: u32, value: usize) {
+    let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = |offset| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset);
+    let equal = |value, jf| statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, jf, value);
+    let end = |value| statement(libc::BPF_RET | libc::BPF_K, 0, 0, value);
+    // `struct seccomp_data`: the number at 0, the arguments from 16 on, as two words each, little-endian.
+    let place = 16 + 8 * argument;
+    let mut program = [
+        load(0),
+        equal(number as u32, 5),
+        load(place),
+        equal(value as u32, 3),
+        load(place + 4),
+        equal((value >> 32) as u32, 1),
+        end(libc::SECCOMP_RET_ERRNO | libc::ENOMEM.cast_unsigned()),
+        end(libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    rustix::thread::set_no_new_privs(true).expect("always allowed");
+    // SAFETY: `filter` and the program it points to outlive the call, and the kernel only reads them.
+    let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0_usize, &raw const filter) };
+    assert_eq!(done, 0);
+}
+
+/// The seals of each file of such a name that is mapped.
+fn seals(name: &str) -> Vec<i32> {
+    let maps = Maps::read().expect("/proc");
+    let ours = maps.iter().filter(|map| map.path.as_ref().is_some_and(|path| path.to_string_lossy().contains(name)));
+    let seals = ours.map(|map| {
+        let path = format!("/proc/self/map_files/{:x}-{:x}", map.start, map.end);
+        let Ok(file) = fs::File::open(&path) else { skip("this user may not open what is mapped (map_files)") };
+        // SAFETY: only asks.
+        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) }
+    });
+    seals.collect()
+}
+
+/// Fails on: `State::keep` without `seal`.
+#[test]
+fn frozen_memory_is_shown_by_files_that_are_constant() {
+    play("frozen_memory_is_shown_by_files_that_are_constant", || {
+        let _memory = frozen(16 * MIB);
+        let seals = seals("palimpsest-frozen");
+        assert!(seals.len() >= 4, "{seals:?}");
+        let wanted = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;
+        assert!(seals.iter().all(|seals| seals & wanted == wanted), "{seals:?}");
+    });
+}
+
+/// Fails on: `Segments::flip` without `seal`, and on `Segment::refreeze` without it.
+#[test]
+fn an_arena_that_is_frozen_lies_in_files_that_are_constant() {
+    play("an_arena_that_is_frozen_lies_in_files_that_are_constant", || {
+        let arena = Arena::new();
+        let block = arena.allocate(9 * MIB, 16);
+        // SAFETY: as long as this, and this scenario's own.
+        unsafe { block.write_bytes(1, 9 * MIB) };
+        arena.freeze().expect("the files are open");
+        let all_sealed = || {
+            let seals = seals("palimpsest-arena");
+            assert!(!seals.is_empty() && seals.iter().all(|seals| seals & libc::F_SEAL_WRITE != 0), "{seals:?}");
+        };
+        all_sealed();
+        // SAFETY: as above.
+        unsafe { block.write_bytes(2, 9 * MIB) };
+        // SAFETY: the arena is this scenario's alone.
+        assert!(unsafe { arena.refreeze() }.expect("a pagemap and files").copied > 0);
+        all_sealed();
+    });
+}
+
+/// Fails on: `discard` with the rights to read and write in the place of the entry's.
+#[test]
+fn what_is_discarded_keeps_its_rights() {
+    play("what_is_discarded_keeps_its_rights", || {
+        let memory = frozen(16 * MIB);
+        let none = Permissions::default();
+        for (offset, rights, permissions) in [(4 * MIB, libc::PROT_READ, Permissions::READ), (8 * MIB, 0, none)] {
+            // SAFETY: the scenario's own memory.
+            assert_eq!(unsafe { libc::mprotect(memory.at(offset), 2 * MIB, rights) }, 0);
+            guard::protected(memory.at(offset).addr()..memory.at(offset + 2 * MIB).addr(), Ok(permissions));
+        }
+        // Large ones get new memory, small ones among many are written over.
+        for (offset, letters) in [(0, "rw-p"), (4 * MIB, "r--p"), (8 * MIB, "---p"), (12 * MIB, "rw-p")] {
+            discard(&memory, offset + MIB, MIB);
+            discard(&memory, offset, page());
+            for at in [offset, offset + page(), offset + MIB, offset + 2 * MIB - page()] {
+                assert_eq!(rights(memory.at(at).addr()), letters, "at {at:#x}");
+            }
+        }
+        assert!(memory.is_zero(MIB..2 * MIB) && memory.is_zero(5 * MIB..6 * MIB) && memory.holds(2 * MIB..4 * MIB, 1));
+    });
+}
+
+/// Fails on: `move_to` without the way back, and on `move_parts` that leaves the entry of what was refused at the new
+/// place.
+#[test]
+fn a_move_that_is_refused_half_way_is_undone() {
+    play("a_move_that_is_refused_half_way_is_undone", || {
+        let memory = frozen(16 * MIB);
+        let target = Memory::apart(16 * MIB);
+        // Two extents have moved by then.
+        refuse(libc::SYS_mremap, 0, memory.at(8 * MIB).addr());
+        for flags in [libc::MREMAP_MAYMOVE, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED] {
+            let (new_len, new_address) = match flags {
+                libc::MREMAP_MAYMOVE => (memory.len + MIB, 0),
+                _ => (memory.len, target.at(0).addr()),
+            };
+            let asked = Remap { address: memory.at(0).addr(), len: memory.len, new_len, flags, new_address };
+            // SAFETY: the scenario's own memory.
+            assert_eq!(unsafe { guard::mremap(asked) }, Outcome::Done(Err(Errno::NOMEM)));
+            assert!(memory.is_frozen() && memory.holds(0..memory.len, 1), "{flags}");
+        }
+        assert!(!guard::touches(target.range()), "it would be taken for frozen memory");
+        // The guards know all of it, at its old place.
+        for offset in (0..memory.len).step_by(4 * MIB) {
+            discard(&memory, offset + MIB, 2 * MIB);
+            assert!(memory.is_zero(offset + MIB..offset + 3 * MIB));
+            assert!(memory.holds(offset..offset + MIB, 1) && memory.holds(offset + 3 * MIB..offset + 4 * MIB, 1));
+        }
+    });
+}
+
+/// Fails on: `make_anonymous` that does not give back the rights of what it could not replace, and on `thaw_part` that
+/// forgets a piece before it is replaced.
+#[test]
+fn a_thaw_that_is_refused_half_way_leaves_the_rest_as_it_was() {
+    play("a_thaw_that_is_refused_half_way_leaves_the_rest_as_it_was", || {
+        let memory = frozen(8 * MIB);
+        // SAFETY: the scenario's own memory.
+        assert_eq!(unsafe { libc::mprotect(memory.at(0), memory.len, 0) }, 0);
+        guard::protected(memory.range(), Ok(Permissions::default()));
+        // The second piece's place.
+        refuse(libc::SYS_mremap, 4, memory.at(2 * MIB).addr());
+        assert_eq!(guard::thaw(memory.range()), Err(Errno::NOMEM));
+        for offset in (0..memory.len).step_by(2 * MIB) {
+            assert_eq!(rights(memory.at(offset).addr()), "---p", "at {offset:#x}");
+            let range = memory.at(offset).addr()..memory.at(offset + 2 * MIB).addr();
+            assert_eq!(guard::touches(range), offset > 0, "at {offset:#x}");
+        }
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::mprotect(memory.at(0), memory.len, both) }, 0);
+        guard::protected(memory.range(), Ok(Permissions::READ.union(Permissions::WRITE)));
+        assert!(memory.holds(0..memory.len, 1));
+        discard(&memory, 2 * MIB, MIB);
+        assert!(memory.is_zero(2 * MIB..3 * MIB) && memory.holds(3 * MIB..memory.len, 1));
+    });
+}
+
+/// Each test fails on `reason_to_skip` without the line of its reason, and the first on `USERFAULT` without its first
+/// bit. The last does not: see there.
+fn is_skipped(name: &str, reasons: &[Skip], make: impl FnOnce(&Memory) -> Result<(), &'static str>) {
+    play(name, || {
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        let other = Memory::apart(4 * MIB);
+        other.fill(0..other.len, 2);
+        if let Err(why) = make(&memory) {
+            skip(why);
+        }
+        let report = freeze(&options());
+        assert!(memory.is_anonymous() && other.is_frozen());
+        let found = report.skipped.iter().find(|skipped| skipped.range.start == memory.range().start);
+        let found = found.unwrap_or_else(|| panic!("{:#x?} is not told of: {report}", memory.range()));
+        assert_eq!(found.range, memory.range());
+        assert!(reasons.contains(&found.reason), "{:?}", found.reason);
+        assert!(memory.holds(0..memory.len, 1) && other.holds(0..other.len, 2));
+    });
+}
+
+#[test]
+fn memory_that_a_userfaultfd_watches_is_skipped() {
+    const UFFDIO_API: u64 = 0xC018_AA3F;
+    const UFFDIO_REGISTER: u64 = 0xC020_AA00;
+    const MODE_MISSING: u64 = 1;
+    is_skipped("memory_that_a_userfaultfd_watches_is_skipped", &[Skip::Userfault], |memory| {
+        // UFFD_USER_MODE_ONLY.
+        // SAFETY: takes a number.
+        let watcher = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) } as i32;
+        let mut api = [0xAA_u64, 0, 0];
+        let mut register = [memory.at(0).addr() as u64, memory.len as u64, MODE_MISSING, 0];
+        // SAFETY: `struct uffdio_api`, which outlives the call.
+        if watcher < 0 || unsafe { libc::ioctl(watcher, UFFDIO_API as _, api.as_mut_ptr()) } != 0 {
+            return Err("this user gets no userfaultfd");
+        }
+        // SAFETY: `struct uffdio_register`, as above; the scenario's own memory, of which no page is missing.
+        assert_eq!(unsafe { libc::ioctl(watcher, UFFDIO_REGISTER as _, register.as_mut_ptr()) }, 0);
+        Ok(())
+    });
+}
+
+#[test]
+fn memory_with_a_policy_is_skipped() {
+    const MPOL_PREFERRED: usize = 1;
+    is_skipped("memory_with_a_policy_is_skipped", &[Skip::MemoryPolicy], |memory| {
+        let nodes = 1_u64;
+        let address = memory.at(0).addr();
+        // SAFETY: the scenario's own memory; a set of 64 nodes, which the kernel reads.
+        let done =
+            unsafe { libc::syscall(libc::SYS_mbind, address, memory.len, MPOL_PREFERRED, &raw const nodes, 64, 0) };
+        if done == 0 { Ok(()) } else { Err("this kernel has no memory policies") }
+    });
+}
+
+#[test]
+fn memory_with_a_protection_key_is_skipped() {
+    is_skipped("memory_with_a_protection_key_is_skipped", &[Skip::ProtectionKey], |memory| {
+        // SAFETY: asks for a key without restrictions.
+        let key = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, 0) };
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the scenario's own memory.
+        let given =
+            key > 0 && unsafe { libc::syscall(libc::SYS_pkey_mprotect, memory.at(0), memory.len, rights, key) } == 0;
+        if given { Ok(()) } else { Err("the CPU or the kernel has no protection keys") }
+    });
+}
+
+#[test]
+fn memory_that_is_sealed_is_skipped() {
+    const SYS_MSEAL: i64 = 462;
+    is_skipped("memory_that_is_sealed_is_skipped", &[Skip::Sealed], |memory| {
+        // SAFETY: the scenario's own memory, which it keeps.
+        let sealed = unsafe { libc::syscall(SYS_MSEAL, memory.at(0), memory.len, 0) } == 0;
+        if sealed { Ok(()) } else { Err("mseal needs Linux 6.10") }
+    });
+}
+
+#[test]
+fn memory_that_the_kernel_may_drop_is_skipped() {
+    const MAP_DROPPABLE: i32 = 8;
+    // The kernel has it wiped in children as well, which is found first: without either line there is still a reason.
+    let reasons = [Skip::Droppable, Skip::WipedOnFork];
+    is_skipped("memory_that_the_kernel_may_drop_is_skipped", &reasons, |memory| {
+        let (rights, kind) =
+            (libc::PROT_READ | libc::PROT_WRITE, MAP_DROPPABLE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
+        // SAFETY: replaces the scenario's own memory.
+        let made = unsafe { libc::mmap(memory.at(0), memory.len, rights, kind, -1, 0) };
+        if made == libc::MAP_FAILED {
+            return Err("MAP_DROPPABLE needs Linux 6.11");
+        }
+        memory.fill(0..memory.len, 1);
+        Ok(())
+    });
+}
+
+/// Fails on: `Budget::take_mappings` that always has some.
+#[test]
+fn a_freeze_leaves_half_of_the_mappings_that_are_left() {
+    const LEFT: usize = 400;
+    play("a_freeze_leaves_half_of_the_mappings_that_are_left", || {
+        let count = || palimpsest_sys::pages::maps::count().expect("/proc");
+        let limit = usize::try_from(sysctl::max_map_count().expect("/proc")).expect("a number");
+        if limit > 1 << 18 {
+            skip("so many mappings take too long here");
+        }
+        // Every other piece is populated, so that each becomes a mapping of its own and cuts off another.
+        let memory = Memory::apart(1 << 30);
+        let pieces = || (0..memory.len).step_by(4 * MIB);
+        pieces().for_each(|offset| memory.fill(offset..offset + page(), 1));
+        let pages = Memory::map((limit + 4) * page());
+        // SAFETY: the scenario's own memory.
+        assert_eq!(unsafe { libc::mprotect(pages.at(0), pages.len, 0) }, 0);
+        // Each page with other rights cuts one mapping into three.
+        for index in 1..=(limit - LEFT - count()) / 2 {
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::mprotect(pages.at(2 * index * page()), page(), libc::PROT_READ) }, 0);
+        }
+        let before = count();
+        assert!((LEFT - 8..LEFT + 8).contains(&(limit - before)), "{before} of {limit}");
+        let report = freeze(&options());
+        let stopped = report.stopped.as_ref().expect("it ends early");
+        assert!(stopped.contains("max_map_count"), "{stopped}");
+        let (used, most) = (count() - before, (limit - before) / 2);
+        // Beside what is frozen the library has a few mappings of its own.
+        assert!(most / 2 < used && used <= most + 32, "{used} mappings of {}", limit - before);
+        assert!(pieces().all(|offset| memory.holds(offset..offset + page(), 1)));
+    });
+}
+
+/// Fails on: `FrozenMap` whose spans end a page early, or begin one late, and on one that is rounded up.
+#[test]
+fn the_map_knows_the_first_page_and_the_last_and_none_beside_them() {
+    play("the_map_knows_the_first_page_and_the_last_and_none_beside_them", || {
+        // A piece that is whole, one that is not, and a single page.
+        for len in [2 * MIB, 4 * MIB + page(), 2 * MIB + 3 * page()] {
+            let memory = frozen(len);
+            let Memory { start, len } = memory;
+            let page_at = |address: usize| address..address + page();
+            for known in [start.addr(), start.addr() + len - page()] {
+                assert!(guard::touches(page_at(known)), "{known:#x} in {:#x?}", memory.range());
+            }
+            for strange in [start.addr() - page(), start.addr() + len] {
+                assert!(!guard::touches(page_at(strange)), "{strange:#x} beside {:#x?}", memory.range());
+            }
+            discard(&memory, 0, page());
+            discard(&memory, len - page(), page());
+            assert!(memory.is_zero(0..page()) && memory.is_zero(len - page()..len));
+            assert!(memory.holds(page()..len - page(), 1));
+            // Whatever a repair makes of it.
+            freeze(&options());
+            assert!(memory.is_zero(0..page()) && memory.is_zero(len - page()..len));
+        }
+    });
+}

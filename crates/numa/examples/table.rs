@@ -1,0 +1,30 @@
+//! A table that all threads read and one thread replaces now and then.
+
+use palimpsest_numa::{Folder, Options, Replicated, Sharing, When};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // Every node has a copy from the start, and all processes of this user that have the same table share them.
+    let options = Options { when: When::Eager, sharing: Sharing::User(Folder::usual()), ..Options::default() };
+    let squares: Vec<u64> = (0..1 << 18).map(|number| number * number).collect();
+    let table = Replicated::<[u64]>::new(&squares, options)?;
+
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut reader = table.reader();
+                for number in 0..1000 {
+                    let found = reader.get()[number];
+                    assert!(found == (number * number) as u64 || found == (number * number * number) as u64);
+                }
+            });
+        }
+        // Readers go on meanwhile; each `get` is of the old table or of the new one.
+        let cubes: Vec<u64> = (0..1 << 18).map(|number| number * number * number).collect();
+        table.update(&cubes)
+    })?;
+
+    for node in table.status() {
+        println!("{node}");
+    }
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! NUMA: what is known of the nodes of this machine, and a copy of read-only data on each of them.
+//!
+//! | type | is |
+//! |---|---|
+//! | [`Topology`] | nodes, CPUs, distances and memory, and which of them this process may use |
+//! | [`current_node`] | the node that the calling thread runs on |
+//! | [`Replicated`] | plain data that is only read, with a copy on every node that is worth one |
+//! | [`Folder`] | where processes of one user find each other's copies |
+//!
+//! ```
+//! use palimpsest_numa::{Options, Replicated};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let primes = Replicated::<[u32]>::new(&[2, 3, 5, 7], Options::default())?;
+//! // The copy of the node that this thread runs on.
+//! assert_eq!(primes.get()[2], 5);
+//! for node in primes.status() {
+//!     println!("{node}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Nothing here needs a C library of NUMA. On a machine with one node everything works and costs next to nothing.
+#![forbid(unsafe_code)]
+
+mod copy;
+mod replicated;
+mod shared;
+mod status;
+mod topology;
+
+pub use copy::{CopyError, Origin};
+pub use palimpsest_sys::memory::sealed::SealError;
+pub use palimpsest_sys::memory::sealed_file::AdoptError;
+pub use palimpsest_sys::numa::{Locating, NodeId, NodeSet, current_node, locating};
+pub use replicated::{Local, Options, Plain, Reader, ReplicateError, Replicated, Sharing, When};
+pub use shared::{Folder, FolderError, NotShared};
+pub use status::{NodeStatus, Placed};
+pub use topology::{Allowance, Basis, Memory, Node, Topology};

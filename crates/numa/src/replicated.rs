@@ -1,0 +1,347 @@
+//! Plain data that is only read, with a copy on every node that is worth one.
+//!
+//! # What changes and who sees it
+//!
+//! All copies of one content are a *generation*, which never changes but that copies are added to it. `update` makes
+//! another generation and exchanges one pointer. Readers hold on to the generation that they started with until they
+//! look again, and the last who leaves one gives its memory back. So nobody waits for anybody: not readers for an
+//! update, and not an update for readers.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::{ArcSwap, Cache, Guard};
+use palimpsest_sys::numa::{NodeId, current_node};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::copy::{Copy, CopyError};
+use crate::shared::Folder;
+use crate::status::NodeStatus;
+use crate::topology::Topology;
+
+/// What can be copied byte by byte and is the same everywhere: numbers, arrays and slices of them, and structures of
+/// them that derive the four traits of the crate `zerocopy`. No pointers, no padding.
+pub trait Plain: FromBytes + IntoBytes + Immutable + KnownLayout {}
+
+impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + ?Sized> Plain for T {}
+
+/// When copies are made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum When {
+    /// At the first access from a node, by the thread that makes it; others take another copy meanwhile.
+    #[default]
+    Lazy,
+    /// All of them at once.
+    Eager,
+}
+
+/// Who uses a copy.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Sharing {
+    /// This process, and those that are forked from it.
+    #[default]
+    Private,
+    /// All processes of this user that have the same bytes and name the same folder: together they take the memory of
+    /// one. This process keeps a descriptor for each copy, by which the others find it; children inherit it, and can
+    /// do nothing with it that they could not do without.
+    User(Folder),
+}
+
+/// How data is replicated.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The nodes.
+    pub topology: Topology,
+    /// When copies are made.
+    pub when: When,
+    /// Who uses them.
+    pub sharing: Sharing,
+}
+
+impl Default for Options {
+    /// The nodes of this machine as they are now, lazy, private.
+    fn default() -> Self {
+        Self { topology: Topology::read(), when: When::default(), sharing: Sharing::default() }
+    }
+}
+
+/// Why there is no replicated data.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplicateError {
+    /// The file could not be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Not even one copy could be made.
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+}
+
+/// Plain data that is only read, with a copy on every node that is worth one ([`Topology::homes`]).
+///
+/// A copy is memory that nobody can change, asked of its node and, where that has none left, of another: preferred, not
+/// bound. It is in huge pages where it fills them. [`status`](Self::status) tells where the pages really are.
+///
+/// # Examples
+///
+/// ```
+/// use palimpsest_numa::{Options, Replicated, When};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let table = Replicated::<[u64]>::new(&[1, 4, 9, 16], Options { when: When::Eager, ..Options::default() })?;
+///
+/// // One access: the copy of the node that this thread runs on.
+/// assert_eq!(table.get()[3], 16);
+///
+/// // Many, from one thread: a few nanoseconds each.
+/// let mut reader = table.reader();
+/// assert_eq!(reader.get().iter().sum::<u64>(), 30);
+///
+/// // All copies at once. What `get` has returned before stays as it was.
+/// let before = table.get();
+/// table.update(&[1, 8, 27])?;
+/// assert_eq!((before.len(), reader.get().len()), (4, 3));
+/// # Ok(())
+/// # }
+/// ```
+pub struct Replicated<T: ?Sized> {
+    current: ArcSwap<Generation>,
+    options: Options,
+    /// For each node that there can be, the place of its home in a generation.
+    places: Box<[u16]>,
+    content: PhantomData<fn(&T)>,
+}
+
+impl<T: Plain + ?Sized> Replicated<T> {
+    /// Makes a copy of `content` for the node of the calling thread and, if `options` say so, for all others.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicateError::Copy`] if not even one copy can be made; what other copies lack is told by
+    /// [`status`](Self::status).
+    pub fn new(content: &T, options: Options) -> Result<Self, ReplicateError> {
+        let places = options.topology.places();
+        let generation = Generation::new(content.as_bytes(), &options, place_of(&places, current_node()))?;
+        if options.when == When::Eager {
+            generation.fill(&options, |_| true);
+        }
+        Ok(Self { current: ArcSwap::from_pointee(generation), options, places, content: PhantomData })
+    }
+
+    /// The copy of the node that the calling thread runs on. It stays what it is for as long as the result lives,
+    /// whatever [`update`](Self::update) does meanwhile.
+    pub fn get(&self) -> Local<'_, T> {
+        self.get_on(current_node())
+    }
+
+    /// The copy for threads that run on `node`.
+    pub fn get_on(&self, node: NodeId) -> Local<'_, T> {
+        let generation = self.current.load();
+        let place = generation.place(place_of(&self.places, node), &self.options);
+        Local { generation, place, content: PhantomData }
+    }
+
+    /// A reader for one thread that reads often: it looks for updates by one load, and writes to no memory that other
+    /// threads read.
+    pub fn reader(&self) -> Reader<'_, T> {
+        Reader { cache: Cache::new(&self.current), replicated: self }
+    }
+
+    /// Replaces the content of all copies at once. The nodes that had a copy have one when this returns; readers see
+    /// the old content or the new one whole, and never wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new); the content is then as before.
+    pub fn update(&self, content: &T) -> Result<(), ReplicateError> {
+        let before = self.current.load();
+        let generation = Generation::new(content.as_bytes(), &self.options, place_of(&self.places, current_node()))?;
+        generation.fill(&self.options, |place| self.options.when == When::Eager || before.is_made(place));
+        self.current.store(Arc::new(generation));
+        Ok(())
+    }
+
+    /// What there is on each node and where its pages are, as the kernel tells it now. Takes about a microsecond a
+    /// page.
+    pub fn status(&self) -> Vec<NodeStatus> {
+        let generation = self.current.load();
+        let homes = self.options.topology.homes().iter().zip(&generation.copies);
+        homes.map(|(&node, slot)| NodeStatus::of(node, slot.made.get())).collect()
+    }
+
+    /// How it is replicated.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+}
+
+impl Replicated<[u8]> {
+    /// As [`new`](Self::new), with the contents of a file. Later changes of the file are not seen.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplicateError::Read`], and as [`new`](Self::new); an empty file cannot be replicated.
+    pub fn from_file(path: impl AsRef<Path>, options: Options) -> Result<Self, ReplicateError> {
+        let path = path.as_ref();
+        let content =
+            std::fs::read(path).map_err(|source| ReplicateError::Read { path: path.to_path_buf(), source })?;
+        Self::new(&content, options)
+    }
+}
+
+impl<T: ?Sized> fmt::Debug for Replicated<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Replicated").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// The copies of one content.
+struct Generation {
+    /// One for each home; at least one of them is made.
+    copies: Box<[Slot]>,
+    /// The first that was made.
+    first: usize,
+}
+
+#[derive(Default)]
+struct Slot {
+    made: OnceLock<Result<Copy, CopyError>>,
+    /// Whether some thread is at it.
+    claimed: AtomicBool,
+}
+
+impl Generation {
+    fn new(content: &[u8], options: &Options, first: usize) -> Result<Self, CopyError> {
+        let homes = options.topology.homes();
+        let copies: Box<[Slot]> = homes.iter().map(|_| Slot::default()).collect();
+        let copy = Copy::get(content, homes[first], folder(options))?;
+        copies[first].claimed.store(true, Ordering::Relaxed);
+        // Nobody else knows it yet.
+        let _ = copies[first].made.set(Ok(copy));
+        Ok(Self { copies, first })
+    }
+
+    fn is_made(&self, place: usize) -> bool {
+        matches!(self.copies[place].made.get(), Some(Ok(_)))
+    }
+
+    /// The place to read from, for threads whose home has `place`.
+    #[inline]
+    fn place(&self, place: usize, options: &Options) -> usize {
+        if self.is_made(place) { place } else { self.make(place, options) }
+    }
+
+    /// Makes the copy at `place` unless that was tried, or another thread is at it.
+    #[cold]
+    fn make(&self, place: usize, options: &Options) -> usize {
+        let slot = &self.copies[place];
+        // Relaxed: it only picks one thread; the copy is handed over by `OnceLock`.
+        if !slot.claimed.swap(true, Ordering::Relaxed) {
+            let copy = Copy::get(self.bytes(self.first), options.topology.homes()[place], folder(options));
+            // This thread alone has claimed it.
+            let _ = slot.made.set(copy);
+        }
+        if self.is_made(place) { place } else { self.first }
+    }
+
+    fn fill(&self, options: &Options, wanted: impl Fn(usize) -> bool) {
+        (0..self.copies.len()).filter(|&place| wanted(place)).for_each(|place| {
+            self.place(place, options);
+        });
+    }
+
+    #[inline]
+    fn bytes(&self, place: usize) -> &[u8] {
+        match self.copies[place].made.get() {
+            Some(Ok(copy)) => copy.as_bytes(),
+            // Places come from `place`.
+            _ => unreachable!("a copy was made before its place was told"),
+        }
+    }
+
+    #[inline]
+    fn content<T: Plain + ?Sized>(&self, place: usize) -> &T {
+        match T::ref_from_bytes(self.bytes(place)) {
+            Ok(content) => content,
+            // The bytes are those of a `T`, and start a page.
+            Err(_) => unreachable!("what was made of a value can be read as one"),
+        }
+    }
+}
+
+fn folder(options: &Options) -> Option<&Folder> {
+    match &options.sharing {
+        Sharing::Private => None,
+        Sharing::User(folder) => Some(folder),
+    }
+}
+
+#[inline]
+fn place_of(places: &[u16], node: NodeId) -> usize {
+    places.get(node.0 as usize).map_or(0, |&place| usize::from(place))
+}
+
+/// A copy that was near when it was asked for.
+pub struct Local<'a, T: ?Sized> {
+    generation: Guard<Arc<Generation>>,
+    place: usize,
+    content: PhantomData<&'a T>,
+}
+
+impl<T: Plain + ?Sized> Deref for Local<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.generation.content(self.place)
+    }
+}
+
+impl<T: Plain + ?Sized + fmt::Debug> fmt::Debug for Local<'_, T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Local").field(&&**self).finish()
+    }
+}
+
+/// Reads for one thread; see [`Replicated::reader`]. It holds on to the content that it has last seen.
+pub struct Reader<'a, T: ?Sized> {
+    cache: Cache<&'a ArcSwap<Generation>, Arc<Generation>>,
+    replicated: &'a Replicated<T>,
+}
+
+impl<T: Plain + ?Sized> Reader<'_, T> {
+    /// The newest content, from the copy of the node that the calling thread runs on.
+    #[inline]
+    pub fn get(&mut self) -> &T {
+        self.get_on(current_node())
+    }
+
+    /// The newest content, from the copy for threads that run on `node`.
+    #[inline]
+    pub fn get_on(&mut self, node: NodeId) -> &T {
+        let generation = self.cache.load();
+        let place = generation.place(place_of(&self.replicated.places, node), &self.replicated.options);
+        generation.content(place)
+    }
+}
+
+impl<T: ?Sized> Clone for Reader<'_, T> {
+    fn clone(&self) -> Self {
+        Self { cache: self.cache.clone(), replicated: self.replicated }
+    }
+}
+
+impl<T: ?Sized> fmt::Debug for Reader<'_, T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Reader").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,157 @@
+//! The folder and its entries.
+
+use std::path::{Path, PathBuf};
+
+use palimpsest_sys::memory::sealed_file::SealedFile;
+use palimpsest_sys::numa::NodeId;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::name::{Key, Name};
+
+/// Where the processes of one user find each other's copies. It is made when it is first needed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+/// Why a folder is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// It could not be made or opened; a link is not followed.
+    #[error("cannot open the folder {}", path.display())]
+    Open {
+        /// The folder.
+        path: PathBuf,
+        /// The kernel's answer: ENOTDIR or ELOOP for a link or a file.
+        #[source]
+        errno: Errno,
+    },
+    /// Somebody else could write to it, or read it.
+    #[error(
+        "the folder {} belongs to user {owner} and has mode {mode:03o}; it must be this user's ({user}) and of mode \
+         700: remove it, or name another one", path.display()
+    )]
+    Foreign {
+        /// The folder.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its access rights.
+        mode: u32,
+        /// This process's user.
+        user: u32,
+    },
+    /// An entry could not be made or read.
+    #[error("cannot use {name:?} in the folder of copies")]
+    Entry {
+        /// Its name.
+        name: String,
+        /// The kernel's answer.
+        #[source]
+        errno: Errno,
+    },
+}
+
+impl Folder {
+    /// The usual one: `palimpsest-numa` below `$XDG_RUNTIME_DIR` if that is set, else `/dev/shm/palimpsest-numa-UID`.
+    /// What is said in the environment of a set-user-id program is not asked.
+    pub fn usual() -> Self {
+        let told = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !palimpsest_sys::in_secure_execution());
+        match told.map(PathBuf::from).filter(|path| path.is_absolute()) {
+            Some(path) => Self { path: path.join("palimpsest-numa") },
+            None => {
+                let user = rustix::process::geteuid().as_raw();
+                Self { path: PathBuf::from(format!("/dev/shm/palimpsest-numa-{user}")) }
+            }
+        }
+    }
+
+    /// Another one. The folder that it is in must exist.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens it, and looks at what was opened.
+    pub(super) fn open(&self) -> Result<OwnedFd, FolderError> {
+        let path = || self.path.clone();
+        let failed = |errno| FolderError::Open { path: path(), errno };
+        match rustix::fs::mkdir(&self.path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(CWD, &self.path, flags, Mode::empty()).map_err(failed)?;
+        let stat = rustix::fs::fstat(&folder).map_err(failed)?;
+        let user = rustix::process::geteuid().as_raw();
+        let (owner, mode) = (stat.st_uid, stat.st_mode & 0o7777);
+        if owner != user || mode & 0o077 != 0 {
+            return Err(FolderError::Foreign { path: path(), owner, mode, user });
+        }
+        Ok(folder)
+    }
+}
+
+/// The entries of a folder; what is no entry is passed over.
+pub(super) fn names(folder: BorrowedFd<'_>) -> Result<Vec<Name>, FolderError> {
+    let failed = |errno| FolderError::Entry { name: ".".to_owned(), errno };
+    let mut found = Vec::new();
+    for entry in Dir::read_from(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        // Some file systems do not tell the type; nothing is ever opened by such a name, so a link does no harm.
+        if matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown) {
+            found.extend(entry.file_name().to_str().ok().and_then(Name::parse));
+        }
+    }
+    Ok(found)
+}
+
+/// Removes an entry, if it is still there.
+pub(super) fn remove(folder: BorrowedFd<'_>, name: &Name) {
+    // Were it refused, the next who looks would try again.
+    let _ = rustix::fs::unlinkat(folder, name.to_string(), AtFlags::empty());
+}
+
+/// This process's entry, with the descriptor that it offers. Both go when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    folder: Folder,
+    name: Name,
+    _file: SealedFile,
+}
+
+impl Registered {
+    /// Says in the folder that this process has a copy.
+    pub(super) fn new(
+        place: &Folder,
+        folder: BorrowedFd<'_>,
+        key: &Key,
+        node: NodeId,
+        file: SealedFile,
+    ) -> Result<Self, FolderError> {
+        let name = Name::new(key, node, file.descriptor(), file.id().inode);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(folder, name.to_string(), flags, Mode::RUSR | Mode::WUSR) {
+            // One of a process of this number that was killed says the same.
+            Ok(_) | Err(Errno::EXIST) => Ok(Self { folder: place.clone(), name, _file: file }),
+            Err(errno) => Err(FolderError::Entry { name: name.to_string(), errno }),
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // A forked child leaves its parent's entry alone.
+        if self.name.process == rustix::process::getpid()
+            && let Ok(folder) = self.folder.open()
+        {
+            remove(rustix::fd::AsFd::as_fd(&folder), &self.name);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The descriptor by which `palimpsest run` hands this object over where no folder can hold it.
+//!
+//! The dynamic linker has mapped the object by now, so that nobody needs the descriptor: it is closed before the
+//! program's `main`, and with it goes the entry in `LD_PRELOAD`, which would mean another file, or none, to programs
+//! that this one executes.
+
+use std::ffi::{OsStr, c_char};
+use std::fs;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use crate::environment;
+
+/// What `/proc` shows of such a memory file.
+const LINK: &[u8] = b"/memfd:libpalimpsest_preload.so (deleted)";
+const FOLDER: &[u8] = b"/proc/self/fd/";
+
+/// Closes the descriptor and leaves `LD_PRELOAD`, if this object was handed over.
+///
+/// # Safety
+///
+/// 1. `environment` must be null or a null-terminated array of C strings, all writable.
+/// 2. No other thread may use the environment.
+pub(crate) unsafe fn give_up(environment: *mut *mut c_char) {
+    let value = std::env::var_os("LD_PRELOAD").map(OsStringExt::into_vec).unwrap_or_default();
+    if !environment::entries(&value).any(is_handed_over) {
+        return;
+    }
+    let descriptors: Vec<RawFd> =
+        environment::entries(&value).filter(|entry| is_handed_over(entry)).filter_map(number).collect();
+    // SAFETY: contracts 1 and 2 are the caller's.
+    unsafe { environment::leave(environment, &is_handed_over) };
+    for descriptor in descriptors {
+        // SAFETY: open, and the object's own: nobody else knows of it before `main`.
+        drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    }
+}
+
+/// Whether an entry is the descriptor of a memory file with this object. Another with such a number is somebody else's.
+fn is_handed_over(entry: &[u8]) -> bool {
+    number(entry).is_some()
+        && fs::read_link(Path::new(OsStr::from_bytes(entry))).is_ok_and(|link| link.as_os_str().as_bytes() == LINK)
+}
+
+fn number(entry: &[u8]) -> Option<RawFd> {
+    let digits = entry.strip_prefix(FOLDER)?;
+    str::from_utf8(digits).ok()?.parse().ok().filter(|&number: &RawFd| number >= 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_descriptors_of_this_object_are_taken() {
+        assert_eq!(number(b"/proc/self/fd/17"), Some(17));
+        for other in ["/proc/self/fd/", "/proc/self/fd/-1", "/proc/self/fd/x", "/proc/1/fd/7", "libm.so.6"] {
+            assert_eq!(number(other.as_bytes()), None, "{other}");
+        }
+        assert!(!is_handed_over(b"/proc/self/fd/0"), "whatever standard input is");
+        let object = palimpsest_sys::memory::hand_over("libpalimpsest_preload.so", b"x").expect("there is memory");
+        let entry = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&object));
+        assert!(is_handed_over(entry.as_bytes()));
+    }
+}

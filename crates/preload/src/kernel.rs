@@ -1,0 +1,99 @@
+//! The calls about memory as the kernel has them, past every C function: what the program gets where there is no next
+//! definition, and what the code in this object itself calls by these names (see `build.rs`).
+
+use std::ffi::{c_int, c_long, c_uint, c_void};
+use std::ptr;
+
+use libc::{off_t, size_t};
+
+use crate::arch::system_call;
+use crate::errno;
+
+/// `madvise(2)`.
+///
+/// # Safety
+///
+/// 1. What the caller asks for is the caller's matter.
+pub(crate) unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c_int) -> c_int {
+    // SAFETY: 1. is the caller's.
+    unsafe { kernel(libc::SYS_madvise, [address.expose_provenance(), length, advice as usize]) as c_int }
+}
+
+/// `mremap(2)`.
+///
+/// # Safety
+///
+/// 1. What the caller asks for is the caller's matter.
+pub(crate) unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_length: size_t,
+    new_length: size_t,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    let (old, new) = (old.expose_provenance(), new.expose_provenance());
+    let arguments = [old, old_length, new_length, flags as usize, new, 0];
+    // SAFETY: 1. is the caller's.
+    let moved = errno::answer(unsafe { system_call(libc::SYS_mremap, arguments) });
+    ptr::with_exposed_provenance_mut(moved as usize)
+}
+
+/// `mmap(2)`.
+///
+/// # Safety
+///
+/// 1. What the caller asks for is the caller's matter.
+pub(crate) unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    length: size_t,
+    protection: c_int,
+    flags: c_int,
+    descriptor: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    let (protection, flags, descriptor) = (protection as usize, flags as usize, descriptor as usize);
+    let arguments = [address.expose_provenance(), length, protection, flags, descriptor, offset as usize];
+    // SAFETY: 1. is the caller's.
+    let made = errno::answer(unsafe { system_call(libc::SYS_mmap, arguments) });
+    ptr::with_exposed_provenance_mut(made as usize)
+}
+
+/// `mlock(2)`.
+///
+/// # Safety
+///
+/// 1. What the caller asks for is the caller's matter.
+pub(crate) unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int {
+    // SAFETY: 1. is the caller's.
+    unsafe { kernel(libc::SYS_mlock, [address.addr(), length, 0]) as c_int }
+}
+
+/// `mlock2(2)`.
+///
+/// # Safety
+///
+/// 1. What the caller asks for is the caller's matter.
+pub(crate) unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c_uint) -> c_int {
+    // SAFETY: 1. is the caller's.
+    unsafe { kernel(libc::SYS_mlock2, [address.addr(), length, flags as usize]) as c_int }
+}
+
+/// `mlockall(2)`.
+///
+/// # Safety
+///
+/// 1. What the caller asks for is the caller's matter.
+pub(crate) unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    // SAFETY: 1. is the caller's.
+    unsafe { kernel(libc::SYS_mlockall, [flags as usize, 0, 0]) as c_int }
+}
+
+/// A system call with up to three arguments, answering like a C function.
+///
+/// # Safety
+///
+/// 1. The call with these arguments must be sound here: what it does is the caller's matter.
+unsafe fn kernel(number: c_long, [first, second, third]: [usize; 3]) -> c_long {
+    // SAFETY: contract 1.
+    errno::answer(unsafe { system_call(number, [first, second, third, 0, 0, 0]) })
+}

@@ -1,0 +1,11 @@
+//! The thread pointer.
+
+use core::arch::asm;
+
+/// The thread pointer, from which thread-local variables are counted: `TPIDR_EL0`.
+pub fn thread_pointer() -> usize {
+    let value: usize;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, tpidr_el0", out(reg) value, options(nomem, nostack, preserves_flags)) };
+    value
+}

@@ -1,0 +1,232 @@
+//! What users come for, feature by feature: it works, it works slower, or it does not.
+
+use std::fmt;
+
+use super::{Capabilities, DescriptorCount, Lack, MapCount, TextBacking, Trial};
+use crate::pages::pagemap::ScanWay;
+use crate::threads::core_sync::SyncPath;
+
+/// A part of Palimpsest that one can use by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
+pub enum Feature {
+    /// Programs in packs.
+    Packs,
+    /// Changing code that runs.
+    Poke,
+    /// Static keys.
+    Keys,
+    /// Compiled eBPF programs.
+    Bpf,
+    /// `palimpsest_fork::freeze`.
+    Freeze,
+    /// `palimpsest run`: unmodified programs.
+    Run,
+    /// Snapshots that are put back.
+    Snapshot,
+    /// The arena.
+    Arena,
+    /// `cargo xtask guest paging`, for those who work on page tables.
+    PagingGuests,
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Packs => "packs",
+            Self::Poke => "poke",
+            Self::Keys => "keys",
+            Self::Bpf => "bpf",
+            Self::Freeze => "freeze",
+            Self::Run => "run",
+            Self::Snapshot => "snapshot",
+            Self::Arena => "arena",
+            Self::PagingGuests => "paging-guests",
+        })
+    }
+}
+
+/// How a feature fares here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(tag = "verdict", rename_all = "kebab-case"))]
+pub enum Verdict {
+    /// As well as it can.
+    Works {
+        /// In which way.
+        how: String,
+    },
+    /// It does what it should, in a slower way.
+    Slower {
+        /// What is done instead, and what was seen.
+        why: String,
+        /// What would bring the better way, in one line.
+        fix: String,
+    },
+    /// It does not work.
+    Fails {
+        /// What was seen.
+        why: String,
+        /// What would bring it, in one line.
+        fix: String,
+    },
+}
+
+impl Verdict {
+    /// It does not work for this lack.
+    pub fn fails(lack: &Lack) -> Self {
+        Self::Fails { why: lack.why.clone(), fix: lack.fix.clone() }
+    }
+
+    /// `instead` is done for this lack.
+    fn slower(instead: &str, lack: &Lack) -> Self {
+        Self::Slower { why: format!("{instead}: {}", lack.why), fix: lack.fix.clone() }
+    }
+
+    fn works(how: impl Into<String>) -> Self {
+        Self::Works { how: how.into() }
+    }
+
+    /// What it does to the whole.
+    pub fn grade(&self) -> Grade {
+        match self {
+            Self::Works { .. } => Grade::Best,
+            Self::Slower { .. } => Grade::Slower,
+            Self::Fails { .. } => Grade::Fails,
+        }
+    }
+}
+
+/// A feature and how it fares.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Standing {
+    /// Which.
+    pub feature: Feature,
+    /// How.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub verdict: Verdict,
+}
+
+/// All features in a word.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
+pub enum Grade {
+    /// Every one works as well as it can.
+    Best,
+    /// Every one works, some slower.
+    Slower,
+    /// Some do not work.
+    Fails,
+}
+
+/// Descriptors that a freeze has open at a time: the list of mappings, the map of pages, and an extent.
+const FREEZE_DESCRIPTORS: u64 = 3;
+/// Mappings that a freeze of a small process makes.
+const FREEZE_MAPPINGS: u64 = 256;
+
+impl Capabilities {
+    /// How each feature fares that depends on this machine alone, the most used first. [`Feature::Run`] and
+    /// [`Feature::PagingGuests`] depend on programs too, and are for `palimpsest doctor` to judge.
+    pub fn features(&self) -> Vec<Standing> {
+        let standing = |feature, verdict| Standing { feature, verdict };
+        vec![
+            standing(Feature::Freeze, self.freezing()),
+            standing(Feature::Snapshot, self.snapshots()),
+            standing(Feature::Arena, self.arenas()),
+            standing(Feature::Packs, self.packs()),
+            standing(Feature::Poke, self.patching()),
+            standing(Feature::Keys, self.patching()),
+            standing(Feature::Bpf, self.compiled()),
+        ]
+    }
+
+    fn packs(&self) -> Verdict {
+        let lack = |trial: &Trial| trial.as_ref().err().cloned().unwrap_or_else(|| Lack::new("", ""));
+        match self.choice().backing {
+            Some(backing @ (TextBacking::CollapsedMemfd | TextBacking::HugetlbMemfd)) => {
+                Verdict::works(format!("{backing}, huge pages"))
+            }
+            Some(backing @ TextBacking::SmallMemfd) => {
+                Verdict::slower(&format!("{backing}, more iTLB misses"), &lack(&self.huge_text))
+            }
+            Some(backing @ TextBacking::ProcMem) => {
+                Verdict::slower(&format!("{backing}, each load is a system call"), &lack(&self.dual_mapping))
+            }
+            None => Verdict::fails(&lack(&self.dual_mapping)),
+        }
+    }
+
+    fn compiled(&self) -> Verdict {
+        match self.packs() {
+            Verdict::Fails { why, fix } => Verdict::Slower { why: format!("interpreted, not compiled: {why}"), fix },
+            other => other,
+        }
+    }
+
+    fn patching(&self) -> Verdict {
+        match (&self.core_sync, &self.membarrier, &self.proc_mem) {
+            (Err(lack), _, _) => Verdict::fails(lack),
+            (Ok(SyncPath::Signals), Err(lack), _) => Verdict::slower("a signal to every thread", lack),
+            (Ok(_), _, Err(lack)) => Verdict::slower("pages of program text are replaced, not written", lack),
+            (Ok(SyncPath::Membarrier), _, Ok(_)) => Verdict::works("membarrier, text through /proc/self/mem"),
+            (Ok(SyncPath::Signals), Ok(_), Ok(_)) => Verdict::works("a signal to every thread"),
+        }
+    }
+
+    /// What freezing lacks, if it lacks something.
+    pub fn freeze_lack(&self) -> Option<Lack> {
+        if let Err(lack) = &self.proc {
+            return Some(Lack::new(format!("what is mapped cannot be seen: {}", lack.why), &*lack.fix));
+        }
+        if let Err(lack) = &self.freeze_calls {
+            return Some(lack.clone());
+        }
+        if let Some(bytes) = self.limits.file_size.filter(|&bytes| bytes < crate::HUGE_PAGE as u64) {
+            let why = format!("RLIMIT_FSIZE is {bytes} bytes, less than a memory file of 2 MiB");
+            return Some(Lack::new(why, "ulimit -f unlimited"));
+        }
+        self.few_descriptors().or_else(|| self.few_mappings())
+    }
+
+    fn few_descriptors(&self) -> Option<Lack> {
+        let DescriptorCount { used, limit } = self.descriptors?;
+        (limit.saturating_sub(used) < FREEZE_DESCRIPTORS).then(|| {
+            let why = format!("{used} of {limit} descriptors are open, and {FREEZE_DESCRIPTORS} more are needed");
+            Lack::new(why, "ulimit -n 1024")
+        })
+    }
+
+    fn few_mappings(&self) -> Option<Lack> {
+        let MapCount { used, limit } = *self.mappings.as_ref().ok()?;
+        (limit.saturating_sub(used) < FREEZE_MAPPINGS).then(|| {
+            let why = format!("{used} of {limit} mappings are in use, and {FREEZE_MAPPINGS} more are needed");
+            Lack::new(why, format!("sysctl -w vm.max_map_count={}", limit.saturating_mul(4)))
+        })
+    }
+
+    fn freezing(&self) -> Verdict {
+        self.freeze_lack().map_or_else(|| Verdict::works("sealed memory files"), |lack| Verdict::fails(&lack))
+    }
+
+    fn snapshots(&self) -> Verdict {
+        if let Some(lack) = self.freeze_lack() {
+            return Verdict::fails(&lack);
+        }
+        match &self.page_scan {
+            Ok(ScanWay::Ioctl) => Verdict::works("pages that were written are found by PAGEMAP_SCAN"),
+            Ok(ScanWay::Entries) => Verdict::Slower {
+                why: "this kernel has no PAGEMAP_SCAN: the entry of every page is read".to_owned(),
+                fix: "use Linux 6.7 or later".to_owned(),
+            },
+            Err(lack) => Verdict::fails(lack),
+        }
+    }
+
+    fn arenas(&self) -> Verdict {
+        match (&self.memory_object, self.few_descriptors()) {
+            (Err(lack), _) => Verdict::fails(lack),
+            (Ok(_), Some(lack)) => Verdict::fails(&lack),
+            (Ok(_), None) => Verdict::works("shared memory files until it is frozen"),
+        }
+    }
+}

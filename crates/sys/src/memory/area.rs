@@ -1,0 +1,157 @@
+//! Where a live mapping lies, and what can be done to it whatever it shows.
+
+use std::io;
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+
+use super::error::MapError;
+
+/// What a process that is forked from this one gets of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFork {
+    /// The mapping: the same memory if shared, a copy if private.
+    Inherit,
+    /// Nothing at these addresses (`MADV_DONTFORK`).
+    Omit,
+    /// The addresses, filled with zeros (`MADV_WIPEONFORK`; private anonymous memory only).
+    Wipe,
+}
+
+/// Where a live mapping lies. Owners ([`Mapping`](crate::Mapping), [`View`](crate::View)) deref to it.
+#[derive(Debug)]
+pub struct Area {
+    /// # Invariants
+    ///
+    /// 1. `base..base + len` is mapped by this process for as long as the owner lives, and by nobody else's account;
+    ///    but not in a forked child that does not get the mapping.
+    /// 2. Both are multiples of the page size.
+    base: NonNull<u8>,
+    len: usize,
+    /// The only process that has the mapping, if forked children do not get it; zero if they do.
+    omitted_from_children_of: AtomicI32,
+}
+
+// SAFETY: an area is an address range; whoever reads or writes through it does so by unsafe code of its own.
+unsafe impl Send for Area {}
+// SAFETY: as above; the methods only pass the range to the kernel.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// # Safety
+    ///
+    /// 1. `base..base + len` is mapped, page-aligned, and stays so until the owner of this value is dropped.
+    pub(crate) unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
+        Self { base, len, omitted_from_children_of: AtomicI32::new(0) }
+    }
+
+    /// Whether the mapping is there: it is not in a child that did not get it, where other memory may lie by now.
+    pub(crate) fn is_mapped_here(&self) -> bool {
+        // Relaxed: set long before any fork that matters.
+        match self.omitted_from_children_of.load(Ordering::Relaxed) {
+            0 => true,
+            owner => owner == own_pid(),
+        }
+    }
+
+    /// First byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// First address.
+    pub fn address(&self) -> usize {
+        self.base.as_ptr().addr()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Always false: the kernel maps no empty range.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The addresses.
+    pub fn range(&self) -> Range<usize> {
+        self.address()..self.address() + self.len
+    }
+
+    /// Tells the kernel what a forked child gets of this area.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Kernel`]: `EINVAL` for [`OnFork::Wipe`] of shared memory or before Linux 4.14.
+    pub fn on_fork(&self, what: OnFork) -> Result<(), MapError> {
+        let advice = match what {
+            OnFork::Inherit => Advice::LinuxDoFork,
+            OnFork::Omit => Advice::LinuxDontFork,
+            OnFork::Wipe => Advice::LinuxWipeOnFork,
+        };
+        self.advise(advice)?;
+        let owner = if what == OnFork::Omit { own_pid() } else { 0 };
+        self.omitted_from_children_of.store(owner, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Asks for transparent huge pages at the first touch (`MADV_HUGEPAGE`).
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Kernel`]: `EINVAL` where the kernel has none.
+    pub fn prefer_huge_pages(&self) -> Result<(), MapError> {
+        self.advise(Advice::LinuxHugepage)
+    }
+
+    fn advise(&self, advice: Advice) -> Result<(), MapError> {
+        // SAFETY: the range is mapped (invariant 1); none of the advices above drops this process's contents.
+        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) }
+            .map_err(|errno| MapError::diagnose("madvise", self.len, errno))
+    }
+
+    pub(crate) fn set_protection(&self, protection: MprotectFlags) -> Result<(), MapError> {
+        // SAFETY: the range is mapped (invariant 1); callers in this crate pick rights that never join write and
+        // execute and hold no reference into it.
+        unsafe { rustix::mm::mprotect(self.base.as_ptr().cast(), self.len, protection) }
+            .map_err(|errno| MapError::diagnose("mprotect", self.len, errno))
+    }
+}
+
+/// Takes `len` bytes of inaccessible address space at a multiple of `align`, and nothing beside them.
+pub(crate) fn reserve_aligned(len: usize, align: usize) -> Result<Area, MapError> {
+    let page = rustix::param::page_size();
+    let padded = if align > page { len.saturating_add(align - page) } else { len };
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+    let start = unsafe {
+        rustix::mm::mmap_anonymous(ptr::null_mut(), padded, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
+    }
+    .map_err(|errno| MapError::diagnose("mmap", padded, errno))?
+    .cast::<u8>();
+    let head = start.addr().next_multiple_of(align) - start.addr();
+    let base = start.wrapping_add(head);
+    trim(start, head);
+    trim(base.wrapping_add(len), padded - head - len);
+    let base = NonNull::new(base).ok_or(MapError::Kernel {
+        call: "mmap",
+        len,
+        source: io::Error::from(io::ErrorKind::AddrNotAvailable),
+    })?;
+    // SAFETY: 1. the range was mapped above, start and length are page multiples, and it is handed to its owner here.
+    Ok(unsafe { Area::new(base, len) })
+}
+
+fn own_pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+fn trim(start: *mut u8, len: usize) {
+    if len > 0 {
+        // SAFETY: the range is part of the mapping that `reserve_aligned` has just made and given to nobody.
+        // Were it refused, some address space would stay reserved and unused.
+        let _ = unsafe { rustix::mm::munmap(start.cast(), len) };
+    }
+}

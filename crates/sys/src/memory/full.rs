@@ -1,0 +1,9 @@
+//! A table without room.
+
+/// An array is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a table for {capacity} entries is full")]
+pub struct Full {
+    /// Elements that it holds.
+    pub capacity: usize,
+}

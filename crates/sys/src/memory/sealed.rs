@@ -1,0 +1,228 @@
+//! Memory objects whose contents can never change again, and bytes in them.
+//!
+//! A [`SealedFile`] is a memory file that is sealed against writing, growing and shrinking, by this process or by
+//! another one of the same user. [`SealedBytes`] maps one: as nobody can change it, its bytes can be read like any
+//! constant, also where another process has made them.
+//!
+//! ```
+//! use palimpsest_sys::memory::sealed::SealedBytes;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (constant, made) = SealedBytes::of(b"read by many", None)?;
+//! assert_eq!(constant.as_bytes(), b"read by many");
+//! // Why it is not as good as it could be: it is smaller than a huge page.
+//! assert!(made.not_huge.is_some());
+//! # Ok(())
+//! # }
+//! ```
+
+use std::ptr;
+
+use rustix::io::Errno;
+use rustix::mm::Advice;
+
+use super::area::Area;
+use super::error::MapError;
+use super::huge::{CollapseError, HUGE_PAGE, collapse_head};
+use super::mapping::{Mapping, Protection, Source};
+use super::sealed_file::SealedFile;
+use super::shared_memory::{CreateError, SharedMemory};
+use crate::numa::NodeId;
+use crate::numa::policy::{self, NumaError};
+
+/// Why there are no constant bytes.
+#[derive(Debug, thiserror::Error)]
+pub enum SealError {
+    /// Nothing to keep.
+    #[error("no bytes: there is nothing to keep a copy of")]
+    Empty,
+    /// No memory object could be made.
+    #[error("no memory object for {len} bytes")]
+    Create {
+        /// Bytes that were wanted.
+        len: usize,
+        /// Why.
+        #[source]
+        source: CreateError,
+    },
+    /// It could not be mapped.
+    #[error("a constant memory object cannot be mapped")]
+    Map(#[source] MapError),
+    /// It could not be made constant.
+    #[error("a memory object cannot be made constant ({call})")]
+    Seal {
+        /// The system call.
+        call: &'static str,
+        /// The kernel's answer.
+        #[source]
+        errno: Errno,
+    },
+}
+
+/// What became of wishes that were no conditions.
+#[derive(Debug, Default)]
+pub struct Made {
+    /// Why its memory was not asked of the node.
+    pub not_placed: Option<NumaError>,
+    /// Why it is not, or not known to be, of huge pages.
+    pub not_huge: Option<NotHuge>,
+}
+
+/// Why bytes are in small pages.
+#[derive(Debug, thiserror::Error)]
+pub enum NotHuge {
+    /// They do not fill half of one.
+    #[error("{len} bytes do not fill half of a huge page")]
+    Small {
+        /// How many.
+        len: usize,
+    },
+    /// The kernel has none to give.
+    #[error(transparent)]
+    Collapse(#[from] CollapseError),
+}
+
+/// Bytes in a memory object that nobody can change.
+#[derive(Debug)]
+pub struct SealedBytes {
+    /// # Invariants
+    ///
+    /// 1. It shows a file that is sealed against writing and shrinking, for reading, from its start.
+    area: Mapping,
+    /// Bytes that count; no more than the mapping has.
+    len: usize,
+}
+
+impl SealedBytes {
+    /// Copies `content` into an object of its own, with memory from `node` if that has any, in huge pages if there are
+    /// any. Tells what became of these wishes.
+    ///
+    /// # Errors
+    ///
+    /// See [`SealError`].
+    pub fn of(content: &[u8], node: Option<NodeId>) -> Result<(Self, Made), SealError> {
+        let (bytes, _, made) = Self::with_file(content, node)?;
+        Ok((bytes, made))
+    }
+
+    /// As [`of`](Self::of), with the file, for other processes to adopt.
+    ///
+    /// # Errors
+    ///
+    /// As [`of`](Self::of).
+    pub fn with_file(content: &[u8], node: Option<NodeId>) -> Result<(Self, SealedFile, Made), SealError> {
+        let size = size_for(content.len()).ok_or(SealError::Empty)?;
+        let failed = |source| SealError::Create { len: content.len(), source };
+        let memory = SharedMemory::create_for_data("palimpsest-constant", size).map_err(failed)?;
+        let mut made = Made::default();
+        let writable = Mapping::unforked(Source::Shared(&memory), size, HUGE_PAGE).map_err(SealError::Map)?;
+        if let Some(node) = node {
+            made.not_placed = policy::prefer(&writable, node).err();
+        }
+        made.not_huge = make_huge(&memory, &writable, content.len()).err();
+        // Lack of memory is an error here, and not a SIGBUS below.
+        memory.allocate(size).map_err(failed)?;
+        // SAFETY: the mapping is writable, at least as long, and known to nobody else.
+        unsafe { ptr::copy_nonoverlapping(content.as_ptr(), writable.as_ptr(), content.len()) };
+        drop(writable);
+        let file = SealedFile::seal(memory).map_err(|(call, errno)| SealError::Seal { call, errno })?;
+        let bytes = Self::map(&file, content.len())?;
+        Ok((bytes, file, made))
+    }
+
+    /// Maps the first `len` bytes of a sealed file; fewer if it has fewer.
+    ///
+    /// # Errors
+    ///
+    /// [`SealError::Map`]; [`SealError::Empty`] for no bytes.
+    pub fn map(file: &SealedFile, len: usize) -> Result<Self, SealError> {
+        // No more than is needed: to populate what lies behind would cost memory.
+        let size = size_for(len).ok_or(SealError::Empty)?.min(file.len());
+        let area = Mapping::new(Source::Sealed(file), size, Protection::Read, HUGE_PAGE).map_err(SealError::Map)?;
+        // Nobody waits at the first access. Kernels before 5.14 do not know this, and populate at each.
+        // SAFETY: the mapping made just now, which is constant.
+        let _ = unsafe { rustix::mm::madvise(area.as_ptr().cast(), area.len(), Advice::LinuxPopulateRead) };
+        Ok(Self { area, len: len.min(size) })
+    }
+
+    /// The bytes.
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: mapped readable as long as this value lives, never longer than the file, which cannot shrink, and
+        // constant, as nobody can write to it (invariant 1).
+        unsafe { std::slice::from_raw_parts(self.area.as_ptr(), self.len) }
+    }
+
+    /// Where they are, with what fills up the last page.
+    pub fn area(&self) -> &Area {
+        &self.area
+    }
+}
+
+fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
+/// Bytes of the object for `len` bytes: whole pages, and whole huge pages if the last one is more than half full.
+fn size_for(len: usize) -> Option<usize> {
+    let size = len.checked_next_multiple_of(page_size()).filter(|size| *size > 0)?;
+    if size % HUGE_PAGE > HUGE_PAGE / 2 { size.checked_next_multiple_of(HUGE_PAGE) } else { Some(size) }
+}
+
+/// Makes the whole huge pages of an object, which is empty, be such.
+fn make_huge(memory: &SharedMemory, area: &Mapping, len: usize) -> Result<(), NotHuge> {
+    let huge = area.len() / HUGE_PAGE * HUGE_PAGE;
+    if huge == 0 {
+        return Err(NotHuge::Small { len });
+    }
+    // There must be something to collapse; if there is no memory, allocating the rest will tell.
+    let _ = memory.allocate_every(HUGE_PAGE);
+    Ok(collapse_head(area, huge)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{Mode, OFlags};
+
+    use super::*;
+    use crate::memory::file::reopened;
+    use crate::pages::smaps::pmd_mapped_bytes;
+
+    #[test]
+    fn bytes_are_as_they_were_and_stay_so() {
+        let content: Vec<u8> = (0..10_000).map(|at| (at % 251) as u8).collect();
+        let (bytes, file, made) = SealedBytes::with_file(&content, None).unwrap();
+        assert_eq!(bytes.as_bytes(), content);
+        assert!(matches!(made.not_huge, Some(NotHuge::Small { len: 10_000 })), "{made:?}");
+        assert!(made.not_placed.is_none());
+        let reader = file.verified().unwrap();
+        assert_eq!(rustix::io::pwrite(reader, b"x", 0), Err(Errno::BADF));
+        let again = rustix::fs::fchmod(reader, Mode::RUSR | Mode::WUSR).and_then(|()| reopened(reader, OFlags::RDWR));
+        assert_eq!(rustix::io::pwrite(again.as_ref().unwrap(), b"x", 0), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(again.unwrap(), 0), Err(Errno::PERM));
+        // The right to write cannot be had for a view either.
+        assert!(bytes.area.set_protection(rustix::mm::MprotectFlags::WRITE).is_err());
+        drop(file);
+        assert_eq!(bytes.as_bytes(), content, "a mapping outlives its descriptor");
+    }
+
+    #[test]
+    fn many_bytes_are_in_huge_pages() {
+        for (len, size, huge) in [
+            (1, page_size(), 0),
+            (HUGE_PAGE / 2, HUGE_PAGE / 2, 0),
+            (HUGE_PAGE / 2 + 1, HUGE_PAGE, HUGE_PAGE),
+            (2 * HUGE_PAGE + 5, 2 * HUGE_PAGE + page_size(), 2 * HUGE_PAGE),
+        ] {
+            let content = vec![7; len];
+            let (bytes, made) = SealedBytes::of(&content, None).unwrap();
+            assert!(bytes.as_bytes() == content);
+            assert_eq!((bytes.area().len(), made.not_huge.is_some() || huge > 0), (size, true), "{made:?}");
+            match made.not_huge {
+                Some(NotHuge::Collapse(error)) => println!("skipped: {error}"),
+                _ => assert_eq!(pmd_mapped_bytes(bytes.area().range()).unwrap(), huge),
+            }
+        }
+        assert!(matches!(SealedBytes::of(&[], None), Err(SealError::Empty)));
+    }
+}

@@ -1,0 +1,204 @@
+//! Memory files that nobody can change, made here or taken from another process of this user.
+
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fs::{CWD, FileType, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use super::file::{FileId, out_of_the_way, reopened};
+use super::shared_memory::SharedMemory;
+
+/// How `/proc` shows these memory files.
+pub const NAME: &str = "/memfd:palimpsest-constant (deleted)";
+
+/// What makes a file constant.
+const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::GROW).union(SealFlags::SHRINK).union(SealFlags::SEAL);
+
+/// Why another process's memory object is not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// It is not there: the process has ended, or has closed it.
+    #[error("process {process} has no descriptor {descriptor} any more")]
+    Gone {
+        /// The process.
+        process: Pid,
+        /// Its descriptor.
+        descriptor: RawFd,
+    },
+    /// The kernel does not give it out.
+    #[error("descriptor {descriptor} of process {process} cannot be opened")]
+    Refused {
+        /// The process.
+        process: Pid,
+        /// Its descriptor.
+        descriptor: RawFd,
+        /// The kernel's answer: EACCES for a process that may not be looked into (`ptrace(2)`).
+        #[source]
+        errno: Errno,
+    },
+    /// It is another file, or one that somebody could still change.
+    #[error("descriptor {descriptor} of process {process} is {what}")]
+    Foreign {
+        /// The process.
+        process: Pid,
+        /// Its descriptor.
+        descriptor: RawFd,
+        /// What it is.
+        what: &'static str,
+    },
+}
+
+/// A memory file that nobody can change.
+///
+/// The program may close its descriptor behind our back; so it is looked whether number and file still belong together
+/// before each use.
+#[derive(Debug)]
+pub struct SealedFile {
+    descriptor: RawFd,
+    id: FileId,
+    len: usize,
+}
+
+impl SealedFile {
+    /// Seals a memory object that nobody has mapped for writing; or tells which call was refused.
+    pub(super) fn seal(memory: SharedMemory) -> Result<Self, (&'static str, Errno)> {
+        let failed = |call| move |errno| (call, errno);
+        let len = memory.len();
+        let file = memory.into_file();
+        rustix::fs::fcntl_add_seals(&file, SEALS).map_err(failed("fcntl(F_ADD_SEALS)"))?;
+        // Other processes of this user open it for reading alone.
+        rustix::fs::fchmod(&file, Mode::RUSR).map_err(failed("fchmod"))?;
+        // Before Linux 6.7 a file that is sealed against writing is mapped from descriptors alone that cannot write.
+        // Without procfs there is none.
+        let reader = reopened(file.as_fd(), OFlags::RDONLY).unwrap_or(file);
+        Self::of(reader, len).map_err(failed("fstat"))
+    }
+
+    fn of(file: OwnedFd, len: usize) -> Result<Self, Errno> {
+        let file = out_of_the_way(file);
+        let id = FileId::of(&rustix::fs::fstat(&file)?);
+        Ok(Self { descriptor: file.into_raw_fd(), id, len })
+    }
+
+    /// Opens the object that another process has at its descriptor, if it is the one with the inode `inode`, belongs to
+    /// this process's user, and can never change. Says nothing of what is in it.
+    ///
+    /// # Errors
+    ///
+    /// See [`AdoptError`].
+    pub fn adopt(process: Pid, descriptor: RawFd, inode: u64) -> Result<Self, AdoptError> {
+        let foreign = |what| AdoptError::Foreign { process, descriptor, what };
+        let refused = |errno| match errno {
+            Errno::NOENT | Errno::SRCH => AdoptError::Gone { process, descriptor },
+            errno => AdoptError::Refused { process, descriptor, errno },
+        };
+        let path = format!("/proc/{}/fd/{descriptor}", process.as_raw_nonzero());
+        // Before anything is opened: to open a device or a pipe has effects.
+        let target = rustix::fs::readlinkat(CWD, &path, Vec::new()).map_err(refused)?;
+        if target.to_bytes() != NAME.as_bytes() {
+            return Err(foreign("no memory object of ours"));
+        }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = rustix::fs::open(&path, flags, Mode::empty()).map_err(refused)?;
+        let stat = rustix::fs::fstat(&file).map_err(refused)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(foreign("no regular file"));
+        }
+        if stat.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(foreign("another user's"));
+        }
+        if stat.st_ino != inode {
+            return Err(foreign("another object"));
+        }
+        // Files outside memory have no seals, those of tmpfs none of these (`mm/memfd.c`).
+        if !rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS)) {
+            return Err(foreign("not sealed: it could still change"));
+        }
+        let len =
+            usize::try_from(stat.st_size).ok().filter(|len| *len > 0 && len.is_multiple_of(rustix::param::page_size()));
+        Self::of(file, len.ok_or(foreign("of no whole number of pages"))?).map_err(refused)
+    }
+
+    /// Bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The number of its descriptor in this process.
+    pub fn descriptor(&self) -> RawFd {
+        self.descriptor
+    }
+
+    /// Which file this is.
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// The descriptor, if it still is this file's.
+    pub(super) fn verified(&self) -> Result<BorrowedFd<'_>, Errno> {
+        // SAFETY: not -1. The number may belong to another file by now, or to none; the next line finds out, and
+        // nothing else uses it before.
+        let file = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
+        if FileId::of(&rustix::fs::fstat(file)?) == self.id { Ok(file) } else { Err(Errno::BADF) }
+    }
+}
+
+impl Drop for SealedFile {
+    fn drop(&mut self) {
+        if self.verified().is_ok() {
+            // SAFETY: verified to be this file's, which only this value holds; not used afterwards.
+            unsafe { rustix::io::close(self.descriptor) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+    use crate::memory::sealed::SealedBytes;
+
+    fn own() -> Pid {
+        rustix::process::getpid()
+    }
+
+    #[test]
+    fn what_another_process_has_is_taken_only_if_it_is_what_it_is_said_to_be() {
+        let (bytes, file, _) = SealedBytes::with_file(b"constant", None).unwrap();
+        let (number, inode) = (file.descriptor(), file.id().inode);
+        let adopted = SealedFile::adopt(own(), number, inode).unwrap();
+        assert_eq!(SealedBytes::map(&adopted, 8).unwrap().as_bytes(), bytes.as_bytes());
+        let what = |answer: Result<SealedFile, AdoptError>| match answer.unwrap_err() {
+            AdoptError::Foreign { what, .. } => what,
+            other => panic!("{other}"),
+        };
+        assert_eq!(what(SealedFile::adopt(own(), number, inode + 1)), "another object");
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(what(SealedFile::adopt(own(), null.as_raw_fd(), inode)), "no memory object of ours");
+        // One of the right name that its maker can still write to.
+        let page = rustix::param::page_size();
+        let open = SharedMemory::create_for_data("palimpsest-constant", page).unwrap().into_file();
+        let inode_of_open = rustix::fs::fstat(&open).unwrap().st_ino;
+        let answer = SealedFile::adopt(own(), open.as_raw_fd(), inode_of_open);
+        assert_eq!(what(answer), "not sealed: it could still change");
+        drop(file);
+        let gone = SealedFile::adopt(own(), number, inode);
+        assert!(gone.is_err(), "closed, or another test's by now");
+    }
+
+    #[test]
+    fn a_descriptor_that_the_program_took_is_left_alone() {
+        let (_, file, _) = SealedBytes::with_file(b"constant", None).unwrap();
+        let other = std::fs::File::open("/dev/null").unwrap();
+        let number = file.descriptor();
+        // SAFETY: replaces a descriptor of this test's.
+        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
+        assert!(SealedBytes::map(&file, 8).is_err());
+        drop(file);
+        // SAFETY: only asks.
+        assert!(unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0);
+        // SAFETY: this test's own.
+        unsafe { libc::close(number) };
+    }
+}

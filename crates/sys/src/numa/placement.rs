@@ -1,0 +1,125 @@
+//! The node that each page is on: `move_pages(2)`, which is the truth where calls that move pages only tell that they
+//! have tried (`MPOL_MF_STRICT | MPOL_MF_MOVE` answers 0 and moves nothing if two processes map the page).
+
+use std::fmt;
+use std::ops::Range;
+use std::ptr;
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use super::NodeId;
+use super::policy::{NumaError, can_ask};
+
+/// Pages that are asked for in one call.
+const AT_ONCE: usize = 4096;
+
+/// Where a page is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Place {
+    /// On this node.
+    On(NodeId),
+    /// Nowhere, as far as this process's page tables tell: not touched yet, or swapped out.
+    Absent,
+    /// Not told: no mapping is there, or the page is one that is never moved, such as the zero page.
+    Untold(Errno),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::On(node) => write!(formatter, "on {node}"),
+            Self::Absent => formatter.write_str("absent"),
+            Self::Untold(errno) => write!(formatter, "untold ({errno})"),
+        }
+    }
+}
+
+/// Where the pages are that hold `range` of this process, in order.
+///
+/// # Errors
+///
+/// See [`can_ask`].
+pub fn of_own_pages(range: Range<usize>) -> Result<Vec<Place>, NumaError> {
+    ask(0, range)
+}
+
+/// As [`of_own_pages`], of another process.
+///
+/// # Errors
+///
+/// As [`of_own_pages`]; EPERM for a process that the caller may not look into (`ptrace(2)`), ESRCH for none.
+pub fn of_pages(process: Pid, range: Range<usize>) -> Result<Vec<Place>, NumaError> {
+    ask(process.as_raw_nonzero().get(), range)
+}
+
+fn ask(process: i32, range: Range<usize>) -> Result<Vec<Place>, NumaError> {
+    can_ask()?;
+    let page = rustix::param::page_size();
+    let pages: Vec<usize> = (range.start & !(page - 1)..range.end).step_by(page).collect();
+    let mut answers = vec![0_i32; pages.len()];
+    for (pages, answers) in pages.chunks(AT_ONCE).zip(answers.chunks_mut(AT_ONCE)) {
+        let (count, nowhere) = (pages.len(), ptr::null::<i32>());
+        // SAFETY: the kernel reads as many addresses and writes as many answers; without nodes to move to it moves
+        // nothing.
+        let answer = unsafe {
+            libc::syscall(libc::SYS_move_pages, process, count, pages.as_ptr(), nowhere, answers.as_mut_ptr(), 0_usize)
+        };
+        if answer != 0 {
+            return Err(NumaError::refused("move_pages"));
+        }
+    }
+    Ok(answers.into_iter().map(place).collect())
+}
+
+fn place(answer: i32) -> Place {
+    match u32::try_from(answer) {
+        Ok(node) => Place::On(NodeId(node)),
+        Err(_) => match Errno::from_raw_os_error(-answer) {
+            Errno::NOENT => Place::Absent,
+            errno => Place::Untold(errno),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Mapping, Protection, Source};
+
+    #[test]
+    fn pages_are_absent_until_they_are_touched() {
+        let page = rustix::param::page_size();
+        let area = Mapping::new(Source::Anonymous, 3 * page, Protection::ReadWrite, page).unwrap();
+        // SAFETY: inside the mapping, which is writable.
+        let second = unsafe { area.as_ptr().add(page) };
+        // SAFETY: as above.
+        unsafe { second.write(7) };
+        let places = match of_own_pages(area.range()) {
+            Ok(places) => places,
+            Err(error) => return println!("skipped: {error}"),
+        };
+        assert!(matches!(places[..], [Place::Absent, Place::On(_), Place::Absent]), "{places:?}");
+        assert_eq!(of_pages(rustix::process::getpid(), area.range()), Ok(places));
+        let range = area.range();
+        drop(area);
+        // Another test's memory may lie there by now.
+        assert_eq!(of_own_pages(range).unwrap().len(), 3);
+        assert_eq!(of_own_pages(0..page), Ok(vec![Place::Untold(Errno::FAULT)]));
+    }
+
+    #[test]
+    fn more_pages_than_fit_one_call_are_told() {
+        if let Err(error) = can_ask() {
+            return println!("skipped: {error}");
+        }
+        let page = rustix::param::page_size();
+        let area = Mapping::new(Source::Anonymous, (AT_ONCE + 1) * page, Protection::ReadWrite, page).unwrap();
+        // SAFETY: inside the mapping, which is writable.
+        let last = unsafe { area.as_ptr().add(AT_ONCE * page) };
+        // SAFETY: as above.
+        unsafe { last.write(7) };
+        let places = of_own_pages(area.range()).unwrap();
+        assert_eq!(places.iter().position(|place| matches!(place, Place::On(_))), Some(AT_ONCE));
+    }
+}

@@ -1,0 +1,229 @@
+//! What was decided about memory and CPUs of the calling thread: by `numactl`, a cpuset, a batch system, or itself.
+//!
+//! Sources: `get_mempolicy(2)`, `mbind(2)`, `sched_setaffinity(2)`; `include/uapi/linux/mempolicy.h`.
+
+use std::ptr;
+
+use rustix::io::Errno;
+use rustix::thread::CpuSet;
+
+use super::{NodeId, NodeSet};
+use crate::last_errno;
+use crate::memory::area::Area;
+use crate::seccomp::{self, Probe, Verdict};
+
+/// `MPOL_*`.
+mod mode {
+    pub(super) const DEFAULT: i32 = 0;
+    pub(super) const PREFERRED: i32 = 1;
+    pub(super) const BIND: i32 = 2;
+    pub(super) const INTERLEAVE: i32 = 3;
+    pub(super) const LOCAL: i32 = 4;
+    pub(super) const PREFERRED_MANY: i32 = 5;
+    pub(super) const WEIGHTED_INTERLEAVE: i32 = 6;
+    /// Flags that may stand in the mode: `MPOL_F_STATIC_NODES`, `MPOL_F_RELATIVE_NODES`, `MPOL_F_NUMA_BALANCING`.
+    pub(super) const FLAGS: i32 = 7 << 13;
+}
+
+/// `MPOL_F_MEMS_ALLOWED`.
+const MEMS_ALLOWED: usize = 4;
+
+/// Where memory comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Policy {
+    /// From the node of the CPU that touches it first, or near it: nobody has decided anything.
+    Local,
+    /// From one of these nodes, and others if those have none.
+    Preferred(NodeSet),
+    /// From these nodes alone.
+    Bound(NodeSet),
+    /// From these nodes in turn.
+    Interleaved(NodeSet),
+    /// Something that is newer than this program.
+    Unknown {
+        /// The kernel's number.
+        mode: i32,
+    },
+}
+
+/// Why the kernel was not asked, or what it answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NumaError {
+    /// A seccomp filter kills who asks, or might.
+    #[error("a seccomp filter forbids memory policies ({0:?}); allow get_mempolicy, mbind and move_pages")]
+    Filtered(Verdict),
+    /// The kernel refused.
+    #[error("{call} is refused")]
+    Refused {
+        /// The system call.
+        call: &'static str,
+        /// The kernel's answer.
+        #[source]
+        errno: Errno,
+    },
+}
+
+impl NumaError {
+    pub(crate) fn refused(call: &'static str) -> Self {
+        Self::Refused { call, errno: last_errno() }
+    }
+}
+
+/// Whether calls about memory policies can be made by the calling thread without harm.
+///
+/// # Errors
+///
+/// [`NumaError::Filtered`], or the kernel's answer: ENOSYS from one without NUMA, EPERM from a container.
+pub fn can_ask() -> Result<(), NumaError> {
+    match seccomp::probe(Probe::MemoryPolicy) {
+        Verdict::Allowed => Ok(()),
+        Verdict::Refused(errno) => Err(NumaError::Refused { call: "get_mempolicy", errno }),
+        verdict => Err(NumaError::Filtered(verdict)),
+    }
+}
+
+/// The memory policy of the calling thread.
+///
+/// # Errors
+///
+/// See [`can_ask`].
+pub fn of_this_thread() -> Result<Policy, NumaError> {
+    let mut mode = 0_i32;
+    let nodes = get(&raw mut mode, 0)?;
+    Ok(match mode & !mode::FLAGS {
+        // A preferred policy without nodes prefers the local one.
+        mode::PREFERRED | mode::PREFERRED_MANY if nodes.is_empty() => Policy::Local,
+        mode::DEFAULT | mode::LOCAL => Policy::Local,
+        mode::PREFERRED | mode::PREFERRED_MANY => Policy::Preferred(nodes),
+        mode::BIND => Policy::Bound(nodes),
+        mode::INTERLEAVE | mode::WEIGHTED_INTERLEAVE => Policy::Interleaved(nodes),
+        mode => Policy::Unknown { mode },
+    })
+}
+
+/// The nodes that the calling thread may have memory from (`cpuset(7)`, `mems`).
+///
+/// # Errors
+///
+/// See [`can_ask`].
+pub fn allowed_nodes() -> Result<NodeSet, NumaError> {
+    get(ptr::null_mut(), MEMS_ALLOWED)
+}
+
+fn get(mode: *mut i32, flags: usize) -> Result<NodeSet, NumaError> {
+    can_ask()?;
+    let mut nodes = NodeSet::default();
+    let mask = nodes.words_mut().as_mut_ptr();
+    // SAFETY: the kernel writes a number to `mode`, a local of the caller's or null, and to the mask no more than the
+    // bits that it is told of.
+    let answer = unsafe { libc::syscall(libc::SYS_get_mempolicy, mode, mask, NodeSet::BITS, 0_usize, flags) };
+    if answer == 0 { Ok(nodes) } else { Err(NumaError::refused("get_mempolicy")) }
+}
+
+/// Decides that pages which are yet to come to `area` come from `node`, or from others if it has none.
+///
+/// On shared memory the decision is the object's: it holds for whoever maps it (`mm/shmem.c`, `shmem_set_policy`).
+/// Whether pages are where they were wanted is told by [`placement`](super::placement) alone.
+///
+/// # Errors
+///
+/// See [`can_ask`]; EINVAL for a node that does not exist, has no memory, or is not among [`allowed_nodes`].
+pub fn prefer(area: &Area, node: NodeId) -> Result<(), NumaError> {
+    can_ask()?;
+    let nodes: NodeSet = std::iter::once(node).collect();
+    if nodes.is_empty() {
+        // An empty mask would mean the local node.
+        return Err(NumaError::Refused { call: "mbind", errno: Errno::INVAL });
+    }
+    let (start, mask) = (area.as_ptr(), nodes.words().as_ptr());
+    // SAFETY: the area is mapped as long as it lives. The kernel reads the mask; where pages come from changes no
+    // contents.
+    let answer = unsafe {
+        libc::syscall(libc::SYS_mbind, start, area.len(), mode::PREFERRED as usize, mask, NodeSet::BITS, 0_usize)
+    };
+    if answer == 0 { Ok(()) } else { Err(NumaError::refused("mbind")) }
+}
+
+/// The CPUs that the calling thread may run on, ascending: what cpusets and `taskset` leave.
+///
+/// # Errors
+///
+/// The kernel's answer: EINVAL where it has more than 1024 CPUs.
+pub fn affinity() -> Result<Vec<u32>, Errno> {
+    let set = rustix::thread::sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).filter_map(|cpu| u32::try_from(cpu).ok()).collect())
+}
+
+/// Lets the calling thread run on these CPUs alone.
+///
+/// # Errors
+///
+/// The kernel's answer: EINVAL if it may run on none of them.
+pub fn set_affinity(cpus: &[u32]) -> Result<(), Errno> {
+    let mut set = CpuSet::new();
+    cpus.iter().map(|&cpu| cpu as usize).filter(|&cpu| cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));
+    rustix::thread::sched_setaffinity(None, &set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Mapping, Protection, Source};
+
+    /// Gives the calling thread a policy.
+    fn set(mode: i32, nodes: &NodeSet) {
+        let mask = nodes.words().as_ptr();
+        // SAFETY: the kernel reads the mask; where pages come from changes no contents.
+        let answer = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask, NodeSet::BITS) };
+        assert_eq!(answer, 0, "{}", last_errno());
+    }
+
+    #[test]
+    fn policies_are_told_as_they_were_set() {
+        let Ok(allowed) = allowed_nodes() else {
+            return println!("skipped: {:?}", can_ask());
+        };
+        assert!(!allowed.is_empty());
+        let first: NodeSet = allowed.iter().take(1).collect();
+        let set = &set;
+        std::thread::scope(|scope| {
+            for (mode, expected) in [
+                (mode::DEFAULT, Policy::Local),
+                (mode::PREFERRED, Policy::Preferred(first)),
+                (mode::BIND | 1 << 15, Policy::Bound(first)),
+                (mode::INTERLEAVE, Policy::Interleaved(first)),
+            ] {
+                scope.spawn(move || {
+                    set(mode, if mode == mode::DEFAULT { &NodeSet::NONE } else { &first });
+                    assert_eq!(of_this_thread(), Ok(expected), "{mode:#x}");
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_node_that_is_absent_is_refused() {
+        let Ok(allowed) = allowed_nodes() else {
+            return println!("skipped: {:?}", can_ask());
+        };
+        let page = rustix::param::page_size();
+        let area = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page).unwrap();
+        prefer(&area, allowed.iter().next().unwrap()).unwrap();
+        for absent in [1023, 1024, u32::MAX] {
+            let refused = Err(NumaError::Refused { call: "mbind", errno: Errno::INVAL });
+            assert_eq!(prefer(&area, NodeId(absent)), refused, "{absent}");
+        }
+    }
+
+    #[test]
+    fn affinity_is_what_was_set() {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let last = affinity().unwrap().pop().unwrap();
+                set_affinity(&[last]).unwrap();
+                assert_eq!(affinity(), Ok(vec![last]));
+                assert_eq!(set_affinity(&[]), Err(Errno::INVAL));
+            });
+        });
+    }
+}

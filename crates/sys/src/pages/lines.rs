@@ -1,0 +1,95 @@
+//! The kernel's lists of mappings, line by line, without the heap.
+//!
+//! Format: `proc_pid_maps(5)`, `proc_pid_smaps(5)`.
+
+use std::ops::ControlFlow;
+
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::maps::Header;
+use crate::memory::full::Full;
+
+/// Why the mappings cannot be told.
+#[derive(Debug, thiserror::Error)]
+pub enum VmasError {
+    /// The file cannot be opened or read.
+    #[error("cannot read /proc/self/{file}; is /proc mounted?")]
+    Read {
+        /// `maps` or `smaps`.
+        file: &'static str,
+        /// The kernel's answer.
+        #[source]
+        source: Errno,
+    },
+    /// A line has an unknown form.
+    #[error("line {line} of /proc/self/{file} has no {expected}")]
+    Parse {
+        /// `maps` or `smaps`.
+        file: &'static str,
+        /// Number of the line, from 1.
+        line: usize,
+        /// What it lacks.
+        expected: &'static str,
+    },
+    /// There are more mappings than there is room for.
+    #[error("too many mappings")]
+    TooMany(#[from] Full),
+}
+
+/// What takes a line and its number.
+pub(crate) type TakeLine<'a> = &'a mut dyn FnMut(&[u8], usize) -> Result<(), VmasError>;
+
+/// Calls `take` with each mapping, by ascending address, until it breaks. Allocates nothing.
+///
+/// # Errors
+///
+/// [`VmasError::Read`], [`VmasError::Parse`].
+pub fn each_mapping(take: &mut dyn FnMut(&Header<'_>) -> ControlFlow<()>) -> Result<(), VmasError> {
+    let file = "maps";
+    let source = rustix::fs::openat(CWD, c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|source| VmasError::Read { file, source })?;
+    let mut is_over = false;
+    // Longer than any line: a path has up to 4096 bytes, each of which may become four.
+    let mut buffer = [0; 20 << 10];
+    let ended = each_line(source.as_fd(), &mut buffer, file, &mut |text, line| {
+        let header = Header::parse(text).map_err(|expected| VmasError::Parse { file, line, expected })?;
+        is_over = take(&header).is_break();
+        // Any error ends the reading; it is dropped below.
+        if is_over { Err(VmasError::Read { file, source: Errno::CANCELED }) } else { Ok(()) }
+    });
+    if is_over { Ok(()) } else { ended }
+}
+
+/// Calls `take` with each line, without its newline, and its number.
+pub(crate) fn each_line(
+    source: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    file: &'static str,
+    take: TakeLine<'_>,
+) -> Result<(), VmasError> {
+    let failed = |source| VmasError::Read { file, source };
+    let (mut filled, mut line, mut offset) = (0, 0, 0);
+    loop {
+        let got = match rustix::io::pread(source, &mut buffer[filled..], offset) {
+            Ok(0) => return Ok(()),
+            Ok(got) => got,
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(failed(errno)),
+        };
+        offset += got as u64;
+        filled += got;
+        let mut start = 0;
+        while let Some(len) = buffer[start..filled].iter().position(|byte| *byte == b'\n') {
+            line += 1;
+            take(&buffer[start..start + len], line)?;
+            start += len + 1;
+        }
+        if start == 0 && filled == buffer.len() {
+            return Err(failed(Errno::NAMETOOLONG));
+        }
+        buffer.copy_within(start..filled, 0);
+        filled -= start;
+    }
+}

@@ -1,0 +1,107 @@
+//! A pack, and what its directory says of each place in it.
+
+use std::ptr::NonNull;
+
+use super::CHUNK;
+use super::directory::{Directory, EntryId};
+use super::fault::Fault;
+use super::memory::{Kind, PackMemory};
+use super::retired::Linked;
+use crate::address::CodeAddress;
+use crate::primitive::AtomicPtr;
+
+/// A pack, or a run of packs that one long program fills.
+///
+/// It lives as long as a program or a staged image does in it, or its slot's state says so.
+pub(super) struct Pack {
+    pub(super) memory: PackMemory,
+    pub(super) directory: Directory<Meta>,
+    pub(super) kind: Kind,
+}
+
+/// Some chunks of a pack, and the entry for them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) pack: NonNull<Pack>,
+    pub(super) slot: u32,
+    pub(super) first_chunk: u32,
+    pub(super) chunks: u32,
+    pub(super) entry: EntryId,
+}
+
+impl Place {
+    /// Bytes from the pack's base, and length in bytes.
+    pub(super) fn range(&self) -> (usize, usize) {
+        (self.first_chunk as usize * CHUNK, self.len())
+    }
+
+    /// Length in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.chunks as usize * CHUNK
+    }
+}
+
+/// What only some programs have.
+#[derive(Default)]
+pub(super) struct Extras {
+    pub(super) name: Box<str>,
+    /// Sorted by offset.
+    pub(super) faults: Box<[Fault]>,
+}
+
+/// What is known of a program, in its pack's directory. 56 bytes.
+pub(super) struct Meta {
+    pub(super) link: AtomicPtr<Meta>,
+    /// The store's generation when the program was put in place: children forked before it have no handle to it.
+    pub(super) born: u64,
+    pub(super) extras: Option<Box<Extras>>,
+    /// # Invariants
+    ///
+    /// 1. Its pack is in slot `slot`, and lives at least until the place is given back.
+    pub(super) place: Place,
+    /// Bytes from the pack's base to the program's first.
+    pub(super) start: u32,
+    pub(super) len: u32,
+}
+
+// SAFETY: the pack is `Sync`; `link` is used by one stack at a time.
+unsafe impl Send for Meta {}
+// SAFETY: as above; the other fields never change.
+unsafe impl Sync for Meta {}
+
+// SAFETY: 1. a field of its own.
+unsafe impl Linked for Meta {
+    fn link(&self) -> &AtomicPtr<Self> {
+        &self.link
+    }
+}
+
+impl Meta {
+    pub(super) fn pack(&self) -> &Pack {
+        // SAFETY: invariant 1; whoever has a reference to the entry knows that its chunks are not given back.
+        unsafe { self.place.pack.as_ref() }
+    }
+
+    pub(super) fn address(&self) -> CodeAddress {
+        CodeAddress::new(self.pack().memory.base() + self.start as usize)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.extras.as_ref().map_or("", |extras| &extras.name)
+    }
+
+    pub(super) fn landing(&self, offset: u32) -> Option<CodeAddress> {
+        let faults = &self.extras.as_ref()?.faults;
+        let found = faults.binary_search_by_key(&offset, |fault| fault.offset).ok()?;
+        Some(self.address().offset(faults[found].landing as usize))
+    }
+}
+
+/// A pack that is out of use and still mapped, since a reader may see it.
+pub(super) struct LaidOut {
+    pub(super) first: usize,
+    pub(super) pack: NonNull<Pack>,
+}
+
+// SAFETY: the pack is `Send`, and whoever has this value is the one to free it.
+unsafe impl Send for LaidOut {}
