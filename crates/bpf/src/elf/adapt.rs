@@ -1,6 +1,7 @@
 //! Compile once, run everywhere: instructions that depend on types of the compiler's are changed to depend on those of
 //! the target (`enum bpf_core_relo_kind`, `include/uapi/linux/bpf.h` of Linux).
 
+use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
@@ -85,6 +86,22 @@ impl Wanted {
 /// refuses it where it can be reached (libbpf does the same).
 const POISON: i32 = 195_896_080;
 
+/// Types that programs are adapted to, by name.
+pub(super) struct Target<'a> {
+    btf: &'a Btf,
+    named: BTreeMap<&'a str, Vec<TypeId>>,
+}
+
+impl<'a> Target<'a> {
+    pub(super) fn new(btf: &'a Btf) -> Self {
+        let mut named: BTreeMap<&str, Vec<TypeId>> = BTreeMap::new();
+        for (id, found) in btf.ids().filter(|(_, found)| found.name != 0) {
+            named.entry(plain(btf.text(found.name))).or_default().push(id);
+        }
+        Self { btf, named }
+    }
+}
+
 /// A step from a type to what is in it.
 enum Step<'a> {
     Member(&'a str),
@@ -105,7 +122,7 @@ pub(super) fn apply(
     slot: usize,
     adaptation: &Adaptation,
     local: &Btf,
-    target: &Btf,
+    target: &Target<'_>,
 ) -> Result<(), AdaptError> {
     let access = local.text(adaptation.access);
     let damaged = || AdaptError::Record { slot, of: adaptation.of, access: access.to_string(), kind: adaptation.kind };
@@ -121,8 +138,9 @@ pub(super) fn apply(
     let (root, root_type) = local.resolved(adaptation.of).ok_or_else(damaged)?;
     let name = plain(local.text(named(local, adaptation.of).unwrap_or(root_type).name));
     let mut found: Option<(u64, Option<u32>)> = None;
-    for (candidate, _) in target.ids().filter(|(_, other)| plain(target.text(other.name)) == name) {
-        let Some((candidate, _)) = target.resolved(candidate) else { continue };
+    let (target, named) = (target.btf, target.named.get(name));
+    for candidate in named.into_iter().flatten() {
+        let Some((candidate, _)) = target.resolved(*candidate) else { continue };
         let Some(answer) = ask(local, root, target, candidate, &indexes, wanted).map_err(|()| damaged())? else {
             continue;
         };

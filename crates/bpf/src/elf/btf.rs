@@ -44,6 +44,8 @@ pub enum BtfError {
 
 /// Most types of an object; Linux's own BTF has a tenth of that.
 const MOST_TYPES: usize = 1 << 20;
+/// Bytes of a text that are looked at: many texts may be one long one.
+const MOST_TEXT: usize = 1024;
 /// Longest chain of names and qualifiers that is followed.
 pub(super) const MOST_STEPS: usize = 32;
 
@@ -211,9 +213,10 @@ impl Btf {
         (0..).zip(&self.types)
     }
 
-    /// The text at this offset; empty if there is none.
+    /// The text at this offset, as far as its first bytes; empty if there is none.
     pub(super) fn text(&self, offset: u32) -> &str {
         let rest = self.strings.get(offset as usize..).unwrap_or_default();
+        let rest = &rest[..rest.len().min(MOST_TEXT)];
         let text = rest.split(|byte| *byte == 0).next().unwrap_or_default();
         str::from_utf8(text).unwrap_or_default()
     }

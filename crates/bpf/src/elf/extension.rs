@@ -1,7 +1,9 @@
 //! `.BTF.ext`: which line of the source each instruction comes from, and what is to be adapted to other types.
 
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::btf::{Btf, BtfError, Reader, TypeId};
 
@@ -27,21 +29,20 @@ pub(super) struct Adaptation {
     pub(super) kind: u32,
 }
 
-/// What is told of one section of code.
+/// What is told of one section of code, by its name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Told {
-    pub(super) section: String,
     /// By offset.
     pub(super) lines: Vec<LineRecord>,
     pub(super) adaptations: Vec<Adaptation>,
 }
 
 /// All sections of code that something is told of.
-pub(super) fn parse(bytes: &[u8], btf: &Btf) -> Result<Vec<Told>, BtfError> {
+pub(super) fn parse(bytes: &[u8], btf: &Btf) -> Result<BTreeMap<String, Told>, BtfError> {
     let all = Reader::new(".BTF.ext", bytes);
     let mut header = all;
     let len = header.header()?;
-    let mut told: Vec<Told> = Vec::new();
+    let mut told = BTreeMap::new();
     // Functions, which are not used here; lines; and, in newer objects, adaptations.
     let mut fields = all.part(8, len.saturating_sub(8))?;
     let mut part = || match fields.is_at_end() {
@@ -65,18 +66,35 @@ pub(super) fn parse(bytes: &[u8], btf: &Btf) -> Result<Vec<Told>, BtfError> {
             Ok(())
         })?;
     }
-    for told in &mut told {
-        told.lines.sort_unstable();
+    for told in told.values_mut() {
+        // One line for each instruction.
+        told.lines.sort_by_key(|line: &LineRecord| line.offset);
+        told.lines.dedup_by_key(|line| line.offset);
         told.adaptations.sort_unstable();
+        told.adaptations.dedup();
     }
     Ok(told)
+}
+
+impl Told {
+    /// The lines of instructions at these bytes of the section.
+    pub(super) fn lines_of(&self, range: &Range<u64>) -> &[LineRecord] {
+        let place = |end: u64| self.lines.partition_point(|line| u64::from(line.offset) < end);
+        self.lines.get(place(range.start)..place(range.end)).unwrap_or_default()
+    }
+
+    /// What is to be adapted at these bytes of the section.
+    pub(super) fn adaptations_of(&self, range: &Range<u64>) -> &[Adaptation] {
+        let place = |end: u64| self.adaptations.partition_point(|one| u64::from(one.offset) < end);
+        self.adaptations.get(place(range.start)..place(range.end)).unwrap_or_default()
+    }
 }
 
 /// Calls `add` with each record, and with what is told of its section.
 fn each<'a>(
     reader: &mut Reader<'a>,
     btf: &Btf,
-    told: &mut Vec<Told>,
+    told: &mut BTreeMap<String, Told>,
     least: usize,
     mut add: impl FnMut(&mut Told, &mut Reader<'a>) -> Result<(), BtfError>,
 ) -> Result<(), BtfError> {
@@ -87,16 +105,10 @@ fn each<'a>(
     while !reader.is_at_end() {
         let section = btf.text(reader.u32()?);
         let count = reader.u32()?;
-        let place = match told.iter().position(|told| told.section == section) {
-            Some(place) => place,
-            None => {
-                told.push(Told { section: section.into(), ..Told::default() });
-                told.len() - 1
-            }
-        };
+        let told = told.entry(String::from(section)).or_default();
         for _ in 0..count {
             let bytes = reader.take(size.max(least))?;
-            add(&mut told[place], &mut Reader::new(".BTF.ext", bytes))?;
+            add(told, &mut Reader::new(".BTF.ext", bytes))?;
         }
     }
     Ok(())

@@ -4,10 +4,11 @@ use alloc::collections::BTreeMap;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
-use super::btf::Btf;
+use super::adapt::{self, Target};
+use super::extension::LineRecord;
 use super::maps::{MapSource, Place};
-use super::program::{Program, SourceLine};
-use super::{ObjectError, Parts, Reference, Symbol, adapt};
+use super::program::Program;
+use super::{ObjectError, Parts, Reference, Symbol};
 use crate::code::MOST_SLOTS;
 use crate::insn::SLOT;
 
@@ -39,12 +40,14 @@ struct Fixup {
 /// A program that is being put together.
 struct Linker<'a> {
     parts: &'a Parts<'a>,
-    maps: &'a [(Place, MapSource)],
+    maps: &'a BTreeMap<Place, i32>,
     functions: &'a BTreeMap<FunctionPlace, u64>,
-    target: Option<&'a Btf>,
+    target: Option<&'a Target<'a>>,
+    /// Slots that it may have.
+    room: usize,
     name: &'a str,
     bytes: Vec<u8>,
-    lines: Vec<(u32, SourceLine)>,
+    lines: Vec<(u32, LineRecord)>,
     placed: BTreeMap<FunctionPlace, usize>,
     waiting: Vec<FunctionPlace>,
     fixups: Vec<Fixup>,
@@ -55,10 +58,10 @@ struct Linker<'a> {
 pub(super) fn programs(
     parts: &Parts<'_>,
     maps: &[(Place, MapSource)],
-    target: Option<&Btf>,
+    target: Option<&Target<'_>>,
 ) -> Result<Vec<Program>, ObjectError> {
     let mut functions = BTreeMap::new();
-    let mut entries: Vec<(&Symbol, FunctionPlace)> = Vec::new();
+    let mut entries: Vec<(&Symbol<'_>, FunctionPlace)> = Vec::new();
     for symbol in &parts.symbols {
         let Some(section) = symbol.section.filter(|section| symbol.is_function && parts.sections[*section].is_code)
         else {
@@ -69,17 +72,21 @@ pub(super) fn programs(
             entries.push((symbol, (section, symbol.offset)));
         }
     }
-    let is_text = |(_, (section, _)): &(&Symbol, FunctionPlace)| parts.sections[*section].name == ".text";
+    let is_text = |(_, (section, _)): &(&Symbol<'_>, FunctionPlace)| parts.sections[*section].name == ".text";
     if !entries.iter().all(is_text) {
         entries.retain(|entry| !is_text(entry));
     }
+    let maps = maps.iter().zip(0..).map(|((place, _), index)| (*place, index)).collect();
+    // For all of them together: many programs may share their functions.
+    let mut room = MOST_SLOTS;
     let programs = entries.into_iter().map(|(symbol, place)| {
         let mut linker = Linker {
             parts,
-            maps,
+            maps: &maps,
             functions: &functions,
             target,
-            name: &symbol.name,
+            room,
+            name: symbol.name,
             bytes: Vec::new(),
             lines: Vec::new(),
             placed: BTreeMap::new(),
@@ -87,8 +94,9 @@ pub(super) fn programs(
             fixups: Vec::new(),
         };
         linker.link()?;
-        let section = parts.sections[place.0].name.clone();
-        Ok(Program::new(symbol.name.clone(), section, linker.bytes, linker.lines))
+        room -= linker.bytes.len() / SLOT;
+        let section = parts.sections[place.0].name;
+        Ok(Program::new(symbol.name, section, linker.bytes, linker.lines, parts.btf.clone()))
     });
     programs.collect()
 }
@@ -117,14 +125,14 @@ impl Linker<'_> {
     }
 
     fn error(&self, section: usize, offset: u64, what: &'static str, symbol: &str) -> ObjectError {
-        let section = self.parts.sections[section].name.clone();
+        let section = self.parts.sections[section].name.to_string();
         ObjectError::Reference { section, offset, what, symbol: symbol.to_string() }
     }
 
     /// Appends a function.
     fn place(&mut self, place: FunctionPlace) -> Result<(), ObjectError> {
         let (section, start) = place;
-        let name = &self.parts.sections[section].name;
+        let name = self.parts.sections[section].name;
         let size = self.functions.get(&place).copied();
         let size = size.ok_or_else(|| self.error(section, start, "there is no function at", name))?;
         let data = self.parts.sections[section].data;
@@ -134,7 +142,7 @@ impl Linker<'_> {
             .filter(|code| code.len().is_multiple_of(SLOT) && start.is_multiple_of(SLOT as u64));
         let code = code.ok_or_else(|| self.error(section, start, "the function here reaches beyond", name))?;
         let first = self.bytes.len() / SLOT;
-        if first + code.len() / SLOT > MOST_SLOTS {
+        if first + code.len() / SLOT > self.room {
             return Err(ObjectError::Long { program: self.name.to_string(), most: MOST_SLOTS });
         }
         self.placed.insert(place, first);
@@ -170,7 +178,7 @@ impl Linker<'_> {
             (CALL_CODE, None) if source == LOCAL => {
                 // Within the section, where the assembler knew the distance.
                 let target = offset as i64 + (1 + i64::from(imm(&self.bytes, slot))) * SLOT as i64;
-                let name = &self.parts.sections[section].name;
+                let name = self.parts.sections[section].name;
                 let target = u64::try_from(target);
                 let target = target.map_err(|_| self.error(section, offset, "a call goes before", name))?;
                 self.call(slot, 1, (section, target));
@@ -178,13 +186,13 @@ impl Linker<'_> {
             }
             (_, Some(reference)) => {
                 let symbol = self.symbol(section, offset, reference)?;
-                Err(self.error(section, offset, "an instruction that is no load and no call refers to", &symbol.name))
+                Err(self.error(section, offset, "an instruction that is no load and no call refers to", symbol.name))
             }
             _ => Ok(1),
         }
     }
 
-    fn symbol(&self, section: usize, offset: u64, reference: &Reference) -> Result<&Symbol, ObjectError> {
+    fn symbol(&self, section: usize, offset: u64, reference: &Reference) -> Result<&Symbol<'_>, ObjectError> {
         let symbol = self.parts.symbols.get(reference.symbol);
         symbol.ok_or_else(|| self.error(section, offset, "a reference to a symbol that is not there", ""))
     }
@@ -204,10 +212,10 @@ impl Linker<'_> {
         let symbol = self.symbol(section, offset, reference)?;
         let Some(target) = symbol.section else {
             let what = "there is no function of this name; give it to the host as a helper and call it by number:";
-            return Err(self.error(section, offset, what, &symbol.name));
+            return Err(self.error(section, offset, what, symbol.name));
         };
         if reference.kind != CALL {
-            return Err(self.error(section, offset, "a call refers in a way that is not known to", &symbol.name));
+            return Err(self.error(section, offset, "a call refers in a way that is not known to", symbol.name));
         }
         // Of a section, the instruction says how many slots behind its beginning minus one.
         let slots = i64::from(imm(&self.bytes, slot)) + 1;
@@ -217,7 +225,7 @@ impl Linker<'_> {
             None => 0,
         };
         let callee = symbol.offset.checked_add_signed(added);
-        let callee = callee.ok_or_else(|| self.error(section, offset, "a call goes before", &symbol.name))?;
+        let callee = callee.ok_or_else(|| self.error(section, offset, "a call goes before", symbol.name))?;
         self.bytes[slot * SLOT + 1] = self.bytes[slot * SLOT + 1] & 0x0f | LOCAL << 4;
         self.call(slot, 1, (target, callee));
         Ok(())
@@ -232,34 +240,31 @@ impl Linker<'_> {
     ) -> Result<(), ObjectError> {
         let symbol = self.symbol(section, offset, reference)?;
         let Some(target) = symbol.section else {
-            return Err(self.error(section, offset, "nothing in this object is called", &symbol.name));
+            return Err(self.error(section, offset, "nothing in this object is called", symbol.name));
         };
         if reference.kind != WIDE {
-            return Err(self.error(section, offset, "a load refers in a way that is not known to", &symbol.name));
+            return Err(self.error(section, offset, "a load refers in a way that is not known to", symbol.name));
         }
         let added = reference.addend.unwrap_or_else(|| imm(&self.bytes, slot).into());
         let place = symbol.offset.checked_add_signed(added);
-        let place =
-            place.ok_or_else(|| self.error(section, offset, "a load refers to what is before", &symbol.name))?;
+        let place = place.ok_or_else(|| self.error(section, offset, "a load refers to what is before", symbol.name))?;
         if self.parts.sections[target].is_code {
             self.bytes[slot * SLOT + 1] = self.bytes[slot * SLOT + 1] & 0x0f | FUNCTION << 4;
             set_imm(&mut self.bytes, slot + 1, 0);
             self.call(slot, 2, (target, place));
             return Ok(());
         }
-        let found = (0..).zip(self.maps).find_map(|(index, (map, _))| match *map {
-            Place::Variables { section } if section == target => Some((index, Some(place))),
-            Place::Defined { section, offset } if (section, offset) == (target, place) => Some((index, None)),
-            _ => None,
-        });
+        let variables = self.maps.get(&Place::Variables { section: target }).map(|index| (*index, Some(place)));
+        let defined = || self.maps.get(&Place::Defined { section: target, offset: place }).map(|index| (*index, None));
+        let found = variables.or_else(defined);
         let Some((index, value)) = found else {
             let what = "there is neither a map nor a variable in the section that is referred to by";
-            return Err(self.error(section, offset, what, &symbol.name));
+            return Err(self.error(section, offset, what, symbol.name));
         };
         let (source, value) = match value {
             None => (MAP, 0),
             Some(value) => {
-                let far = || self.error(section, offset, "a load refers to what is far behind", &symbol.name);
+                let far = || self.error(section, offset, "a load refers to what is far behind", symbol.name);
                 (MAP_VALUE, u32::try_from(value).map_err(|_| far())?)
             }
         };
@@ -272,33 +277,20 @@ impl Linker<'_> {
     /// Adapts what the compiler has recorded of this function to the types of the target.
     fn adapt(&mut self, section: usize, start: u64, size: u64, first: usize) -> Result<(), ObjectError> {
         let (Some(target), Some(local)) = (self.target, &self.parts.btf) else { return Ok(()) };
-        let name = &self.parts.sections[section].name;
-        let told = self.parts.told.iter().filter(|told| told.section == *name);
-        for adaptation in told.flat_map(|told| &told.adaptations) {
-            let Some(offset) = u64::from(adaptation.offset).checked_sub(start).filter(|offset| *offset < size) else {
-                continue;
-            };
-            let slot = first + (offset / SLOT as u64) as usize;
-            let source = adapt::apply(&mut self.bytes, slot, adaptation, local, target).err();
-            if let Some(source) = source {
-                let program = self.name.to_string();
-                return Err(ObjectError::Adapt { program, source });
-            }
+        let Some(told) = self.parts.told.get(self.parts.sections[section].name) else { return Ok(()) };
+        for adaptation in told.adaptations_of(&(start..start + size)) {
+            let slot = first + (u64::from(adaptation.offset) - start) as usize / SLOT;
+            let adapted = adapt::apply(&mut self.bytes, slot, adaptation, local, target);
+            adapted.map_err(|source| ObjectError::Adapt { program: self.name.to_string(), source })?;
         }
         Ok(())
     }
 
     fn note_lines(&mut self, section: usize, start: u64, size: u64, first: usize) {
-        let Some(btf) = &self.parts.btf else { return };
-        let name = &self.parts.sections[section].name;
-        for told in self.parts.told.iter().filter(|told| told.section == *name) {
-            for record in &told.lines {
-                let Some(offset) = u64::from(record.offset).checked_sub(start).filter(|offset| *offset < size) else {
-                    continue;
-                };
-                let slot = first as u32 + (offset / SLOT as u64) as u32;
-                self.lines.push((slot, SourceLine::new(btf, record)));
-            }
+        let Some(told) = self.parts.told.get(self.parts.sections[section].name) else { return };
+        for record in told.lines_of(&(start..start + size)) {
+            let slot = first as u32 + (u64::from(record.offset) - start) as u32 / SLOT as u32;
+            self.lines.push((slot, *record));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The maps of an object: those that types define, those of the section `maps`, and sections of variables.
 
+use alloc::collections::BTreeMap;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
@@ -28,7 +29,7 @@ impl MapSource {
 }
 
 /// Where something is: a section, and bytes into it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Place {
     /// The map itself, which is defined there.
     Defined { section: usize, offset: u64 },
@@ -42,8 +43,9 @@ const LEGACY: usize = 16;
 /// All maps, and where they are.
 pub(super) fn find(parts: &Parts<'_>) -> Result<Vec<(Place, MapSource)>, ObjectError> {
     let mut maps = Vec::new();
+    let mut copied = 0;
     for (index, section) in parts.sections.iter().enumerate() {
-        match section.name.as_str() {
+        match section.name {
             "maps" => legacy(parts, index, &mut maps)?,
             ".maps" => typed(parts, index, &mut maps)?,
             name if is_variables(name) && section.size > 0 => {
@@ -51,6 +53,11 @@ pub(super) fn find(parts: &Parts<'_>) -> Result<Vec<(Place, MapSource)>, ObjectE
                 let mut definition = Definition::new(name, Kind::Array, 4, value_len, 1);
                 if name.starts_with(".rodata") {
                     definition.access = ValueAccess::Read;
+                }
+                // Sections that share their bytes could be much more than the file.
+                copied += section.data.len();
+                if copied > parts.len {
+                    return Err(ObjectError::Damaged { reason: "sections of variables overlap".to_string() });
                 }
                 let value = Some(Vec::from(section.data));
                 maps.push((Place::Variables { section: index }, MapSource { definition, value }));
@@ -71,7 +78,7 @@ fn is_variables(name: &str) -> bool {
 fn legacy(parts: &Parts<'_>, index: usize, maps: &mut Vec<(Place, MapSource)>) -> Result<(), ObjectError> {
     let in_section = parts.symbols.iter().filter(|symbol| symbol.section == Some(index) && !symbol.is_section);
     for symbol in in_section.filter(|symbol| !symbol.name.is_empty()) {
-        let wrong = |what| ObjectError::Map { map: symbol.name.clone(), what };
+        let wrong = |what| ObjectError::Map { map: symbol.name.to_string(), what };
         let start = usize::try_from(symbol.offset).unwrap_or(usize::MAX);
         let bytes = parts.sections[index].data.get(start..).and_then(|rest| rest.first_chunk::<LEGACY>());
         let bytes = bytes.ok_or_else(|| wrong("its definition reaches beyond the section `maps`"))?;
@@ -79,8 +86,9 @@ fn legacy(parts: &Parts<'_>, index: usize, maps: &mut Vec<(Place, MapSource)>) -
             let bytes = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
             u32::from_le_bytes(bytes)
         };
-        let kind = Kind::new(field(0)).ok_or_else(|| ObjectError::Kind { map: symbol.name.clone(), kind: field(0) })?;
-        let definition = Definition::new(&symbol.name, kind, field(4), field(8), field(12));
+        let kind =
+            Kind::new(field(0)).ok_or_else(|| ObjectError::Kind { map: symbol.name.to_string(), kind: field(0) })?;
+        let definition = Definition::new(symbol.name, kind, field(4), field(8), field(12));
         let place = Place::Defined { section: index, offset: symbol.offset };
         maps.push((place, MapSource { definition, value: None }));
     }
@@ -94,11 +102,12 @@ fn typed(parts: &Parts<'_>, index: usize, maps: &mut Vec<(Place, MapSource)>) ->
         Form::Section(variables) if btf.text(found.name) == ".maps" => Some(variables),
         _ => None,
     });
+    let in_section = parts.symbols.iter().filter(|symbol| symbol.section == Some(index));
+    let offsets: BTreeMap<&str, u64> = in_section.map(|symbol| (symbol.name, symbol.offset)).collect();
     for variable in variables.ok_or_else(|| none("the section is not among the types"))? {
         let name = btf.get(variable.of).map_or("", |found| btf.text(found.name));
         // The compiler leaves offsets to the linker, so that the symbol tells where it is.
-        let symbol = parts.symbols.iter().find(|symbol| symbol.section == Some(index) && symbol.name == name);
-        let offset = symbol.map_or_else(|| variable.offset.into(), |symbol| symbol.offset);
+        let offset = offsets.get(name).copied().unwrap_or_else(|| variable.offset.into());
         let definition = define(btf, name, variable.of)?;
         maps.push((Place::Defined { section: index, offset }, MapSource { definition, value: None }));
     }

@@ -28,6 +28,7 @@ mod link;
 mod maps;
 mod program;
 
+use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -90,10 +91,10 @@ pub enum ObjectError {
         /// What is referred to.
         symbol: String,
     },
-    /// A program is longer than programs can be.
-    #[error("the program `{program}` is longer than {most} slots with all that it calls")]
+    /// A program, or all of them together, are longer than programs can be.
+    #[error("with all that they call, the programs up to `{program}` are longer than {most} slots")]
     Long {
-        /// Its name.
+        /// The last one's name.
         program: String,
         /// Slots.
         most: usize,
@@ -111,15 +112,15 @@ pub enum ObjectError {
 
 /// A section, as far as it matters.
 struct Section<'a> {
-    name: String,
+    name: &'a str,
     data: &'a [u8],
     size: u64,
     is_code: bool,
 }
 
 /// A symbol, as far as it matters.
-struct Symbol {
-    name: String,
+struct Symbol<'a> {
+    name: &'a str,
     /// The section that it is in; `None` if it is not in this object.
     section: Option<usize>,
     offset: u64,
@@ -139,12 +140,14 @@ struct Reference {
 
 /// What a file says.
 struct Parts<'a> {
+    /// Bytes of the file.
+    len: usize,
     sections: Vec<Section<'a>>,
-    symbols: Vec<Symbol>,
+    symbols: Vec<Symbol<'a>>,
     /// Of each section by offset.
     references: Vec<Vec<(u64, Reference)>>,
-    btf: Option<Btf>,
-    told: Vec<extension::Told>,
+    btf: Option<Arc<Btf>>,
+    told: BTreeMap<String, extension::Told>,
 }
 
 /// An object file.
@@ -174,9 +177,9 @@ impl Object {
     pub fn parse_for(bytes: &[u8], target: Option<&Btf>) -> Result<Self, ObjectError> {
         let parts = read(bytes)?;
         let maps = maps::find(&parts)?;
-        let programs = link::programs(&parts, &maps, target)?;
+        let programs = link::programs(&parts, &maps, target.map(adapt::Target::new).as_ref())?;
         let maps = maps.into_iter().map(|(_, map)| map).collect();
-        Ok(Self { maps, programs, btf: parts.btf.map(Arc::new) })
+        Ok(Self { maps, programs, btf: parts.btf })
     }
 
     /// Its maps, and its sections of variables, which are arrays of one value.
@@ -241,18 +244,24 @@ fn read(bytes: &[u8]) -> Result<Parts<'_>, ObjectError> {
     if !file.is_little_endian() {
         return Err(foreign("it is big-endian; compile it for bpfel"));
     }
-    let mut parts =
-        Parts { sections: Vec::new(), symbols: Vec::new(), references: Vec::new(), btf: None, told: Vec::new() };
+    let mut parts = Parts {
+        len: bytes.len(),
+        sections: Vec::new(),
+        symbols: Vec::new(),
+        references: Vec::new(),
+        btf: None,
+        told: BTreeMap::new(),
+    };
     // Sections by their number in the file; the first has none.
     for section in file.sections() {
         let place = section.index().0;
         while parts.sections.len() < place {
-            parts.sections.push(Section { name: String::new(), data: &[], size: 0, is_code: false });
+            parts.sections.push(Section { name: "", data: &[], size: 0, is_code: false });
             parts.references.push(Vec::new());
         }
         let is_code = matches!(section.flags(), SectionFlags::Elf { sh_flags, .. }
             if sh_flags.0 & object::elf::SHF_EXECINSTR.0 != 0);
-        let name = section.name().map_err(damaged)?.to_string();
+        let name = short(section.name_bytes().map_err(damaged)?)?;
         let data = section.data().map_err(damaged)?;
         let mut references = Vec::new();
         for (offset, relocation) in section.relocations() {
@@ -270,7 +279,7 @@ fn read(bytes: &[u8]) -> Result<Parts<'_>, ObjectError> {
             parts.symbols.push(Symbol::none());
         }
         parts.symbols.push(Symbol {
-            name: symbol.name().unwrap_or_default().to_string(),
+            name: short(symbol.name_bytes().unwrap_or_default())?,
             section: symbol.section_index().map(|index| index.0).filter(|index| *index < parts.sections.len()),
             offset: symbol.address(),
             size: symbol.size(),
@@ -280,7 +289,7 @@ fn read(bytes: &[u8]) -> Result<Parts<'_>, ObjectError> {
         });
     }
     let data = |name: &str| parts.sections.iter().find(|section| section.name == name).map(|section| section.data);
-    let btf = data(".BTF").map(Btf::parse).transpose()?;
+    let btf = data(".BTF").map(Btf::parse).transpose()?.map(Arc::new);
     if let (Some(btf), Some(bytes)) = (&btf, data(".BTF.ext")) {
         parts.told = extension::parse(bytes, btf)?;
     }
@@ -288,16 +297,19 @@ fn read(bytes: &[u8]) -> Result<Parts<'_>, ObjectError> {
     Ok(parts)
 }
 
-impl Symbol {
+/// A name: of a bounded length, since many may be parts of one long one.
+fn short(name: &[u8]) -> Result<&str, ObjectError> {
+    /// Longest name (`KSYM_NAME_LEN` of Linux).
+    const MOST: usize = 512;
+    let wrong = |what: &str| ObjectError::Damaged { reason: what.to_string() };
+    if name.len() > MOST {
+        return Err(wrong("a name is longer than 512 bytes"));
+    }
+    str::from_utf8(name).map_err(|_| wrong("a name is no text"))
+}
+
+impl Symbol<'_> {
     const fn none() -> Self {
-        Self {
-            name: String::new(),
-            section: None,
-            offset: 0,
-            size: 0,
-            is_function: false,
-            is_section: false,
-            is_global: false,
-        }
+        Self { name: "", section: None, offset: 0, size: 0, is_function: false, is_section: false, is_global: false }
     }
 }

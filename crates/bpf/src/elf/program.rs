@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -20,7 +21,7 @@ pub struct SourceLine {
 }
 
 impl SourceLine {
-    pub(super) fn new(btf: &Btf, record: &LineRecord) -> Self {
+    fn new(btf: &Btf, record: &LineRecord) -> Self {
         let text = btf.text(record.text).trim().to_string();
         Self { file: btf.text(record.file).to_string(), line: record.line, column: record.column, text }
     }
@@ -63,13 +64,21 @@ pub struct Program {
     section: String,
     bytes: Vec<u8>,
     /// By slot: the line of the instructions from there on.
-    lines: Vec<(u32, SourceLine)>,
+    lines: Vec<(u32, LineRecord)>,
+    /// What lines are texts of.
+    btf: Option<Arc<Btf>>,
 }
 
 impl Program {
-    pub(super) fn new(name: String, section: String, bytes: Vec<u8>, mut lines: Vec<(u32, SourceLine)>) -> Self {
+    pub(super) fn new(
+        name: &str,
+        section: &str,
+        bytes: Vec<u8>,
+        mut lines: Vec<(u32, LineRecord)>,
+        btf: Option<Arc<Btf>>,
+    ) -> Self {
         lines.sort_by_key(|(slot, _)| *slot);
-        Self { name, section, bytes, lines }
+        Self { name: name.to_string(), section: section.to_string(), bytes, lines, btf }
     }
 
     /// Name of its function.
@@ -97,14 +106,14 @@ impl Program {
     }
 
     /// The line of the source that the instruction in `slot` comes from.
-    pub fn line(&self, slot: usize) -> Option<&SourceLine> {
+    pub fn line(&self, slot: usize) -> Option<SourceLine> {
         let place = self.lines.partition_point(|(start, _)| *start as usize <= slot).checked_sub(1)?;
-        Some(&self.lines[place].1)
+        Some(SourceLine::new(self.btf.as_deref()?, &self.lines[place].1))
     }
 
     /// The error with the line of the source.
     pub fn explain(&self, error: VerifyError) -> Explained {
-        Explained { line: self.line(error.slot).cloned().map(Box::new), error }
+        Explained { line: self.line(error.slot).map(Box::new), error }
     }
 }
 

@@ -29,7 +29,7 @@ pub use program::{HostedError, HostedProgram, Slot};
 use crate::code::Code;
 use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, RegionError, RunError, Trap};
 use crate::map::{Map, cells};
-use crate::verify::{Contract, MapShape, Signature, Verified, VerifyError};
+use crate::verify::{Contract, MapShape, Signature, TAIL_CALL, Verified, VerifyError};
 use call::Space;
 
 /// A helper of the host's.
@@ -235,6 +235,9 @@ impl Helpers for &Host {
     }
 
     fn answer(&mut self, id: i32, arguments: [u64; 5], memory: &mut Memory<'_>) -> Result<Answer, HelperError> {
+        if id == TAIL_CALL {
+            return Err(HelperError::TailCall);
+        }
         self.entry(id).ok_or(HelperError::Unknown)?.call(arguments, memory)
     }
 

@@ -1,6 +1,6 @@
 //! Compiled programs of a host.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
@@ -64,8 +64,6 @@ enum Access {
 
 std::thread_local! {
     static RUN: RefCell<Run> = RefCell::default();
-    /// Whether a run is in progress on this thread.
-    static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Notes that a helper has failed; the first one counts.
@@ -77,9 +75,6 @@ pub(super) fn note(id: i32, error: HelperError) {
 
 /// Has the program in `index` of `map` run next; 0 if it cannot, and the program goes on.
 pub(super) fn tail_call(map: &Map, index: u64) -> Result<Answer, HelperError> {
-    if !IS_RUNNING.get() {
-        return Err(HelperError::TailCall);
-    }
     let index = u32::try_from(index).ok();
     let next = index.and_then(|index| map.programs()?.get(index));
     let taken = RUN.with_borrow_mut(|run| {
@@ -149,12 +144,10 @@ impl HostedProgram {
     ) -> Result<u64, HostedError> {
         // A helper may run a program, too: the outer run goes on with its own.
         let outer = RUN.replace(Run { context: Some(context), ..Run::default() });
-        let was_running = IS_RUNNING.replace(true);
         let mut result = enter(&self.program);
         while let (Ok(_), Some(next)) = (result, RUN.with_borrow_mut(|run| run.next.take())) {
             result = enter(&next.program);
         }
-        IS_RUNNING.set(was_running);
         let run = RUN.replace(outer);
         match run.failure {
             Some((_, HelperError::Exit(value))) => Ok(value),

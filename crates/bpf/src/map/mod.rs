@@ -392,7 +392,8 @@ impl Map {
     /// How many bytes there are from `address` to the end of the first value of an array; `None` for others.
     pub(crate) fn rest_of_value(&self, address: u64) -> Option<u64> {
         let offset = address.checked_sub(self.first_value()?)?;
-        u64::from(self.definition.value_len).checked_sub(offset)
+        // What begins where this one ends is another one's.
+        u64::from(self.definition.value_len).checked_sub(offset).filter(|rest| *rest > 0)
     }
 
     /// The element with this number or the next one that is there.

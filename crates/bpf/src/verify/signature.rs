@@ -100,12 +100,32 @@ pub struct Signature {
 
 impl Signature {
     /// A helper that takes `arguments` and returns a number.
+    ///
+    /// # Panics
+    ///
+    /// If bytes are not followed by their size, keys, values and functions for elements do not stand behind a map, or
+    /// there are two maps: nobody would know how many bytes there are.
     pub const fn new<const COUNT: usize>(arguments: [Argument; COUNT]) -> Self {
         const { assert!(COUNT <= 5, "helpers have five arguments at most") };
         let mut all = [Argument::Number; 5];
+        let mut has_map = false;
         let mut index = 0;
         while index < COUNT {
             all[index] = arguments[index];
+            match arguments[index] {
+                Argument::Bytes | Argument::BytesOut => {
+                    let has_size = index + 1 < COUNT && matches!(arguments[index + 1], Argument::Size);
+                    assert!(has_size, "bytes are followed by their size");
+                }
+                Argument::Map(_) => {
+                    assert!(!has_map, "a helper takes one map at most");
+                    has_map = true;
+                }
+                Argument::Key | Argument::Value | Argument::ValueOut | Argument::Each => {
+                    assert!(has_map, "keys, values and functions for elements stand behind their map");
+                }
+                _ => {}
+            }
             index += 1;
         }
         Self { arguments: all, count: COUNT as u8, returns: Returns::Number }
@@ -128,5 +148,29 @@ impl Signature {
     /// Its arguments with their registers.
     pub(super) fn registers(&self) -> impl Iterator<Item = (Register, Argument)> {
         Register::ALL[1..].iter().copied().zip(self.arguments).take(self.count.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "bytes are followed by their size")]
+    fn bytes_without_a_size_are_refused() {
+        let _ = Signature::new([Argument::Bytes, Argument::Number]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a helper takes one map at most")]
+    fn two_maps_are_refused() {
+        let map = Argument::Map(MapUse::Find);
+        let _ = Signature::new([map, map, Argument::Key]);
+    }
+
+    #[test]
+    #[should_panic(expected = "stand behind their map")]
+    fn a_key_before_its_map_is_refused() {
+        let _ = Signature::new([Argument::Key, Argument::Map(MapUse::Find)]);
     }
 }

@@ -252,3 +252,35 @@ fn damaged_objects_are_errors() {
     }
     assert!(read > 100 && refused > 100, "{read} read, {refused} refused: the damage tells nothing");
 }
+
+#[test]
+fn programs_that_share_their_code_have_one_budget() {
+    // 3000 names for one function of 1001 slots: 24 MB out of 100 KB, and so on with the square of the length.
+    let names = |form: fn(u32) -> String| (0..3000).map(form).collect::<String>();
+    let source = [
+        ".section hook,\"ax\",@progbits\n".to_owned(),
+        names(|n| format!(".globl f{n}\n.type f{n},@function\nf{n}:\n")),
+        "r0 = 0\n".repeat(1000) + "exit\n",
+        names(|n| format!(".size f{n}, 8008\n")),
+    ];
+    let mut child = match Command::new("clang")
+        .args(["-target", "bpf", "-c", "-x", "assembler", "-", "-o", "-"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+    {
+        Ok(child) => child,
+        Err(error) => return eprintln!("skipped: no clang ({error})"),
+    };
+    let mut input = child.stdin.take().expect("a pipe");
+    // One that has no eBPF does not read it.
+    let _ = std::io::Write::write_all(&mut input, source.concat().as_bytes());
+    drop(input);
+    let output = child.wait_with_output().expect("it ends");
+    if !output.status.success() {
+        return eprintln!("skipped: this clang assembles nothing for eBPF");
+    }
+    let error = Object::parse(&output.stdout).expect_err("too much");
+    assert!(matches!(error, ObjectError::Long { most: 1_000_000, .. }), "{error}");
+}

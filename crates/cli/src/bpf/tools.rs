@@ -39,7 +39,7 @@ struct Line {
 fn lines(code: &Code, program: Option<&Program>) -> Vec<Line> {
     let lines = code.instructions().iter().enumerate().map(|(index, instruction)| {
         let slot = code.slot(index);
-        let source = program.and_then(|program| program.line(slot)).map(ToString::to_string);
+        let source = program.and_then(|program| program.line(slot)).map(|line| line.to_string());
         Line { program: program.map(|program| program.name().to_owned()), slot, text: instruction.to_string(), source }
     });
     lines.collect()
