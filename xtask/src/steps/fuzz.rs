@@ -95,7 +95,8 @@ mod tests {
     fn the_binaries_of_the_package_are_the_targets() {
         let metadata = r#"{"packages":[
             {"manifest_path":"/a/Cargo.toml","targets":[{"kind":["bin"],"name":"other"}]},
-            {"manifest_path":"/fuzz/Cargo.toml","targets":[{"kind":["bin"],"name":"packs"},{"kind":["lib"],"name":"shared"}]}]}"#;
+            {"manifest_path":"/fuzz/Cargo.toml",
+             "targets":[{"kind":["bin"],"name":"packs"},{"kind":["lib"],"name":"shared"}]}]}"#;
         assert_eq!(binaries(metadata, Path::new("/fuzz/Cargo.toml")).expect("valid metadata"), ["packs"]);
         assert!(binaries("{}", Path::new("/fuzz/Cargo.toml")).is_err());
     }

@@ -138,8 +138,8 @@ impl Settings {
         Ok(Self {
             moment: variables.read(
                 "PALIMPSEST_FREEZE",
-                "off, fork, fork:N with N from 1, signal:NAME or signal:NUMBER of a signal that a program can catch and \
-                 is not caused by a fault, size:BYTES with an optional suffix K, M or G",
+                "off, fork, fork:N with N from 1, signal:NAME or signal:NUMBER of a signal that a program can catch \
+                 and is not caused by a fault, size:BYTES with an optional suffix K, M or G",
                 Moment::Worthwhile,
                 moment,
             )?,
