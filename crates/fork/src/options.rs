@@ -72,7 +72,7 @@ pub enum Pays {
     Within(u32),
 }
 
-/// How to freeze. The default freezes what is worth it and refuses what is dangerous.
+/// How to freeze. The default freezes all that can be, and refuses what is dangerous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     pub(crate) extent: ExtentLen,

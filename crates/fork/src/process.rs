@@ -25,7 +25,7 @@ const TRIALS: usize = 5;
 /// Replaces the private memory of this process by private mappings of sealed files with the same bytes, so that a fork
 /// need not copy its page tables. A second freeze freezes what is new, and makes cheap again what was written to since.
 ///
-/// Takes about a millisecond for each 2 MiB and as much extra memory as one such piece. Children inherit frozen memory
+/// Takes 0.4 to 1 ms for each MiB, and as much extra memory as one piece of 2 MiB. Children inherit frozen memory
 /// and may freeze for themselves.
 ///
 /// If it ends early, for lack of descriptors or mappings, [`Report::stopped`] says so: what is frozen until then is

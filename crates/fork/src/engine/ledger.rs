@@ -7,9 +7,9 @@
 //! time lost is at most about twice of what the best choice in hindsight would have lost.
 //!
 //! Forks and repairs are measured by the CPU time of the thread, since on a busy machine the clock on the wall tells of
-//! the neighbours. A clean fork is what a repair can reach: the quickest since the last repair, or the first one after
-//! it if that is slower, by half. Else what no repair can take away (`pthread_atfork` handlers, memory that is hot,
-//! noise) would be debt for ever.
+//! the neighbours. A clean fork is what a repair can reach: the quickest so far, and where the first one after a repair
+//! is slower than that, half-way between the two. Else what no repair can take away (`pthread_atfork` handlers, memory
+//! that is hot, noise) would be debt for ever.
 //!
 //! The price depends on how much was written, and finding that out takes time by itself. So when the debt exceeds the
 //! time of the last look, there is another one, which gives a quote; from then on the debt is compared with the quote.

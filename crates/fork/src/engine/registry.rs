@@ -2,9 +2,10 @@
 //!
 //! Two parts with different rules:
 //!
-//! * What lasts belongs to who holds the lock. Nobody waits for it long: freezes and repairs by two threads at once are
-//!   a mistake of the caller, and a signal handler that waited for the code it interrupted would wait for ever. The
-//!   lock is the holder's process id, so that a child is never locked out by a thread that it does not have.
+//! * What lasts belongs to who holds the lock. Nobody waits for it long: of two threads that repair one is enough, two
+//!   that freeze at once are a mistake of the caller, and a signal handler that waited for the code it interrupted
+//!   would wait for ever. The lock is the holder's process id, so that a child is never locked out by a thread that it
+//!   does not have.
 //! * The rest of [`Shared`] is atomics that anybody reads at any time: [statistics](Statistics), and the
 //!   [map](super::frozen_map) of what is frozen.
 //!
