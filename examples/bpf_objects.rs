@@ -27,6 +27,7 @@ fn object(packs: &Packs) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 // ANCHOR: hook
+/// What programs at the hook see.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Request {
