@@ -38,6 +38,7 @@ fn mappings(bytes: &mut impl Iterator<Item = u8>, count: u8) -> Vec<Vma> {
             inode: u64::from(kind >> 6),
             label: Label::None,
             anonymous: 0,
+            huge: 0,
             flags: VmaFlags::default(),
             protection_key: 0,
         });
