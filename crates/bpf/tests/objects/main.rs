@@ -3,7 +3,7 @@
 //! The sources lie in `c`, what Debian's clang 14 has made of them in `golden`. Where there is a clang for eBPF, it
 //! compiles them again, and all that holds for the old ones holds for the new ones, too.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -16,17 +16,26 @@ use palimpsest_bpf::jit::Target;
 use palimpsest_bpf::map::{ArrayHandle, HashHandle, Kind, ValueAccess};
 use palimpsest_bpf::verify::{ContextAccess, Contract, Fault};
 
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/objects").join(name)
-}
+/// What clang 14 has made of each source; inside the test program, which also runs where the repository is not.
+const GOLDEN: [(&str, &[u8]); 4] = [
+    ("adapt", include_bytes!("golden/adapt.o")),
+    ("count", include_bytes!("golden/count.o")),
+    ("legacy", include_bytes!("golden/legacy.o")),
+    ("target", include_bytes!("golden/target.o")),
+];
 
 /// The objects of this source: the golden one, and one that was compiled now.
 fn objects(name: &str) -> Vec<Vec<u8>> {
-    let golden = std::fs::read(folder("golden").join(format!("{name}.o"))).expect("it is in the repository");
-    let mut objects = vec![golden];
+    let (_, golden) = GOLDEN.iter().find(|(source, _)| *source == name).expect("it is listed");
+    let mut objects = vec![golden.to_vec()];
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/objects/c");
+    if !sources.is_dir() {
+        eprintln!("skipped: {name}.c is not compiled: {} is not here", sources.display());
+        return objects;
+    }
     let flags = ["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-fdebug-compilation-dir=.", "-c", "-o", "-"];
     let source = format!("{name}.c");
-    match Command::new("clang").args(flags).arg(&source).current_dir(folder("c")).output() {
+    match Command::new("clang").args(flags).arg(&source).current_dir(&sources).output() {
         Ok(output) if output.status.success() => objects.push(output.stdout),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
