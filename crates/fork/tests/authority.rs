@@ -325,3 +325,80 @@ fn what_could_not_be_forgotten_is_forgotten_in_a_child_before_fork_returns() {
         assert!(memory.holds(0..AT, 1) && memory.is_zero(AT..AT + page()) && memory.holds(AT + page()..memory.len, 1));
     });
 }
+
+/// Freezes a key, has `between` happen to it, which may move the memory, erases it, and forgets it: then it is nowhere.
+fn forgotten_after(between: impl FnOnce(Memory) -> Memory) {
+    const AT: usize = 5 * MIB;
+    let memory = Memory::apart(16 * MIB);
+    memory.fill(0..memory.len, 1);
+    erase(&memory, AT);
+    with_key(&memory, AT);
+    let options = Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing);
+    freeze(&options);
+    let memory = between(memory);
+    erase(&memory, AT);
+    palimpsest_fork::forget(memory.at(AT).addr()..memory.at(AT).addr() + page()).expect("one thread");
+    assert!(memory.holds(0..AT, 1) && memory.is_zero(AT..AT + page()) && memory.holds(AT + page()..16 * MIB, 1));
+    assert_eq!(in_child(|| i32::try_from(copies_of_the_key().min(9)).unwrap_or(9)), 0, "it is somewhere");
+    freeze(&options);
+    assert!(memory.holds(0..AT, 1) && memory.is_zero(AT..AT + page()) && memory.holds(AT + page()..16 * MIB, 1));
+}
+
+/// Fails on: a `forget` that asks only what the map says of the range now.
+#[test]
+fn a_key_that_a_repair_has_copied_is_forgotten_in_the_older_extent_too() {
+    play("a_key_that_a_repair_has_copied_is_forgotten_in_the_older_extent_too", || {
+        forgotten_after(|memory| {
+            memory.set(5 * MIB + 8, 1);
+            freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
+            memory
+        });
+    });
+}
+
+#[test]
+fn a_key_in_memory_that_became_anonymous_is_forgotten_in_its_extent() {
+    play("a_key_in_memory_that_became_anonymous_is_forgotten_in_its_extent", || {
+        forgotten_after(|memory| {
+            guard::thaw(memory.at(4 * MIB).addr()..memory.at(6 * MIB).addr()).expect("one thread");
+            memory
+        });
+    });
+}
+
+#[test]
+fn a_key_that_was_discarded_is_forgotten_in_its_extent_after_a_round() {
+    play("a_key_that_was_discarded_is_forgotten_in_its_extent_after_a_round", || {
+        forgotten_after(|memory| {
+            madvise(&memory, 5 * MIB, page(), libc::MADV_DONTNEED).expect("discarded");
+            freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
+            memory
+        });
+    });
+}
+
+#[test]
+fn a_key_that_was_moved_and_copied_is_forgotten_in_the_older_extent_too() {
+    play("a_key_that_was_moved_and_copied_is_forgotten_in_the_older_extent_too", || {
+        forgotten_after(|memory| {
+            let to = mremap(memory.at(0).addr(), memory.len, memory.len + MIB).expect("moved");
+            let moved = Memory { start: std::ptr::with_exposed_provenance_mut(to), len: memory.len + MIB };
+            guard::thaw(moved.at(4 * MIB).addr()..moved.at(6 * MIB).addr()).expect("one thread");
+            moved
+        });
+    });
+}
+
+/// Memory that a round has found moved is told by what it shows, not by a guard.
+#[test]
+fn a_key_that_was_moved_before_a_round_is_forgotten_in_the_older_extent_too() {
+    play("a_key_that_was_moved_before_a_round_is_forgotten_in_the_older_extent_too", || {
+        forgotten_after(|memory| {
+            let to = mremap(memory.at(0).addr(), memory.len, memory.len + MIB).expect("moved");
+            let moved = Memory { start: std::ptr::with_exposed_provenance_mut(to), len: memory.len + MIB };
+            moved.set(5 * MIB + 8, 1);
+            freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
+            moved
+        });
+    });
+}

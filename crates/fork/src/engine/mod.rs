@@ -9,7 +9,7 @@
 //! | `repair`, `subject`, `thawing` | frozen memory that was written to since, and what becomes anonymous again |
 //! | `piece`, `runs` | one piece: copied, and shown with what it had |
 //! | `ledger`, `prices`, `hot` | what pays, and what is left alone; they ask the kernel nothing |
-//! | `tables`, `records`, `contents`, `frozen_map` | what is known, outside the heap |
+//! | `tables`, `records`, `contents`, `frozen_map`, `origins` | what is known, outside the heap |
 //! | `budget`, `guards`, `span`, `traits` | what they need |
 //!
 //! Each uses those below it and its neighbours in a row, in one direction. The phases of a round (`plan`, `repair`,
@@ -26,6 +26,7 @@ pub(crate) mod frozen_map;
 pub(crate) mod guards;
 mod hot;
 mod ledger;
+mod origins;
 pub(crate) mod own;
 pub(crate) mod piece;
 mod plan;

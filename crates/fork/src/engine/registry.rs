@@ -20,9 +20,10 @@ use palimpsest_sys::memory::vec::{MappedVec, leak_zeroed};
 use palimpsest_sys::proc::sysctl;
 
 use super::contents::Contents;
-use super::frozen_map::FrozenMap;
+use super::frozen_map::{Entry, FrozenMap};
 use super::hot::{HotPiece, HotPieces, MOST_HOT};
 use super::ledger::Ledger;
+use super::origins::Origins;
 use super::piece::PIECE;
 use super::prices::Prices;
 use super::records::Held;
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     /// 1 if the program has erased something that is still in an extent.
     erased: AtomicUsize,
     pub(crate) map: FrozenMap,
+    pub(crate) origins: Origins,
 }
 
 // SAFETY: everything is atomic but `lasting`, which only the holder of `owner` refers to, one at a time in a process.
@@ -175,13 +177,35 @@ impl Shared {
         self.erased.store(1, Ordering::Relaxed);
     }
 
+    /// Marks all that shows an extent which may have held a byte of `span`. A round in between has it begin again.
+    pub(crate) fn mark_erased(&self, span: Span) {
+        loop {
+            let generation = self.map.generation();
+            self.map.change(self.map.bounds(), &|entry| match entry.extent() {
+                Some(serial) if self.origins.may_have_held(serial, span) => entry.erased(),
+                _ => entry,
+            });
+            if self.map.is_in_doubt() || self.has_marks() {
+                self.note_erased();
+            }
+            if self.map.generation() == generation {
+                return;
+            }
+        }
+    }
+
+    /// Whether an extent that is in the map holds what was erased.
+    pub(crate) fn has_marks(&self) -> bool {
+        self.map.find(|_, entry: Entry| entry.is_erased()).is_some()
+    }
+
     /// Whether an extent may hold what was erased.
     pub(crate) fn has_erased(&self) -> bool {
         self.erased.load(Ordering::Relaxed) != 0
     }
 
-    /// Begins anew: the map was rewritten.
-    pub(super) fn forget_erased(&self) {
+    /// Begins anew: the map was rewritten, or has no mark any more.
+    pub(crate) fn forget_erased(&self) {
         self.erased.store(0, Ordering::Relaxed);
     }
 

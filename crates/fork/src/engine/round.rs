@@ -124,12 +124,12 @@ impl Round<'_, '_> {
         excluded.sort_unstable_by_key(|excluded| excluded.span);
         vmas.read(Detail::Figures).map_err(FreezeError::from)?;
         extents.iter_mut().for_each(Held::look_again);
-        if self.shared.has_erased() {
-            let map = &self.shared.map;
-            for held in extents.iter_mut() {
-                let is_its_own = |entry: Entry| entry.is_erased() && entry.extent() == Some(held.serial);
-                held.is_erased = map.find(|_, entry| is_its_own(entry)).is_some();
-            }
+        let (map, has_erased) = (&self.shared.map, self.shared.has_erased());
+        for held in extents.iter_mut() {
+            // Where the map is not sure, the mark may be missing.
+            let is_marked = |entry: Entry| entry.is_erased() || !entry.is_sure();
+            let is_its_own = |entry: Entry| is_marked(entry) && entry.extent() == Some(held.serial);
+            held.is_erased = has_erased && (map.is_in_doubt() || map.find(|_, entry| is_its_own(entry)).is_some());
         }
         let Options { least, pays, .. } = *self.options;
         Ok(Planner { tables: self.tables, least, pays }.plan().map_err(Stopped::from)?)
