@@ -29,7 +29,9 @@ impl Fresh {
     /// Makes an empty one for memory from `base` on, which is a multiple of [`PIECE`](super::piece::PIECE).
     pub(super) fn create(tables: &mut Tables<'_>, base: usize) -> Result<Self, ExtentError> {
         let extent = Extent::create(Use::Frozen)?;
-        Ok(Self { extent, serial: tables.contents.next_serial(), base, origin: Span::default(), end: 0, stored: 0 })
+        let Tables { contents, extents, .. } = tables;
+        let serial = contents.next_serial(|serial| extents.iter().any(|held| held.serial == serial));
+        Ok(Self { extent, serial, base, origin: Span::default(), end: 0, stored: 0 })
     }
 
     /// Freezes a piece into it.

@@ -52,6 +52,8 @@ const VIEW: u64 = 1 << 31;
 const ERASED: u64 = 1 << 63;
 /// The number of the extent; 0 for none.
 const SERIAL: u32 = 32;
+/// The highest number that there is room for.
+pub(super) const MOST_SERIAL: u32 = (1 << 31) - 1;
 /// The protection key, in the place of flags that replaceable memory never has ([`VmaFlags::USERFAULT`],
 /// [`VmaFlags::SHADOW_STACK`]).
 const KEY: u32 = 12;
