@@ -165,6 +165,8 @@ impl Repairer<'_, '_> {
         let mut result = Ok(());
         for stretch in &stretches {
             let is_hot = !written.is_empty() && *stretch == piece && self.tables.ledger.hot.is_hot(piece);
+            // What is to go must not stay where it is.
+            let is_small = is_small && subject.way != Way::Move;
             let fate = match (is_hot, is_small) {
                 (false, _) => Fate::Frozen,
                 (true, false) => Fate::Anonymous,
