@@ -6,6 +6,7 @@ use rustix::process::Pid;
 use crate::clock::{Moment, nanos, share};
 use crate::engine::registry::{self, Shared};
 use crate::engine::round::Mode;
+use crate::engine::trials::Trial;
 use crate::engine::{Repair, Repaired};
 use crate::error::{ForkError, FreezeError};
 use crate::guard;
@@ -37,12 +38,17 @@ pub enum Forked {
 pub unsafe fn fork() -> Result<Forked, ForkError> {
     let is_watched = |shared: &&Shared| shared.has_frozen() && !shared.statistics.is_over() || shared.has_erased();
     let shared = registry::shared().filter(is_watched);
-    if let Some(shared) = shared.filter(|shared| shared.statistics.is_due() || shared.has_erased()) {
+    let outcome = match shared {
         // SAFETY: 1. is (2).
-        let outcome = unsafe { repair(shared) };
-        if let Err(error) = outcome {
-            tracing::debug!(%error, "frozen memory is not repaired");
+        Some(shared) if shared.has_erased() && shared.trials.is_due() => unsafe { forget(shared) },
+        // SAFETY: 1. is (2).
+        Some(shared) if shared.statistics.is_due() && !shared.statistics.is_over() => {
+            unsafe { repair(shared) }.map(drop)
         }
+        _ => Ok(()),
+    };
+    if let Err(error) = outcome {
+        tracing::debug!(%error, "frozen memory is not repaired");
     }
     let started = shared.map(|_| Moment::now());
     // SAFETY: (1).
@@ -84,8 +90,7 @@ unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
     let checked = hazards::check(&options);
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
-    // What was erased is to go, whatever that takes.
-    let most = if shared.has_erased() { u64::MAX } else { locked.ledger().most() };
+    let most = locked.ledger().most();
     let outcome = checked.and_then(|()| {
         played(&mut locked, &options, Mode::FreezeWithin(most), |_, done| {
             let taken = started.elapsed();
@@ -115,6 +120,24 @@ unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
         tracing::debug!(%errno, "frozen memory that does not pay is not thawed");
     }
     outcome.map(|(repaired, _)| repaired)
+}
+
+/// Moves what shows an extent with something erased elsewhere, whatever that takes; nothing else, which nobody asked
+/// for. What cannot go is tried again after some forks.
+///
+/// # Safety
+///
+/// 1. The contract of [`freeze`](crate::freeze).
+unsafe fn forget(shared: &'static Shared) -> Result<(), FreezeError> {
+    let tried = || {
+        let options = shared.lock().ok_or(FreezeError::Busy)?.options();
+        hazards::check(&options)?;
+        let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
+        played(&mut locked, &options, Mode::Forget, |_, _| ())
+    };
+    let outcome = tried();
+    shared.trials.tried(if shared.has_erased() { Trial::InVain } else { Trial::Done });
+    outcome
 }
 
 /// What this process knows of its frozen memory.

@@ -115,7 +115,7 @@ pub(crate) fn played<T>(
         note_home();
     }
     let world = match (mode, options.other_threads) {
-        (Mode::Freeze | Mode::FreezeWithin(_), OtherThreads::Stop) => Some(World::prepare()?),
+        (Mode::Freeze | Mode::FreezeWithin(_) | Mode::Forget, OtherThreads::Stop) => Some(World::prepare()?),
         _ => None,
     };
     let shared = locked.shared;

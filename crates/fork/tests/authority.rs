@@ -465,3 +465,32 @@ fn what_a_repair_has_copied_and_could_not_be_forgotten_is_forgotten_by_the_next_
         assert!(memory.holds(0..AT, 1) && memory.is_zero(AT..AT + page()) && memory.holds(AT + page()..memory.len, 1));
     });
 }
+
+/// Fails on: a fork that plays a whole round at any price as long as something erased is left.
+#[test]
+fn a_fork_that_forgets_what_was_erased_freezes_nothing_new() {
+    play("a_fork_that_forgets_what_was_erased_freezes_nothing_new", || {
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        erase(&memory, 0);
+        with_key(&memory, 0);
+        freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
+        let new = Memory::apart(16 * MIB);
+        new.fill(0..new.len, 3);
+        erase_beside_a_thread(&memory, 0);
+        // And nothing at all once it is forgotten.
+        palimpsest_fork::forget(memory.at(0).addr()..memory.at(0).addr() + page()).expect("one thread");
+        let before = palimpsest_fork::status().extents;
+        assert_eq!(in_child(|| i32::try_from(copies_of_the_key().min(9)).unwrap_or(9)), 0);
+        assert_eq!(palimpsest_fork::status().extents, before);
+        assert!(new.is_anonymous());
+        with_key(&memory, 8 * MIB);
+        freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
+        let newer = Memory::apart(16 * MIB);
+        newer.fill(0..newer.len, 4);
+        erase_beside_a_thread(&memory, 8 * MIB);
+        assert_eq!(in_child(|| 0), 0);
+        assert!(newer.is_anonymous() && newer.holds(0..newer.len, 4));
+        assert_eq!(copies_in_a_plain_child(), 0, "it has gone in the parent");
+    });
+}

@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `registry`, `statistics` | the one set of tables of a process, its lock, and figures that anybody may read |
+//! | `registry`, `statistics`, `trials` | the one set of tables of a process, its lock, and figures that anybody may read |
 //! | `round`, `settle` | what happens while the process is held still: inventory, plan, repair, freeze; figures |
 //! | `own`, `plan` | what is frozen, what is not and why |
 //! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
@@ -41,6 +41,7 @@ mod statistics;
 mod subject;
 mod tables;
 mod thawing;
+pub(crate) mod trials;
 
 pub(crate) use ledger::Repair;
 pub(crate) use palimpsest_sys::memory::{span, traits};

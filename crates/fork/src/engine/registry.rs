@@ -30,6 +30,7 @@ use super::records::Held;
 use super::span::Span;
 use super::statistics::Statistics;
 use super::tables::{Lasting, Tables};
+use super::trials::Trials;
 use crate::hazards::borrowed;
 use crate::options::Options;
 
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     replacements: AtomicUsize,
     /// 1 if the program has erased something that is still in an extent.
     erased: AtomicUsize,
+    /// When forks try to make that go.
+    pub(crate) trials: Trials,
     pub(crate) map: FrozenMap,
     pub(crate) origins: Origins,
 }

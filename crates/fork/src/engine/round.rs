@@ -52,6 +52,8 @@ pub(crate) enum Mode {
     Freeze,
     /// The same, unless it is expected to take more nanoseconds than this.
     FreezeWithin(u64),
+    /// Only move elsewhere what shows an extent that holds something erased.
+    Forget,
 }
 
 /// What a round needs.
@@ -111,7 +113,7 @@ impl Round<'_, '_> {
         }
         if mode != Mode::Survey {
             // SAFETY: 1. is this function's own.
-            unsafe { self.change(&mut done) };
+            unsafe { self.change(mode, &mut done) };
         }
         done.taken = started.elapsed();
         Ok(done)
@@ -140,14 +142,14 @@ impl Round<'_, '_> {
     /// # Safety
     ///
     /// 1. As [`play`](Self::play).
-    unsafe fn change(&mut self, done: &mut Done) {
+    unsafe fn change(&mut self, mode: Mode, done: &mut Done) {
         let _file_size = FileSize::raise();
         let mut budget = Budget::new(self.headroom.mappings);
         let (pagemap, guards) = (self.pagemap, self.guards);
         let repaired = Repaired::default();
         let mut repairer = Repairer { tables: self.tables, pagemap, guards, budget: &mut budget, repaired };
         // SAFETY: 1. is this function's own.
-        let repair = unsafe { repairer.repair_all() };
+        let repair = unsafe { repairer.repair_all(mode) };
         done.repaired = repairer.repaired;
         let mut freezer = Freezer {
             tables: self.tables,
@@ -158,8 +160,11 @@ impl Round<'_, '_> {
             budget: &mut budget,
             figures: Figures::default(),
         };
-        // SAFETY: 1. is this function's own.
-        let freeze = unsafe { freezer.freeze_all() };
+        let freeze = match mode {
+            Mode::Forget => Ok(()),
+            // SAFETY: 1. is this function's own.
+            _ => unsafe { freezer.freeze_all() },
+        };
         done.figures = freezer.figures;
         done.stopped = repair.and(freeze).err();
         done.frozen = settle(self.tables, self.shared);
