@@ -24,7 +24,8 @@ pub enum Forked {
 }
 
 /// `fork(2)` through the C library, with its handlers (`pthread_atfork`). In a process that has frozen, it keeps
-/// account of what forks take, and repairs frozen memory when that pays.
+/// account of what forks take, and repairs frozen memory when that pays; but not once the program was
+/// [confined](crate::guard::confined) by a filter.
 ///
 /// # Safety
 ///
@@ -37,7 +38,9 @@ pub enum Forked {
 /// [`ForkError`] with the kernel's answer.
 pub unsafe fn fork() -> Result<Forked, ForkError> {
     let is_watched = |shared: &&Shared| shared.has_frozen() && !shared.statistics.is_over() || shared.has_erased();
-    let shared = registry::shared().filter(is_watched);
+    // A filter may kill whoever asks for the time, for the process id or for a file.
+    let is_confined = guard::is_confined();
+    let shared = registry::shared().filter(|_| !is_confined).filter(is_watched);
     let outcome = match shared {
         // SAFETY: 1. is (2).
         Some(shared) if shared.has_erased() && shared.trials.is_due() => unsafe { forget(shared) },
@@ -54,8 +57,10 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     // SAFETY: (1).
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // From here on it is known that the memory is the child's own.
-        let _ = hazards::borrowed::owner();
+        if !is_confined {
+            // From here on it is known that the memory is the child's own.
+            let _ = hazards::borrowed::owner();
+        }
         if let Some(mut locked) = shared.and_then(Shared::lock) {
             locked.ledger().inherited();
         }

@@ -93,10 +93,10 @@ fn work(memory: &Memory) {
     assert!(grown.is_zero(6 * MIB..7 * MIB) && grown.holds(7 * MIB..8 * MIB, 1));
 }
 
-/// A filter that allows calls about memory, `exit` and what writes an assertion's text, and answers every other by
-/// `action`.
-fn confine(action: u32) {
-    let allowed = [
+/// A filter that allows calls about memory, `exit`, what writes an assertion's text, and `more`, and answers every other
+/// by `action`.
+fn confine(action: u32, more: &[libc::c_long]) {
+    let memory = [
         libc::SYS_mmap,
         libc::SYS_munmap,
         libc::SYS_mremap,
@@ -105,11 +105,12 @@ fn confine(action: u32) {
         libc::SYS_exit_group,
         libc::SYS_write,
     ];
+    let allowed: Vec<_> = memory.into_iter().chain(more.iter().copied()).collect();
     let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
-    for (index, number) in allowed.into_iter().enumerate() {
+    for (index, number) in allowed.iter().enumerate() {
         let to_end = (allowed.len() - index) as u8;
-        program.push(statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, to_end, 0, number as u32));
+        program.push(statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, to_end, 0, *number as u32));
     }
     program.push(statement(libc::BPF_RET | libc::BPF_K, 0, 0, action));
     program.push(statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW));
@@ -125,7 +126,7 @@ fn a_worker_under_a_filter_that_kills_lives() {
     play("a_worker_under_a_filter_that_kills_lives", || {
         let memory = frozen(16 * MIB);
         let worker = in_child(|| {
-            confine(libc::SECCOMP_RET_KILL_PROCESS);
+            confine(libc::SECCOMP_RET_KILL_PROCESS, &[]);
             work(&memory);
             0
         });
@@ -138,7 +139,7 @@ fn a_worker_under_a_filter_that_refuses_is_served() {
     play("a_worker_under_a_filter_that_refuses_is_served", || {
         let memory = frozen(16 * MIB);
         let worker = in_child(|| {
-            confine(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+            confine(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, &[]);
             work(&memory);
             0
         });
@@ -492,5 +493,35 @@ fn a_fork_that_forgets_what_was_erased_freezes_nothing_new() {
         assert_eq!(in_child(|| 0), 0);
         assert!(newer.is_anonymous() && newer.holds(0..newer.len, 4));
         assert_eq!(copies_in_a_plain_child(), 0, "it has gone in the parent");
+    });
+}
+
+/// Fails on: a `fork` that asks for the time, or for its process id, under a filter.
+#[test]
+fn a_worker_under_a_filter_that_kills_can_fork() {
+    play("a_worker_under_a_filter_that_kills_can_fork", || {
+        let memory = frozen(16 * MIB);
+        let worker = in_child(|| {
+            guard::confined();
+            // What the C library's own `fork` and `waitpid` may call.
+            let forking = [
+                libc::SYS_clone,
+                libc::SYS_set_robust_list,
+                libc::SYS_rt_sigprocmask,
+                libc::SYS_wait4,
+                libc::SYS_gettid,
+                libc::SYS_futex,
+            ];
+            confine(libc::SECCOMP_RET_KILL_PROCESS, &forking);
+            memory.fill(0..page(), 2);
+            let grandchild =
+                in_child(|| i32::from(!memory.holds(0..page(), 2) || !memory.holds(page()..memory.len, 1)));
+            assert_eq!(grandchild, 0);
+            in_child(|| {
+                work(&memory);
+                0
+            })
+        });
+        assert_eq!(worker, 0);
     });
 }

@@ -35,13 +35,19 @@ use crate::options::OtherThreads;
 static CONFINED: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the program confines itself by a seccomp filter. From then on only `madvise` and `mremap` are guarded, by
-/// memory calls; nothing else is done that the filter could forbid. A filter that was there before the freeze is one
+/// memory calls, and [`fork`](crate::fork()) forks plainly; nothing else is done that the filter could forbid. A filter that was there before the freeze is one
 /// that allows it.
 pub fn confined() {
     // Relaxed: a thread that does not see it yet is not confined yet.
     if registry::shared().is_some_and(Shared::has_frozen) {
         CONFINED.store(true, Ordering::Relaxed);
     }
+}
+
+/// Whether the program has confined itself since it was frozen, as far as that was told.
+pub(crate) fn is_confined() -> bool {
+    // Relaxed: as above.
+    CONFINED.load(Ordering::Relaxed)
 }
 
 /// Makes anonymous memory with the same bytes of the frozen parts of `range`, of which pages are taken whole. Other
@@ -148,7 +154,7 @@ type InUse<'a> = &'a dyn Fn(Span) -> bool;
 
 /// Does `work` while nothing else in the process runs. Who has the lock hands it on.
 fn still<T>(held: Option<&mut Locked>, work: impl FnOnce(InUse<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
-    if CONFINED.load(Ordering::Relaxed) {
+    if is_confined() {
         return Err(Errno::BUSY);
     }
     let _blocked = Blocked::all();
@@ -391,7 +397,7 @@ pub fn before_mlock(range: Range<usize>) -> Result<(), Errno> {
     let _errno = Kept::now();
     let locked = |entry: Entry| entry.with_flags(VmaFlags::LOCKED, VmaFlags::default());
     shared.map.change(Span::of_pointers(range.clone()).rounded_out(rustix::param::page_size()), &locked);
-    if CONFINED.load(Ordering::Relaxed) {
+    if is_confined() {
         return Ok(());
     }
     let is_alone = is_alone_for_sure() || (is_home() && hold::count().map_err(|_| Errno::NOMEM)? <= 1);
