@@ -72,7 +72,7 @@ pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
 ///
 /// # Errors
 ///
-/// As [`thaw`]; the first of several.
+/// As [`thaw`]; the first of several. What could be thawed is.
 pub fn thaw_all() -> Result<(), Errno> {
     let Some(shared) = registry::shared().filter(|shared| shared.has_frozen()) else { return Ok(()) };
     let _errno = Kept::now();
@@ -80,6 +80,9 @@ pub fn thaw_all() -> Result<(), Errno> {
     let mut locked = shared.lock().ok_or(Errno::BUSY)?;
     let done = still(Some(&mut locked), |is_in_use| Ok(give_up_all(shared, |_| true, is_in_use)))?;
     shared.statistics.end();
+    if done.is_ok() {
+        shared.statistics.emptied();
+    }
     locked.ledger().thawed();
     recount(shared);
     done
