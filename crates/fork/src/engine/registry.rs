@@ -159,6 +159,19 @@ impl Shared {
         Some(Locked { lasting, shared: self })
     }
 
+    /// In a child that was forked just now: whoever had the lock is not here, and its process id may be given to a child
+    /// of this one.
+    pub(crate) fn unlock_in_child(&self) {
+        // Relaxed: there is one thread.
+        self.owner.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether anybody has the lock, or has had it when this process was forked.
+    #[cfg(test)]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether there was a freeze. A snapshot and a survey make tables too.
     pub(crate) fn has_frozen(&self) -> bool {
         self.statistics.has_rounds()

@@ -41,6 +41,17 @@ pub(crate) struct Done {
     pub(crate) expected: Expected,
     /// What is frozen by now.
     pub(crate) frozen: Memory,
+    /// Whether it came to an inventory: without, nothing was looked at and nothing done.
+    pub(crate) reach: Reach,
+}
+
+/// How far a round has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reach {
+    /// It ended before it knew what there is.
+    Stopped,
+    /// It knows, and did what was asked.
+    Known,
 }
 
 /// Whether anything is to be changed.
@@ -95,9 +106,10 @@ impl Round<'_, '_> {
             quote: 0,
             expected: Expected::default(),
             frozen: Memory::default(),
+            reach: Reach::Stopped,
         };
         match result {
-            Ok(expected) => done.expected = expected,
+            Ok(expected) => (done.expected, done.reach) = (expected, Reach::Known),
             Err(Early::Refused(error)) => return Err(error),
             Err(Early::Stopped(stopped)) => {
                 done.stopped = Some(stopped);
