@@ -107,6 +107,7 @@ unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
                 quote: done.quote,
                 looked: taken - worked,
                 worked,
+                froze: share(taken, done.froze, done.taken),
                 fresh: nanos(done.expected.worth.per_fork),
                 frozen: done.frozen,
             };

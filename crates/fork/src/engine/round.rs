@@ -35,6 +35,8 @@ pub(crate) struct Done {
     pub(crate) extent: usize,
     /// How long it took to look.
     pub(crate) looked: Duration,
+    /// How long it took to freeze new memory.
+    pub(crate) froze: Duration,
     /// What a repair was expected to take, in nanoseconds.
     pub(crate) quote: u64,
     /// What the plan is worth.
@@ -103,6 +105,7 @@ impl Round<'_, '_> {
             way: self.pagemap.way(),
             extent,
             looked: started.elapsed(),
+            froze: Duration::ZERO,
             quote: 0,
             expected: Expected::default(),
             frozen: Memory::default(),
@@ -172,11 +175,13 @@ impl Round<'_, '_> {
             budget: &mut budget,
             figures: Figures::default(),
         };
+        let started = Instant::now();
         let freeze = match mode {
             Mode::Forget => Ok(()),
             // SAFETY: 1. is this function's own.
             _ => unsafe { freezer.freeze_all() },
         };
+        done.froze = started.elapsed();
         done.figures = freezer.figures;
         done.stopped = repair.and(freeze).err();
         done.frozen = settle(self.tables, self.shared);
