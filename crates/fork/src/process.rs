@@ -11,7 +11,7 @@ use crate::engine::Tables;
 use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, note_home};
 use crate::engine::registry::{self, Locked};
-use crate::engine::round::{Done, Mode, Round};
+use crate::engine::round::{Done, Mode, Reach, Round};
 use crate::error::FreezeError;
 use crate::guard;
 use crate::hazards;
@@ -56,8 +56,10 @@ pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
     let mut report = played(&mut locked, options, Mode::Freeze, |tables, done| {
         let taken = started.elapsed();
         let report = told(tables, Mode::Freeze, done);
-        let looked = share(taken, done.looked, done.taken);
-        tables.ledger().froze(report.frozen_bytes(), looked, taken, done.frozen);
+        if done.reach == Reach::Known {
+            let looked = share(taken, done.looked, done.taken);
+            tables.ledger().froze(report.frozen_bytes(), looked, taken, done.frozen);
+        }
         report
     })?;
     locked.shared.statistics.begin();
@@ -115,7 +117,7 @@ pub(crate) fn played<T>(
         note_home();
     }
     let world = match (mode, options.other_threads) {
-        (Mode::Freeze | Mode::FreezeWithin(_), OtherThreads::Stop) => Some(World::prepare()?),
+        (Mode::Freeze | Mode::FreezeWithin(_) | Mode::Forget, OtherThreads::Stop) => Some(World::prepare()?),
         _ => None,
     };
     let shared = locked.shared;

@@ -93,10 +93,10 @@ fn work(memory: &Memory) {
     assert!(grown.is_zero(6 * MIB..7 * MIB) && grown.holds(7 * MIB..8 * MIB, 1));
 }
 
-/// A filter that allows calls about memory, `exit` and what writes an assertion's text, and answers every other by
-/// `action`.
-fn confine(action: u32) {
-    let allowed = [
+/// A filter that allows calls about memory, `exit`, what writes an assertion's text, and `more`, and answers every other
+/// by `action`.
+fn confine(action: u32, more: &[libc::c_long]) {
+    let memory = [
         libc::SYS_mmap,
         libc::SYS_munmap,
         libc::SYS_mremap,
@@ -105,11 +105,12 @@ fn confine(action: u32) {
         libc::SYS_exit_group,
         libc::SYS_write,
     ];
+    let allowed: Vec<_> = memory.into_iter().chain(more.iter().copied()).collect();
     let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
-    for (index, number) in allowed.into_iter().enumerate() {
+    for (index, number) in allowed.iter().enumerate() {
         let to_end = (allowed.len() - index) as u8;
-        program.push(statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, to_end, 0, number as u32));
+        program.push(statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, to_end, 0, *number as u32));
     }
     program.push(statement(libc::BPF_RET | libc::BPF_K, 0, 0, action));
     program.push(statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW));
@@ -125,7 +126,7 @@ fn a_worker_under_a_filter_that_kills_lives() {
     play("a_worker_under_a_filter_that_kills_lives", || {
         let memory = frozen(16 * MIB);
         let worker = in_child(|| {
-            confine(libc::SECCOMP_RET_KILL_PROCESS);
+            confine(libc::SECCOMP_RET_KILL_PROCESS, &[]);
             work(&memory);
             0
         });
@@ -138,7 +139,7 @@ fn a_worker_under_a_filter_that_refuses_is_served() {
     play("a_worker_under_a_filter_that_refuses_is_served", || {
         let memory = frozen(16 * MIB);
         let worker = in_child(|| {
-            confine(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+            confine(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, &[]);
             work(&memory);
             0
         });
@@ -323,5 +324,204 @@ fn what_could_not_be_forgotten_is_forgotten_in_a_child_before_fork_returns() {
             unsafe { libc::_exit(0) };
         }
         assert!(memory.holds(0..AT, 1) && memory.is_zero(AT..AT + page()) && memory.holds(AT + page()..memory.len, 1));
+    });
+}
+
+/// Freezes a key, has `between` happen to it, which may move the memory, erases it, and forgets it: then it is nowhere.
+fn forgotten_after(between: impl FnOnce(Memory) -> Memory) {
+    const AT: usize = 5 * MIB;
+    let memory = Memory::apart(16 * MIB);
+    memory.fill(0..memory.len, 1);
+    erase(&memory, AT);
+    with_key(&memory, AT);
+    let options = Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing);
+    freeze(&options);
+    let memory = between(memory);
+    erase(&memory, AT);
+    palimpsest_fork::forget(memory.at(AT).addr()..memory.at(AT).addr() + page()).expect("one thread");
+    assert!(memory.holds(0..AT, 1) && memory.is_zero(AT..AT + page()) && memory.holds(AT + page()..16 * MIB, 1));
+    assert_eq!(in_child(|| i32::try_from(copies_of_the_key().min(9)).unwrap_or(9)), 0, "it is somewhere");
+    freeze(&options);
+    assert!(memory.holds(0..AT, 1) && memory.is_zero(AT..AT + page()) && memory.holds(AT + page()..16 * MIB, 1));
+}
+
+/// Fails on: a `forget` that asks only what the map says of the range now.
+#[test]
+fn a_key_that_a_repair_has_copied_is_forgotten_in_the_older_extent_too() {
+    play("a_key_that_a_repair_has_copied_is_forgotten_in_the_older_extent_too", || {
+        forgotten_after(|memory| {
+            memory.set(5 * MIB + 8, 1);
+            freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
+            memory
+        });
+    });
+}
+
+#[test]
+fn a_key_in_memory_that_became_anonymous_is_forgotten_in_its_extent() {
+    play("a_key_in_memory_that_became_anonymous_is_forgotten_in_its_extent", || {
+        forgotten_after(|memory| {
+            guard::thaw(memory.at(4 * MIB).addr()..memory.at(6 * MIB).addr()).expect("one thread");
+            memory
+        });
+    });
+}
+
+#[test]
+fn a_key_that_was_discarded_is_forgotten_in_its_extent_after_a_round() {
+    play("a_key_that_was_discarded_is_forgotten_in_its_extent_after_a_round", || {
+        forgotten_after(|memory| {
+            madvise(&memory, 5 * MIB, page(), libc::MADV_DONTNEED).expect("discarded");
+            freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
+            memory
+        });
+    });
+}
+
+#[test]
+fn a_key_that_was_moved_and_copied_is_forgotten_in_the_older_extent_too() {
+    play("a_key_that_was_moved_and_copied_is_forgotten_in_the_older_extent_too", || {
+        forgotten_after(|memory| {
+            let to = mremap(memory.at(0).addr(), memory.len, memory.len + MIB).expect("moved");
+            let moved = Memory { start: std::ptr::with_exposed_provenance_mut(to), len: memory.len + MIB };
+            guard::thaw(moved.at(4 * MIB).addr()..moved.at(6 * MIB).addr()).expect("one thread");
+            moved
+        });
+    });
+}
+
+/// Memory that a round has found moved is told by what it shows, not by a guard.
+#[test]
+fn a_key_that_was_moved_before_a_round_is_forgotten_in_the_older_extent_too() {
+    play("a_key_that_was_moved_before_a_round_is_forgotten_in_the_older_extent_too", || {
+        forgotten_after(|memory| {
+            let to = mremap(memory.at(0).addr(), memory.len, memory.len + MIB).expect("moved");
+            let moved = Memory { start: std::ptr::with_exposed_provenance_mut(to), len: memory.len + MIB };
+            moved.set(5 * MIB + 8, 1);
+            freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
+            moved
+        });
+    });
+}
+
+/// Copies of the key that a child sees which does nothing about them: made past the library.
+fn copies_in_a_plain_child() -> i32 {
+    // SAFETY: one thread.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let copies = i32::try_from(copies_of_the_key().min(9)).unwrap_or(9);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(copies) };
+    }
+    common::wait(child)
+}
+
+/// Erases the key's page while a thread runs that must not be stopped, so that it cannot be forgotten at once.
+fn erase_beside_a_thread(memory: &Memory, at: usize) {
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || stopped.recv().is_err());
+    erase(memory, at);
+    assert_eq!(palimpsest_fork::forget(memory.at(at).addr()..memory.at(at).addr() + page()), Err(Errno::BUSY));
+    drop(stop);
+    assert!(thread.join().expect("ends"));
+}
+
+/// Fails on: a repair that leaves a small hot mapping alone whatever its extent holds.
+#[test]
+fn a_small_mapping_that_is_hot_is_forgotten_by_the_next_round() {
+    play("a_small_mapping_that_is_hot_is_forgotten_by_the_next_round", || {
+        let memory = Memory::apart(128 << 10);
+        memory.fill(0..memory.len, 1);
+        erase(&memory, 0);
+        with_key(&memory, 0);
+        let options = Options::new().least(0).measure(Measure::Nothing);
+        freeze(&options);
+        for value in 1..=2 {
+            memory.set(8, value);
+            freeze(&options);
+        }
+        erase_beside_a_thread(&memory, 0);
+        freeze(&options);
+        assert_eq!(copies_in_a_plain_child(), 0);
+        assert!(memory.is_zero(0..page()) && memory.holds(page()..memory.len, 1));
+    });
+}
+
+/// Fails on: a round that asks only what the map says of the erased range.
+#[test]
+fn what_a_repair_has_copied_and_could_not_be_forgotten_is_forgotten_by_the_next_round() {
+    play("what_a_repair_has_copied_and_could_not_be_forgotten_is_forgotten_by_the_next_round", || {
+        const AT: usize = 5 * MIB;
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        erase(&memory, AT);
+        with_key(&memory, AT);
+        let options = Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing);
+        freeze(&options);
+        memory.set(AT + 8, 1);
+        freeze(&options);
+        erase_beside_a_thread(&memory, AT);
+        freeze(&options);
+        assert_eq!(copies_in_a_plain_child(), 0);
+        assert!(memory.holds(0..AT, 1) && memory.is_zero(AT..AT + page()) && memory.holds(AT + page()..memory.len, 1));
+    });
+}
+
+/// Fails on: a fork that plays a whole round at any price as long as something erased is left.
+#[test]
+fn a_fork_that_forgets_what_was_erased_freezes_nothing_new() {
+    play("a_fork_that_forgets_what_was_erased_freezes_nothing_new", || {
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        erase(&memory, 0);
+        with_key(&memory, 0);
+        freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
+        let new = Memory::apart(16 * MIB);
+        new.fill(0..new.len, 3);
+        erase_beside_a_thread(&memory, 0);
+        // And nothing at all once it is forgotten.
+        palimpsest_fork::forget(memory.at(0).addr()..memory.at(0).addr() + page()).expect("one thread");
+        let before = palimpsest_fork::status().extents;
+        assert_eq!(in_child(|| i32::try_from(copies_of_the_key().min(9)).unwrap_or(9)), 0);
+        assert_eq!(palimpsest_fork::status().extents, before);
+        assert!(new.is_anonymous());
+        with_key(&memory, 8 * MIB);
+        freeze(&Options::new().extent(ExtentLen::Bytes(4 * MIB)).measure(Measure::Nothing));
+        let newer = Memory::apart(16 * MIB);
+        newer.fill(0..newer.len, 4);
+        erase_beside_a_thread(&memory, 8 * MIB);
+        assert_eq!(in_child(|| 0), 0);
+        assert!(newer.is_anonymous() && newer.holds(0..newer.len, 4));
+        assert_eq!(copies_in_a_plain_child(), 0, "it has gone in the parent");
+    });
+}
+
+/// Fails on: a `fork` that asks for the time, or for its process id, under a filter.
+#[test]
+fn a_worker_under_a_filter_that_kills_can_fork() {
+    play("a_worker_under_a_filter_that_kills_can_fork", || {
+        let memory = frozen(16 * MIB);
+        let worker = in_child(|| {
+            guard::confined();
+            // What the C library's own `fork` and `waitpid` may call.
+            let forking = [
+                libc::SYS_clone,
+                libc::SYS_set_robust_list,
+                libc::SYS_rt_sigprocmask,
+                libc::SYS_wait4,
+                libc::SYS_gettid,
+                libc::SYS_futex,
+            ];
+            confine(libc::SECCOMP_RET_KILL_PROCESS, &forking);
+            memory.fill(0..page(), 2);
+            let grandchild =
+                in_child(|| i32::from(!memory.holds(0..page(), 2) || !memory.holds(page()..memory.len, 1)));
+            assert_eq!(grandchild, 0);
+            in_child(|| {
+                work(&memory);
+                0
+            })
+        });
+        assert_eq!(worker, 0);
     });
 }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Memory, freeze, in_child, page, play, skip};
-use palimpsest_fork::{Measure, Options, Pays, Report, Skip, guard};
+use palimpsest_fork::{ExtentLen, Measure, Options, Pays, Report, Skip, guard};
 
 const MIB: usize = 1 << 20;
 
@@ -114,5 +114,28 @@ fn after_a_thaw_all_is_as_before_the_freeze() {
         assert!(memory.is_frozen() && whole(&memory));
         assert_eq!(in_child(|| i32::from(!whole(&memory))), 0);
         assert_eq!(palimpsest_fork::status().forks, status.forks + 1);
+    });
+}
+
+/// Fails on: a `thaw_all` that ends with the first piece that it cannot thaw, and lets the next repair freeze the rest.
+#[test]
+fn what_cannot_be_thawed_keeps_nothing_else_frozen() {
+    play("what_cannot_be_thawed_keeps_nothing_else_frozen", || {
+        let memory = Memory::apart(64 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new().extent(ExtentLen::Bytes(8 * MIB)));
+        // Of unknown flags from here on.
+        guard::changed(memory.at(0).addr()..memory.at(2 * MIB).addr());
+        assert_eq!(guard::thaw_all(), Err(rustix::io::Errno::INVAL));
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
+        // The piece, and its view.
+        assert_eq!(maps.matches("palimpsest-frozen").count(), 2, "{maps}");
+        let status = palimpsest_fork::status();
+        memory.fill(0..memory.len, 2);
+        for _ in 0..20 {
+            assert_eq!(in_child(|| i32::from(!memory.holds(0..memory.len, 2))), 0);
+        }
+        let after = palimpsest_fork::status();
+        assert_eq!((after.forks, after.repairs), (status.forks, status.repairs), "there is nothing to account for");
     });
 }

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use palimpsest_sys::memory::vec::MappedVec;
 
+use super::frozen_map::MOST_SERIAL;
 use super::piece::PIECE;
 use super::runs::PieceRuns;
 use super::span::Span;
@@ -53,11 +54,14 @@ impl Contents {
         Self { all, serial: 0 }
     }
 
-    /// A number for a new extent.
-    pub(super) fn next_serial(&mut self) -> u32 {
-        // After four thousand million extents numbers are used again. Those of what is held by then differ.
-        self.serial = self.serial.checked_add(1).unwrap_or(1);
-        self.serial
+    /// A number for a new extent, which is none of those in use: after two thousand million they begin again.
+    pub(super) fn next_serial(&mut self, is_in_use: impl Fn(u32) -> bool) -> u32 {
+        loop {
+            self.serial = if self.serial < MOST_SERIAL { self.serial + 1 } else { 1 };
+            if !is_in_use(self.serial) {
+                return self.serial;
+            }
+        }
     }
 
     /// Notes that `extent` holds the whole pages at these offsets, which are in one piece.
@@ -142,7 +146,10 @@ impl Contents {
 
 #[cfg(test)]
 mod tests {
+    use palimpsest_sys::pages::maps::Permissions;
+
     use super::*;
+    use crate::engine::frozen_map::Entry;
 
     fn empty() -> Contents {
         Contents::new(MappedVec::with_capacity(16).expect("memory"))
@@ -158,7 +165,7 @@ mod tests {
     fn pages_that_were_noted_are_told_wherever_their_extent_is_shown() {
         let page = rustix::param::page_size();
         let mut contents = empty();
-        let (first, second) = (contents.next_serial(), contents.next_serial());
+        let (first, second) = (contents.next_serial(|_| false), contents.next_serial(|_| false));
         contents.note(first, page..3 * page);
         contents.note(first, 8 * page..9 * page);
         contents.note(first, PIECE - page..PIECE);
@@ -184,10 +191,20 @@ mod tests {
     }
 
     #[test]
+    fn numbers_begin_again_where_the_map_has_no_room_and_leave_out_those_in_use() {
+        let mut contents = empty();
+        contents.serial = MOST_SERIAL - 1;
+        let next = [(); 3].map(|()| contents.next_serial(|serial| serial == 1));
+        assert_eq!(next, [MOST_SERIAL, 2, 3]);
+        let kept = Entry::new(Permissions::READ, None, MOST_SERIAL).erased();
+        assert_eq!((kept.extent(), Entry::of_view(MOST_SERIAL).extent()), (Some(MOST_SERIAL), Some(MOST_SERIAL)));
+    }
+
+    #[test]
     fn what_there_was_no_room_for_is_taken_for_held() {
         let page = rustix::param::page_size();
         let mut contents = empty();
-        let extent = contents.next_serial();
+        let extent = contents.next_serial(|_| false);
         for piece in 0..1000 {
             contents.note(extent, piece * PIECE..piece * PIECE + page);
         }

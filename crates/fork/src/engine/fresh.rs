@@ -17,6 +17,8 @@ pub(super) struct Fresh {
     serial: u32,
     /// The address that is offset 0 in it.
     base: usize,
+    /// The addresses from which something was stored, also in vain.
+    origin: Span,
     /// The end of what was stored, as an offset.
     end: usize,
     /// Bytes that were stored.
@@ -27,7 +29,9 @@ impl Fresh {
     /// Makes an empty one for memory from `base` on, which is a multiple of [`PIECE`](super::piece::PIECE).
     pub(super) fn create(tables: &mut Tables<'_>, base: usize) -> Result<Self, ExtentError> {
         let extent = Extent::create(Use::Frozen)?;
-        Ok(Self { extent, serial: tables.contents.next_serial(), base, end: 0, stored: 0 })
+        let Tables { contents, extents, .. } = tables;
+        let serial = contents.next_serial(|serial| extents.iter().any(|held| held.serial == serial));
+        Ok(Self { extent, serial, base, origin: Span::default(), end: 0, stored: 0 })
     }
 
     /// Freezes a piece into it.
@@ -42,6 +46,8 @@ impl Fresh {
         runs: &[Span],
         traits: Traits,
     ) -> Result<Outcome, ExtentError> {
+        let start = if self.origin.is_empty() { piece.start } else { self.origin.start.min(piece.start) };
+        self.origin = Span::new(start, self.origin.end.max(piece.end));
         let target = Target { extent: &self.extent, base: self.base };
         // SAFETY: as this function's own.
         let outcome = unsafe { freeze_piece(target, piece, runs, traits) }?;
@@ -58,14 +64,14 @@ impl Fresh {
     /// Seals it, whose mappings have these traits, closes its descriptor and has it remembered. It gets a view if there
     /// is room for one; without, a repair copies all of it.
     pub(super) fn keep(self, tables: &mut Tables<'_>, traits: Traits, budget: &mut Budget) -> Result<(), Stopped> {
-        let Self { mut extent, serial, end, stored, .. } = self;
+        let Self { mut extent, serial, origin, end, stored, .. } = self;
         let sealed = extent.seal();
         let view = match budget.take_mappings(1) {
             Ok(()) if end > 0 => View::of(&extent, end, tables.views_start()).ok(),
             _ => None,
         };
         extent.close();
-        tables.add_extent(Held::new(extent.id(), serial, view, stored, traits))?;
+        tables.add_extent(Held::new(extent.id(), serial, view, (stored, origin), traits))?;
         Ok(sealed?)
     }
 }

@@ -52,6 +52,8 @@ const VIEW: u64 = 1 << 31;
 const ERASED: u64 = 1 << 63;
 /// The number of the extent; 0 for none.
 const SERIAL: u32 = 32;
+/// The highest number that there is room for.
+pub(super) const MOST_SERIAL: u32 = (1 << 31) - 1;
 /// The protection key, in the place of flags that replaceable memory never has ([`VmaFlags::USERFAULT`],
 /// [`VmaFlags::SHADOW_STACK`]).
 const KEY: u32 = 12;
@@ -274,7 +276,7 @@ impl FrozenMap {
     }
 
     fn look(&self, span: Span) -> Option<(Span, Entry)> {
-        if self.used.load(Ordering::Relaxed) > SPANS {
+        if self.is_in_doubt() {
             // Not all of it is in the map: nothing that lies above the last slot, and all if that was told.
             let last = self.slots[SPANS - 1].end.load(Ordering::Relaxed);
             let unknown = span.intersection(Span::new(last, self.bounds().end));
@@ -294,6 +296,28 @@ impl FrozenMap {
     pub(crate) fn find(&self, is_wanted: impl Fn(Span, Entry) -> bool) -> Option<(Span, Entry)> {
         let all = self.used().iter().map(Slot::read).filter(|(span, _)| !span.is_empty());
         all.into_iter().find(|(span, entry)| is_wanted(*span, *entry))
+    }
+
+    /// The lowest span from `at` on that `is_wanted`.
+    pub(crate) fn next(&self, at: usize, is_wanted: impl Fn(Entry) -> bool) -> Option<(Span, Entry)> {
+        let all = self.used().iter().map(Slot::read).filter(|(span, _)| !span.is_empty() && span.start >= at);
+        all.filter(|(_, entry)| is_wanted(*entry)).min_by_key(|(span, _)| span.start)
+    }
+
+    /// The lowest number above `after` of an extent of which something `is_wanted`.
+    pub(crate) fn next_extent(&self, after: u32, is_wanted: impl Fn(Entry) -> bool) -> Option<u32> {
+        let all = self.used().iter().map(Slot::read).filter(|(span, entry)| !span.is_empty() && is_wanted(*entry));
+        all.filter_map(|(_, entry)| entry.extent()).filter(|serial| *serial > after).min()
+    }
+
+    /// Whether there may be frozen memory that it does not have.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.used.load(Ordering::Relaxed) > SPANS
+    }
+
+    /// Grows with each rewriting.
+    pub(crate) fn generation(&self) -> usize {
+        self.generation.load(Ordering::Relaxed)
     }
 
     /// Of nothing it is sure any more: guards fail until the map is written anew.

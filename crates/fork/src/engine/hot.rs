@@ -29,20 +29,23 @@ pub(super) struct HotPieces {
     all: MappedVec<HotPiece>,
     /// The number of the round that is under way, or the next one; from 1.
     round: u64,
+    /// How many rest: asked at each fork.
+    resting: usize,
 }
 
 impl HotPieces {
     pub(super) const fn new(all: MappedVec<HotPiece>) -> Self {
-        Self { all, round: 1 }
+        Self { all, round: 1, resting: 0 }
     }
 
     /// Begins a round: hands out what rests, and forgets what was not written to for long.
     pub(super) fn begin(&mut self, mut rests: impl FnMut(Span) -> Result<(), Full>) -> Result<(), Full> {
-        let mut kept = 0;
+        let (mut kept, mut resting) = (0, 0);
         for index in 0..self.all.len() {
             let mut piece = self.all[index];
             if self.is_at_rest(&piece) {
                 rests(piece.span)?;
+                resting += 1;
             } else if piece.until != 0 {
                 (piece.until, piece.found) = (0, self.round);
             } else if self.round - piece.found > 2 * piece.rest {
@@ -52,6 +55,7 @@ impl HotPieces {
             kept += 1;
         }
         self.all.truncate(kept);
+        self.resting = resting;
         Ok(())
     }
 
@@ -73,6 +77,7 @@ impl HotPieces {
         if again {
             known.rest = (known.rest * 2).min(MOST_REST);
             known.until = round + known.rest;
+            self.resting += 1;
         }
         again
     }
@@ -88,8 +93,8 @@ impl HotPieces {
     }
 
     /// How many rest, as of the last round.
-    pub(super) fn resting(&self) -> usize {
-        self.all.iter().filter(|piece| piece.until >= self.round).count()
+    pub(super) const fn resting(&self) -> usize {
+        self.resting
     }
 
     /// The addresses of the table.
@@ -122,6 +127,8 @@ mod tests {
         let left = written.iter().copied().filter(|index| !resting.contains(&of(*index)) && pieces.is_hot(of(*index)));
         let left = left.collect();
         pieces.end();
+        let counted = pieces.all.iter().filter(|piece| piece.until >= pieces.round).count();
+        assert_eq!(pieces.resting(), counted);
         (left, resting.len())
     }
 

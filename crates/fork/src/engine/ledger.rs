@@ -88,6 +88,8 @@ pub(crate) struct Repair {
     pub(crate) looked: u64,
     /// What the work took.
     pub(crate) worked: u64,
+    /// What of that it took to freeze new memory: no loss, since what grows would be taken for one for ever.
+    pub(crate) froze: u64,
     /// What forks have taken for memory that was frozen only now.
     pub(crate) fresh: u64,
     /// What is frozen by now.
@@ -207,10 +209,10 @@ impl Ledger {
 
     /// A repair was made.
     pub(crate) fn repaired(&mut self, repair: Repair) {
-        let Repair { quote, looked, worked, fresh, frozen } = repair;
+        let Repair { quote, looked, worked, froze, fresh, frozen } = repair;
         // Not the debt, which leaves out what no repair can take away: thawing could.
         let own = self.floor.saturating_add(fresh).saturating_mul(self.forks);
-        let cost = self.spent.saturating_sub(own).saturating_add(looked).saturating_add(worked);
+        let cost = self.spent.saturating_sub(own).saturating_add(looked).saturating_add(worked.saturating_sub(froze));
         let is_lost = cost > self.forks.saturating_mul(self.saved());
         self.losses = if is_lost { self.losses + 1 } else { 0 };
         (self.debt, self.quote, self.look) = (0, 0, looked.max(1));

@@ -2,14 +2,14 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `registry`, `statistics` | the one set of tables of a process, its lock, and figures that anybody may read |
+//! | `registry`, `statistics`, `trials` | the one set of tables of a process, its lock, and figures that anybody may read |
 //! | `round`, `settle` | what happens while the process is held still: inventory, plan, repair, freeze; figures |
 //! | `own`, `plan` | what is frozen, what is not and why |
 //! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
 //! | `repair`, `subject`, `thawing` | frozen memory that was written to since, and what becomes anonymous again |
 //! | `piece`, `runs` | one piece: copied, and shown with what it had |
 //! | `ledger`, `prices`, `hot` | what pays, and what is left alone; they ask the kernel nothing |
-//! | `tables`, `records`, `contents`, `frozen_map` | what is known, outside the heap |
+//! | `tables`, `records`, `contents`, `frozen_map`, `origins` | what is known, outside the heap |
 //! | `budget`, `guards`, `span`, `traits` | what they need |
 //!
 //! Each uses those below it and its neighbours in a row, in one direction. The phases of a round (`plan`, `repair`,
@@ -26,6 +26,7 @@ pub(crate) mod frozen_map;
 pub(crate) mod guards;
 mod hot;
 mod ledger;
+mod origins;
 pub(crate) mod own;
 pub(crate) mod piece;
 mod plan;
@@ -40,6 +41,7 @@ mod statistics;
 mod subject;
 mod tables;
 mod thawing;
+pub(crate) mod trials;
 
 pub(crate) use ledger::Repair;
 pub(crate) use palimpsest_sys::memory::{span, traits};

@@ -51,6 +51,8 @@ pub(crate) struct Held {
     is_view_seen: bool,
     /// Bytes that were stored in it.
     stored: usize,
+    /// The addresses whose bytes it has ever held; all that there are once memory of it was moved.
+    pub(super) origin: Span,
     /// Whether it holds something that the program has erased.
     pub(crate) is_erased: bool,
     /// Whether a mapping of it, other than the view, was seen by that inventory.
@@ -75,8 +77,14 @@ enum Hold {
 }
 
 impl Held {
-    /// A new extent with so many bytes, whose mappings have these traits.
-    pub(super) fn new(id: FileId, serial: u32, view: Option<View>, stored: usize, traits: Traits) -> Self {
+    /// A new extent with so many bytes of these addresses, whose mappings have these traits.
+    pub(super) fn new(
+        id: FileId,
+        serial: u32,
+        view: Option<View>,
+        (stored, origin): (usize, Span),
+        traits: Traits,
+    ) -> Self {
         let (flags, commit) = (traits.known_flags(), traits.commit());
         let is_view_seen = view.is_some();
         Self {
@@ -85,6 +93,7 @@ impl Held {
             view,
             is_view_seen,
             stored,
+            origin,
             is_erased: false,
             seen: true,
             flags,
@@ -115,13 +124,15 @@ impl Held {
         self.view.filter(|_| self.is_view_seen)
     }
 
-    /// Unmaps the view, if it was seen.
-    pub(super) fn drop_view(&mut self) {
-        if let Some(view) = self.view() {
+    /// Unmaps the view, if it was seen; where it was.
+    pub(super) fn drop_view(&mut self) -> Option<Span> {
+        let view = self.view();
+        if let Some(view) = view {
             // SAFETY: 1. seen by an inventory since which nobody else has run; forgotten below.
             unsafe { view.unmap() };
         }
         self.view = None;
+        view.map(|view| view.span())
     }
 
     /// Begins an inventory.
@@ -149,6 +160,18 @@ impl Held {
         if !may_be_replaced(vma) {
             self.hold = Hold::Fast;
         }
+    }
+
+    /// Notes where a mapping of it lies, which is elsewhere than what it was made of if the program has moved it.
+    pub(super) fn place(&mut self, vma: &Vma) {
+        if vma.start < self.origin.start || vma.end > self.origin.end {
+            self.note_move();
+        }
+    }
+
+    /// Memory of it was moved.
+    pub(super) const fn note_move(&mut self) {
+        self.origin = Span::new(0, usize::MAX);
     }
 
     /// Whether all that shows it is to be moved elsewhere.
@@ -205,7 +228,7 @@ mod tests {
             protection_key: 0,
         };
         for (before, commit) in [(VmaFlags::default(), Commit::Counted), (VmaFlags::NO_RESERVE, Commit::Uncounted)] {
-            let mut held = Held::new(FileId::default(), 1, None, 0, Traits::of(&vma(before)));
+            let mut held = Held::new(FileId::default(), 1, None, (0, Span::default()), Traits::of(&vma(before)));
             // Each mapping of an extent is made without a reserve, whatever it replaces.
             held.seen = false;
             held.see(&vma(VmaFlags::NO_RESERVE));

@@ -21,15 +21,17 @@ use palimpsest_sys::memory::vec::{MappedVec, leak_zeroed};
 use palimpsest_sys::proc::sysctl;
 
 use super::contents::Contents;
-use super::frozen_map::FrozenMap;
+use super::frozen_map::{Entry, FrozenMap};
 use super::hot::{HotPiece, HotPieces, MOST_HOT};
 use super::ledger::Ledger;
+use super::origins::Origins;
 use super::piece::PIECE;
 use super::prices::Prices;
 use super::records::Held;
 use super::span::Span;
 use super::statistics::Statistics;
 use super::tables::{Lasting, Tables};
+use super::trials::Trials;
 use crate::hazards::borrowed;
 use crate::options::Options;
 
@@ -45,7 +47,10 @@ pub(crate) struct Shared {
     replacements: AtomicUsize,
     /// 1 if the program has erased something that is still in an extent.
     erased: AtomicUsize,
+    /// When forks try to make that go.
+    pub(crate) trials: Trials,
     pub(crate) map: FrozenMap,
+    pub(crate) origins: Origins,
 }
 
 // SAFETY: everything is atomic but `lasting`, which only the holder of `owner` refers to, one at a time in a process.
@@ -155,6 +160,19 @@ impl Shared {
         Some(Locked { lasting, shared: self })
     }
 
+    /// In a child that was forked just now: whoever had the lock is not here, and its process id may be given to a child
+    /// of this one.
+    pub(crate) fn unlock_in_child(&self) {
+        // Relaxed: there is one thread.
+        self.owner.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether anybody has the lock, or has had it when this process was forked.
+    #[cfg(test)]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether there was a freeze. A snapshot and a survey make tables too.
     pub(crate) fn has_frozen(&self) -> bool {
         self.statistics.has_rounds()
@@ -176,13 +194,35 @@ impl Shared {
         self.erased.store(1, Ordering::Relaxed);
     }
 
+    /// Marks all that shows an extent which may have held a byte of `span`. A round in between has it begin again.
+    pub(crate) fn mark_erased(&self, span: Span) {
+        loop {
+            let generation = self.map.generation();
+            self.map.change(self.map.bounds(), &|entry| match entry.extent() {
+                Some(serial) if self.origins.may_have_held(serial, span) => entry.erased(),
+                _ => entry,
+            });
+            if self.map.is_in_doubt() || self.has_marks() {
+                self.note_erased();
+            }
+            if self.map.generation() == generation {
+                return;
+            }
+        }
+    }
+
+    /// Whether an extent that is in the map holds what was erased.
+    pub(crate) fn has_marks(&self) -> bool {
+        self.map.find(|_, entry: Entry| entry.is_erased()).is_some()
+    }
+
     /// Whether an extent may hold what was erased.
     pub(crate) fn has_erased(&self) -> bool {
         self.erased.load(Ordering::Relaxed) != 0
     }
 
-    /// Begins anew: the map was rewritten.
-    pub(super) fn forget_erased(&self) {
+    /// Begins anew: the map was rewritten, or has no mark any more.
+    pub(crate) fn forget_erased(&self) {
         self.erased.store(0, Ordering::Relaxed);
     }
 

@@ -20,6 +20,7 @@ use super::budget::{Budget, Stopped};
 use super::fresh::Fresh;
 use super::guards::Guards;
 use super::piece::{Outcome, PIECE, show_again};
+use super::round::Mode;
 use super::runs::PieceRuns;
 use super::span::Span;
 use super::subject::{GRAIN, SMALL, Subject, Way};
@@ -67,16 +68,19 @@ enum Fate {
 
 impl Repairer<'_, '_> {
     /// Makes every frozen mapping with written pages cheap again. Leaves those that cannot be repaired as they are,
-    /// continues with the rest, and returns the first reason.
+    /// continues with the rest, and returns the first reason. To forget, only what was erased moves elsewhere.
     ///
     /// # Safety
     ///
     /// 1. As [`freeze_all`](super::copy::Freezer::freeze_all), for frozen memory.
-    pub(super) unsafe fn repair_all(&mut self) -> Result<(), Stopped> {
+    pub(super) unsafe fn repair_all(&mut self, mode: Mode) -> Result<(), Stopped> {
         let mut result = Ok(());
         for index in 0..self.tables.vmas.len() {
             let vma = self.tables.vmas[index];
             let Some(subject) = Subject::of(self.tables, &vma) else { continue };
+            if mode == Mode::Forget && !subject.is_erased {
+                continue;
+            }
             self.repaired.mappings += 1;
             // SAFETY: 1. is this function's own; the mapping is one of the extent, says the list that was read with
             // nothing else running.
@@ -165,6 +169,8 @@ impl Repairer<'_, '_> {
         let mut result = Ok(());
         for stretch in &stretches {
             let is_hot = !written.is_empty() && *stretch == piece && self.tables.ledger.hot.is_hot(piece);
+            // What is to go must not stay where it is.
+            let is_small = is_small && subject.way != Way::Move;
             let fate = match (is_hot, is_small) {
                 (false, _) => Fate::Frozen,
                 (true, false) => Fate::Anonymous,

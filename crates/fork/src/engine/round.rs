@@ -35,12 +35,25 @@ pub(crate) struct Done {
     pub(crate) extent: usize,
     /// How long it took to look.
     pub(crate) looked: Duration,
+    /// How long it took to freeze new memory.
+    pub(crate) froze: Duration,
     /// What a repair was expected to take, in nanoseconds.
     pub(crate) quote: u64,
     /// What the plan is worth.
     pub(crate) expected: Expected,
     /// What is frozen by now.
     pub(crate) frozen: Memory,
+    /// Whether it came to an inventory: without, nothing was looked at and nothing done.
+    pub(crate) reach: Reach,
+}
+
+/// How far a round has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reach {
+    /// It ended before it knew what there is.
+    Stopped,
+    /// It knows, and did what was asked.
+    Known,
 }
 
 /// Whether anything is to be changed.
@@ -52,6 +65,8 @@ pub(crate) enum Mode {
     Freeze,
     /// The same, unless it is expected to take more nanoseconds than this.
     FreezeWithin(u64),
+    /// Only move elsewhere what shows an extent that holds something erased.
+    Forget,
 }
 
 /// What a round needs.
@@ -90,12 +105,14 @@ impl Round<'_, '_> {
             way: self.pagemap.way(),
             extent,
             looked: started.elapsed(),
+            froze: Duration::ZERO,
             quote: 0,
             expected: Expected::default(),
             frozen: Memory::default(),
+            reach: Reach::Stopped,
         };
         match result {
-            Ok(expected) => done.expected = expected,
+            Ok(expected) => (done.expected, done.reach) = (expected, Reach::Known),
             Err(Early::Refused(error)) => return Err(error),
             Err(Early::Stopped(stopped)) => {
                 done.stopped = Some(stopped);
@@ -111,7 +128,7 @@ impl Round<'_, '_> {
         }
         if mode != Mode::Survey {
             // SAFETY: 1. is this function's own.
-            unsafe { self.change(&mut done) };
+            unsafe { self.change(mode, &mut done) };
         }
         done.taken = started.elapsed();
         Ok(done)
@@ -124,12 +141,12 @@ impl Round<'_, '_> {
         excluded.sort_unstable_by_key(|excluded| excluded.span);
         vmas.read(Detail::Figures).map_err(FreezeError::from)?;
         extents.iter_mut().for_each(Held::look_again);
-        if self.shared.has_erased() {
-            let map = &self.shared.map;
-            for held in extents.iter_mut() {
-                let is_its_own = |entry: Entry| entry.is_erased() && entry.extent() == Some(held.serial);
-                held.is_erased = map.find(|_, entry| is_its_own(entry)).is_some();
-            }
+        let (map, has_erased) = (&self.shared.map, self.shared.has_erased());
+        for held in extents.iter_mut() {
+            // Where the map is not sure, the mark may be missing.
+            let is_marked = |entry: Entry| entry.is_erased() || !entry.is_sure();
+            let is_its_own = |entry: Entry| is_marked(entry) && entry.extent() == Some(held.serial);
+            held.is_erased = has_erased && (map.is_in_doubt() || map.find(|_, entry| is_its_own(entry)).is_some());
         }
         let Options { least, pays, .. } = *self.options;
         Ok(Planner { tables: self.tables, least, pays }.plan().map_err(Stopped::from)?)
@@ -140,14 +157,14 @@ impl Round<'_, '_> {
     /// # Safety
     ///
     /// 1. As [`play`](Self::play).
-    unsafe fn change(&mut self, done: &mut Done) {
+    unsafe fn change(&mut self, mode: Mode, done: &mut Done) {
         let _file_size = FileSize::raise();
         let mut budget = Budget::new(self.headroom.mappings);
         let (pagemap, guards) = (self.pagemap, self.guards);
         let repaired = Repaired::default();
         let mut repairer = Repairer { tables: self.tables, pagemap, guards, budget: &mut budget, repaired };
         // SAFETY: 1. is this function's own.
-        let repair = unsafe { repairer.repair_all() };
+        let repair = unsafe { repairer.repair_all(mode) };
         done.repaired = repairer.repaired;
         let mut freezer = Freezer {
             tables: self.tables,
@@ -158,8 +175,13 @@ impl Round<'_, '_> {
             budget: &mut budget,
             figures: Figures::default(),
         };
-        // SAFETY: 1. is this function's own.
-        let freeze = unsafe { freezer.freeze_all() };
+        let started = Instant::now();
+        let freeze = match mode {
+            Mode::Forget => Ok(()),
+            // SAFETY: 1. is this function's own.
+            _ => unsafe { freezer.freeze_all() },
+        };
+        done.froze = started.elapsed();
         done.figures = freezer.figures;
         done.stopped = repair.and(freeze).err();
         done.frozen = settle(self.tables, self.shared);

@@ -23,6 +23,7 @@ pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
     tables.extents.iter_mut().for_each(Held::look_again);
     if !is_read {
         shared.map.doubt();
+        shared.origins.doubt();
         return frozen(tables);
     }
     shared.map.clear();
@@ -36,13 +37,11 @@ pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
         if entry.extent().is_some() && !entry.is_view() {
             bytes += vma.range().len();
         }
-        if entry.is_erased() {
-            shared.note_erased();
-        }
         runs.add(vma.range().into(), entry);
     }
     runs.close();
-    let kept = forget_unseen(tables);
+    let kept = forget_unseen(tables, shared);
+    tell_origins(tables, shared);
     shared.statistics.frozen(bytes, kept);
     frozen(tables)
 }
@@ -57,10 +56,12 @@ fn entry_of(tables: &mut Tables<'_>, vma: &Vma) -> Option<Entry> {
     match tables.held(FileId { device: vma.device, inode: vma.inode }) {
         Some(held) if held.is_view(vma) => {
             held.see(vma);
-            Some(Entry::of_view(held.serial))
+            let entry = Entry::of_view(held.serial);
+            Some(if held.is_erased { entry.erased() } else { entry })
         }
         Some(held) => {
             held.seen = true;
+            held.place(vma);
             let entry = Entry::new(vma.permissions, held.flags, held.serial);
             Some(if held.is_erased { entry.erased() } else { entry })
         }
@@ -95,13 +96,30 @@ impl Runs<'_> {
     }
 }
 
+/// Tells what the extents have held, and whether any holds what was erased.
+fn tell_origins(tables: &mut Tables<'_>, shared: &Shared) {
+    let origins = &shared.origins;
+    for held in tables.extents.iter_mut().filter(|held| origins.is_moved(held.serial)) {
+        held.note_move();
+    }
+    origins.clear();
+    for held in tables.extents.iter() {
+        origins.add(held.serial, held.origin);
+    }
+    if shared.has_marks() {
+        shared.note_erased();
+    }
+}
+
 /// Forgets extents that were not seen; how many are left.
-fn forget_unseen(tables: &mut Tables<'_>) -> usize {
+fn forget_unseen(tables: &mut Tables<'_>, shared: &Shared) -> usize {
     let mut kept = 0;
     for index in 0..tables.extents.len() {
         let mut held = tables.extents[index];
         if !held.seen {
-            held.drop_view();
+            if let Some(view) = held.drop_view() {
+                shared.map.forget(view);
+            }
             continue;
         }
         tables.extents[kept] = held;

@@ -79,9 +79,13 @@ impl Statistics {
         self.over.load(Ordering::Relaxed) != 0
     }
 
-    /// All is thawed.
-    pub(crate) fn end(&self) {
+    /// Nothing is frozen any more.
+    pub(crate) fn emptied(&self) {
         self.frozen(0, 0);
+    }
+
+    /// All is thawed that could be: repairs freeze nothing again.
+    pub(crate) fn end(&self) {
         self.over.store(1, Ordering::Relaxed);
     }
 

@@ -26,6 +26,8 @@ pub(super) struct Subject {
     /// What replaces it must have.
     pub(super) traits: Traits,
     pub(super) way: Way,
+    /// Whether its extent holds something that the program has erased.
+    pub(super) is_erased: bool,
     /// What its written parts are copied to, once there are any.
     pub(super) fresh: Option<Fresh>,
 }
@@ -55,7 +57,14 @@ impl Subject {
             (false, _, Some(view)) => Way::Renew(view),
             (false, _, None) => Way::Move,
         };
-        Some(Self { vma: *vma, serial: held.serial, traits: held.traits(vma), way, fresh: None })
+        Some(Self {
+            vma: *vma,
+            serial: held.serial,
+            traits: held.traits(vma),
+            way,
+            is_erased: held.is_erased,
+            fresh: None,
+        })
     }
 
     /// The address where the extent's offset 0 would lie: below the mapping, since offsets are small.

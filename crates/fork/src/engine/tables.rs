@@ -154,7 +154,7 @@ mod tests {
         let ids = [9, 8, 2, 6, 5, 4, 7, 3, 1].map(|inode| FileId { inode, ..FileId::default() });
         for (index, id) in ids.iter().enumerate() {
             let traits = Traits { permissions: Permissions::READ, flags: VmaFlags::default(), protection_key: 0 };
-            tables.add_extent(Held::new(*id, 1 + index as u32, None, 0, traits)).expect("room");
+            tables.add_extent(Held::new(*id, 1 + index as u32, None, (0, Span::default()), traits)).expect("room");
             for known in &ids[..=index] {
                 let found = tables.held(*known).map(|held| held.id);
                 assert_eq!(found, Some(*known), "one of {} is lost", index + 1);

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::errno::Kept;
 use super::parts::{Part, dress, parts, whole_pages};
-use super::release::{Reach, release};
+use super::release::{destroy, release};
 use super::{Outcome, changed, touches};
 use crate::engine::frozen_map::Entry;
 use crate::engine::registry;
@@ -77,7 +77,7 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
         // As for anonymous memory.
         libc::MADV_REMOVE => Outcome::Done(Err(Errno::INVAL)),
         // Refused for mappings of files. What is wiped in children is secret: nothing of it is left behind.
-        libc::MADV_WIPEONFORK => match release(span, Reach::Extents) {
+        libc::MADV_WIPEONFORK => match destroy(span).and_then(|()| release(span)) {
             Err(Errno::NOMEM) => Outcome::Done(Err(Errno::NOMEM)),
             // What could not be thawed, since other threads may not be stopped, is a mapping of a file to the kernel
             // too: EINVAL.

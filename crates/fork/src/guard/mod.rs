@@ -32,8 +32,8 @@ use rustix::io::Errno;
 
 pub use advice::madvise;
 pub use moving::{Remap, mremap};
-pub(crate) use release::forget_erased;
 pub use release::{before_mlock, before_mlockall, confined, forget, thaw, thaw_all};
+pub(crate) use release::{forget_erased, is_confined};
 
 use crate::engine::frozen_map::Entry;
 use crate::engine::registry;

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::errno::Kept;
 use super::parts::{Part, dress, parts, whole_pages};
-use super::release::{Reach, release};
+use super::release::release;
 use super::{Outcome, touches};
 use crate::engine::frozen_map::FrozenMap;
 use crate::engine::registry;
@@ -64,7 +64,7 @@ pub unsafe fn mremap(remap: Remap) -> Outcome<usize> {
     if stays {
         // After this the old place of anonymous memory is empty: thaw, and let the kernel do it. Where other threads
         // must not be stopped for that, EINVAL is what a kernel before 5.13 says of all but anonymous memory.
-        return match release(old, Reach::Span) {
+        return match release(old) {
             Ok(()) => Outcome::NotOurs,
             Err(Errno::NOMEM) => Outcome::Done(Err(Errno::NOMEM)),
             Err(_) => Outcome::Done(Err(Errno::INVAL)),
@@ -159,6 +159,9 @@ unsafe fn move_parts(map: &FrozenMap, from: Span, to: usize) -> Result<(), (usiz
         let target = Span::new(to + (span.start - from.start), to + (span.end - from.start));
         // Both before anything moves: what another thread puts at the old place once it is free is not to be forgotten.
         if let Part::Frozen(span, entry) = part {
+            if let (Some(serial), Some(shared)) = (entry.extent(), registry::shared()) {
+                shared.origins.note_move(serial);
+            }
             if !map.add(target, entry) {
                 return Err((span.start, Errno::NOMEM));
             }

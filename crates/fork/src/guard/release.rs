@@ -26,31 +26,28 @@ use super::touches;
 use crate::engine::frozen_map::{Entry, FrozenMap};
 use crate::engine::own::{exclude, is_alone_for_sure, is_home, is_in_use_here};
 use crate::engine::piece::PIECE;
-use crate::engine::registry::{self, Shared};
+use crate::engine::registry::{self, Locked, Shared};
 use crate::engine::span::Span;
 use crate::engine::traits::{Traits, is_locked};
 use crate::options::OtherThreads;
-
-/// What becomes anonymous.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Reach {
-    /// The frozen parts of the span.
-    Span,
-    /// All that shows an extent of which a part of the span shows something.
-    Extents,
-}
 
 /// Whether the program is confined by a filter that it has installed, as far as that was told.
 static CONFINED: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the program confines itself by a seccomp filter. From then on only `madvise` and `mremap` are guarded, by
-/// memory calls; nothing else is done that the filter could forbid. A filter that was there before the freeze is one
+/// memory calls, and [`fork`](crate::fork()) forks plainly; nothing else is done that the filter could forbid. A filter that was there before the freeze is one
 /// that allows it.
 pub fn confined() {
     // Relaxed: a thread that does not see it yet is not confined yet.
     if registry::shared().is_some_and(Shared::has_frozen) {
         CONFINED.store(true, Ordering::Relaxed);
     }
+}
+
+/// Whether the program has confined itself since it was frozen, as far as that was told.
+pub(crate) fn is_confined() -> bool {
+    // Relaxed: as above.
+    CONFINED.load(Ordering::Relaxed)
 }
 
 /// Makes anonymous memory with the same bytes of the frozen parts of `range`, of which pages are taken whole. Other
@@ -67,7 +64,7 @@ pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
         return Ok(());
     }
     let _errno = Kept::now();
-    release(Span::of_pointers(range).rounded_out(rustix::param::page_size()), Reach::Span)
+    release(Span::of_pointers(range).rounded_out(rustix::param::page_size()))
 }
 
 /// Makes anonymous memory with the same bytes of all that is frozen, as [`thaw`] does for a range, and gives the
@@ -75,42 +72,59 @@ pub fn thaw(range: Range<usize>) -> Result<(), Errno> {
 ///
 /// # Errors
 ///
-/// As [`thaw`].
+/// As [`thaw`]; the first of several. What could be thawed is.
 pub fn thaw_all() -> Result<(), Errno> {
     let Some(shared) = registry::shared().filter(|shared| shared.has_frozen()) else { return Ok(()) };
     let _errno = Kept::now();
-    release(shared.map.bounds(), Reach::Extents)?;
+    // Until all is told: what another thread freezes meanwhile is not to be taken for over.
+    let mut locked = shared.lock().ok_or(Errno::BUSY)?;
+    let done = still(Some(&mut locked), |is_in_use| Ok(give_up_all(shared, |_| true, is_in_use)))?;
     shared.statistics.end();
-    if let Some(mut locked) = shared.lock() {
-        locked.ledger().thawed();
+    if done.is_ok() {
+        shared.statistics.emptied();
     }
-    Ok(())
+    locked.ledger().thawed();
+    recount(shared);
+    done
 }
 
 /// Destroys the bytes that `range` held when it was frozen: call it after erasing a secret. What is in the memory now
 /// stays. No file, no mapping and no child that is made from now on has the old bytes.
 ///
-/// Takes as long as copying the extent that the range is in, once for each extent; its memory is anonymous then, until
-/// the next freeze or repair.
+/// Takes as long as copying the extents that have ever held any of the range, once for each; their memory is anonymous
+/// then, until the next freeze or repair.
 ///
 /// # Errors
 ///
 /// As [`guard::thaw`](crate::guard::thaw). Then it is done as soon as it is possible: by the next freeze or repair, and
 /// in each child of [`fork`](crate::fork()) before that returns.
 pub fn forget(range: Range<usize>) -> Result<(), Errno> {
-    if !touches(range.clone()) {
-        return Ok(());
-    }
+    let Some(shared) = registry::shared().filter(|shared| shared.has_frozen()) else { return Ok(()) };
     let _errno = Kept::now();
     let span = Span::of_pointers(range).rounded_out(rustix::param::page_size());
-    let done = release(span, Reach::Extents);
-    if done.is_err()
-        && let Some(shared) = registry::shared()
-    {
-        shared.map.change(span, &Entry::erased);
-        shared.note_erased();
+    let done = destroy(span);
+    if done.is_err() {
+        shared.mark_erased(span);
     }
     done
+}
+
+/// Gives up all extents that have ever held any of `span`: also those of what has become anonymous since, or was copied
+/// to another extent.
+pub(super) fn destroy(span: Span) -> Result<(), Errno> {
+    let is_held = |shared: &&Shared| shared.map.holds(span) || shared.origins.may_hold(span);
+    let Some(shared) = registry::shared().filter(is_held) else { return Ok(()) };
+    let is_wanted = |entry: Entry| entry.extent().is_some_and(|serial| shared.origins.may_have_held(serial, span));
+    let is_gone = || !shared.map.is_in_doubt() && shared.map.find(|_, entry| is_wanted(entry)).is_none();
+    if is_gone() {
+        return Ok(());
+    }
+    still(None, |is_in_use| {
+        give_up_all(shared, is_wanted, is_in_use)?;
+        if is_gone() { Ok(()) } else { Err(Errno::NOMEM) }
+    })?;
+    recount(shared);
+    Ok(())
 }
 
 /// In a child that was forked just now: forgets what its parent could not.
@@ -118,33 +132,53 @@ pub(crate) fn forget_erased() {
     let Some(shared) = registry::shared().filter(|shared| shared.has_erased()) else { return };
     let _errno = Kept::now();
     let _blocked = Blocked::all();
-    while let Some((span, _)) = shared.map.find(|_, entry| entry.is_erased()) {
-        if release_still(span, Reach::Extents, &is_in_use_here).is_err() {
-            return;
-        }
+    if give_up_all(shared, Entry::is_erased, &is_in_use_here).is_ok() {
+        recount(shared);
     }
 }
 
-pub(super) fn release(span: Span, reach: Reach) -> Result<(), Errno> {
+/// Tells whether any extent is left that holds what was erased.
+fn recount(shared: &Shared) {
+    if !shared.map.is_in_doubt() && !shared.has_marks() {
+        shared.forget_erased();
+    }
+}
+
+pub(super) fn release(span: Span) -> Result<(), Errno> {
     let is_frozen = |part| matches!(part, Part::Frozen(_, entry) if entry.extent().is_some() || !entry.is_sure());
     if !parts(span).any(is_frozen) {
         return Ok(());
     }
-    if CONFINED.load(Ordering::Relaxed) {
+    still(None, |is_in_use| thaw_span(span, is_in_use))
+}
+
+/// Whether running code uses a span.
+type InUse<'a> = &'a dyn Fn(Span) -> bool;
+
+/// Does `work` while nothing else in the process runs. Who has the lock hands it on.
+fn still<T>(held: Option<&mut Locked>, work: impl FnOnce(InUse<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
+    if is_confined() {
         return Err(Errno::BUSY);
     }
     let _blocked = Blocked::all();
     if is_alone_for_sure() {
-        return release_still(span, reach, &is_in_use_here);
+        return work(&is_in_use_here);
     }
     // A child asks for no file.
     if !is_home() {
         return Err(Errno::BUSY);
     }
     if hold::count().map_err(|_| Errno::NOMEM)? <= 1 {
-        return release_still(span, reach, &is_in_use_here);
+        return work(&is_in_use_here);
     }
-    let mut locked = registry::shared().and_then(Shared::lock).ok_or(Errno::BUSY)?;
+    let mut own;
+    let locked = match held {
+        Some(locked) => locked,
+        None => {
+            own = registry::shared().and_then(Shared::lock).ok_or(Errno::BUSY)?;
+            &mut own
+        }
+    };
     if locked.options().other_threads != OtherThreads::Stop {
         return Err(Errno::BUSY);
     }
@@ -152,41 +186,63 @@ pub(super) fn release(span: Span, reach: Reach) -> Result<(), Errno> {
     let world = World::prepare().map_err(|_| Errno::BUSY)?;
     let stopped = world.stop_others().map_err(|_| Errno::BUSY)?;
     exclude(&mut tables, Some(&world), Some(&stopped)).map_err(|_| Errno::NOMEM)?;
-    release_still(span, reach, &|span| tables.is_in_use(span))
+    work(&|span| tables.is_in_use(span))
 }
 
-/// Whether running code uses a span.
-type InUse<'a> = &'a dyn Fn(Span) -> bool;
-
-/// Nothing else in the process runs.
-fn release_still(span: Span, reach: Reach, is_in_use: InUse<'_>) -> Result<(), Errno> {
+/// Makes the frozen parts of `span` anonymous. Nothing else in the process runs.
+fn thaw_span(span: Span, is_in_use: InUse<'_>) -> Result<(), Errno> {
     let map = &registry::shared().ok_or(Errno::NOMEM)?.map;
     let mut room = None;
     for part in parts(span) {
         let Part::Frozen(found, entry) = part else { continue };
-        match (reach, entry.extent()) {
-            _ if !entry.is_sure() => return Err(Errno::NOMEM),
-            (_, None) => {}
-            (Reach::Span, Some(_)) => {
-                // For all parts, so that they are one mapping again: the kernel joins what lay side by side before.
-                let room = match &mut room {
-                    Some(room) => room,
-                    None => room.insert(Room::of(Span::new(found.start, span.end), entry)?),
-                };
-                thaw_part(map, found, entry, room, is_in_use)?;
-            }
-            (Reach::Extents, Some(extent)) => {
-                while let Some((all, entry)) = map.find(|_, entry| entry.extent() == Some(extent) && !entry.is_view()) {
-                    thaw_part(map, all, entry, &Room::of(all, entry)?, is_in_use)?;
-                }
-                while let Some((view, _)) = map.find(|_, entry| entry.extent() == Some(extent)) {
-                    map.forget(view);
-                    // SAFETY: 1. this library's own mapping, which a repair finds to be gone.
-                    unsafe { calls::unmap(view) }?;
-                }
-            }
+        if !entry.is_sure() {
+            return Err(Errno::NOMEM);
+        }
+        if entry.extent().is_some() {
+            // For all parts, so that they are one mapping again: the kernel joins what lay side by side before.
+            let room = match &mut room {
+                Some(room) => room,
+                None => room.insert(Room::of(Span::new(found.start, span.end), entry)?),
+            };
+            thaw_part(map, found, entry, room, is_in_use)?;
         }
     }
+    Ok(())
+}
+
+/// Gives up each extent of which an entry `is_wanted`, goes on past those that cannot go, and returns the first reason.
+/// Nothing else in the process runs.
+fn give_up_all(shared: &Shared, is_wanted: impl Fn(Entry) -> bool, is_in_use: InUse<'_>) -> Result<(), Errno> {
+    let (mut result, mut last) = (Ok(()), 0);
+    while let Some(serial) = shared.map.next_extent(last, &is_wanted) {
+        last = serial;
+        result = result.and(give_up(shared, serial, is_in_use));
+    }
+    result
+}
+
+/// Makes all that shows an extent anonymous, as far as that can be, and if it can, unmaps its view.
+fn give_up(shared: &Shared, serial: u32, is_in_use: InUse<'_>) -> Result<(), Errno> {
+    let map = &shared.map;
+    let is_its_own = |entry: Entry| entry.extent() == Some(serial);
+    let (mut result, mut at) = (Ok(()), 0);
+    while let Some((all, entry)) = map.next(at, |entry| is_its_own(entry) && !entry.is_view()) {
+        at = all.end;
+        let thaw = |room: Room| thaw_part(map, all, entry, &room, is_in_use);
+        let sure = if entry.is_sure() { Ok(()) } else { Err(Errno::NOMEM) };
+        result = result.and(sure.and_then(|()| Room::of(all, entry)).and_then(thaw));
+    }
+    result?;
+    while let Some((view, entry)) = map.find(|_, entry| is_its_own(entry)) {
+        // Else it could not be taken out.
+        if !entry.is_sure() {
+            return Err(Errno::NOMEM);
+        }
+        map.forget(view);
+        // SAFETY: 1. this library's own mapping, which a repair finds to be gone.
+        unsafe { calls::unmap(view) }?;
+    }
+    shared.origins.forget(serial);
     Ok(())
 }
 
@@ -218,11 +274,12 @@ impl Drop for Room {
     }
 }
 
-/// Makes all of `span` anonymous, piece by piece, and takes it out of the map.
+/// Makes all of `span` anonymous, piece by piece, and takes it out of the map. Goes on past pieces that cannot be, and
+/// returns the first reason.
 fn thaw_part(map: &FrozenMap, span: Span, entry: Entry, room: &Room, is_in_use: InUse<'_>) -> Result<(), Errno> {
     // A lock is given again; tags are not known well enough.
     let traits = entry.traits().filter(|_| entry.is_sure()).ok_or(Errno::INVAL)?;
-    span.cut(PIECE).try_for_each(|piece| {
+    let thaw = |piece: Span| {
         if is_in_use(piece) {
             return Err(Errno::BUSY);
         }
@@ -230,7 +287,8 @@ fn thaw_part(map: &FrozenMap, span: Span, entry: Entry, room: &Room, is_in_use: 
         unsafe { make_anonymous(piece, room.at(piece.start), traits) }?;
         map.forget(piece);
         Ok(())
-    })
+    };
+    span.cut(PIECE).map(thaw).fold(Ok(()), Result::and)
 }
 
 /// Puts anonymous memory with the same bytes in the place of `span`. Holes stay. An error leaves everything as it was.
@@ -342,7 +400,7 @@ pub fn before_mlock(range: Range<usize>) -> Result<(), Errno> {
     let _errno = Kept::now();
     let locked = |entry: Entry| entry.with_flags(VmaFlags::LOCKED, VmaFlags::default());
     shared.map.change(Span::of_pointers(range.clone()).rounded_out(rustix::param::page_size()), &locked);
-    if CONFINED.load(Ordering::Relaxed) {
+    if is_confined() {
         return Ok(());
     }
     let is_alone = is_alone_for_sure() || (is_home() && hold::count().map_err(|_| Errno::NOMEM)? <= 1);

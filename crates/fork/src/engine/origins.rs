@@ -1,0 +1,156 @@
+//! Which addresses' bytes each extent has ever held: more than it shows, since what was copied elsewhere stays in it.
+//!
+//! For who erases a secret. Readable by anybody, without a lock; written anew by each round, with no other thread
+//! running. Relaxed everywhere: who reads while a round rewrites finds that the map's generation has changed.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use super::span::Span;
+
+/// Untouched slots cost nothing. Of extents beyond these nothing is known, so that they may have held anything.
+const ORIGINS: usize = 1 << 12;
+
+/// Zeroed memory is a valid one.
+pub(crate) struct Origins {
+    /// Slots that are filled; more than there are if some extents found no room.
+    used: AtomicUsize,
+    /// One bit for the extents of several numbers, of which memory was moved since the last round: these addresses are
+    /// not those that it has held.
+    moved: AtomicU64,
+    slots: [Origin; ORIGINS],
+}
+
+#[derive(Default)]
+struct Origin {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    serial: AtomicU32,
+}
+
+impl Origin {
+    fn span(&self) -> Span {
+        Span::new(self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed))
+    }
+
+    fn serial(&self) -> u32 {
+        self.serial.load(Ordering::Relaxed)
+    }
+}
+
+const fn bit(serial: u32) -> u64 {
+    1 << (serial % 64)
+}
+
+impl Origins {
+    /// Begins anew.
+    pub(super) fn clear(&self) {
+        self.used.store(0, Ordering::Relaxed);
+        self.moved.store(0, Ordering::Relaxed);
+    }
+
+    /// Of no extent anything is known.
+    pub(super) fn doubt(&self) {
+        self.clear();
+        self.used.store(ORIGINS + 1, Ordering::Relaxed);
+        for slot in &self.slots {
+            slot.serial.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds an extent, which has held bytes of `span`.
+    pub(super) fn add(&self, serial: u32, span: Span) {
+        let place = self.used.fetch_add(1, Ordering::Relaxed);
+        let Some(slot) = self.slots.get(place) else { return };
+        slot.start.store(span.start, Ordering::Relaxed);
+        slot.end.store(span.end, Ordering::Relaxed);
+        slot.serial.store(serial, Ordering::Relaxed);
+    }
+
+    /// Notes that memory of an extent was moved to another address.
+    pub(crate) fn note_move(&self, serial: u32) {
+        self.moved.fetch_or(bit(serial), Ordering::Relaxed);
+    }
+
+    /// Whether memory of the extent may have been moved since the last round.
+    pub(super) fn is_moved(&self, serial: u32) -> bool {
+        self.moved.load(Ordering::Relaxed) & bit(serial) != 0
+    }
+
+    /// Whether any extent may have held bytes of `span`.
+    pub(crate) fn may_hold(&self, span: Span) -> bool {
+        !self.is_complete() || self.used().iter().any(|slot| slot.span().overlaps(span))
+    }
+
+    /// Whether this extent may have held bytes of `span`.
+    pub(crate) fn may_have_held(&self, serial: u32, span: Span) -> bool {
+        if self.is_moved(serial) {
+            return true;
+        }
+        match self.used().iter().find(|slot| slot.serial() == serial) {
+            Some(slot) => slot.span().overlaps(span),
+            None => self.used.load(Ordering::Relaxed) > ORIGINS,
+        }
+    }
+
+    /// Whether the slots alone tell who has held what.
+    fn is_complete(&self) -> bool {
+        self.used.load(Ordering::Relaxed) <= ORIGINS && self.moved.load(Ordering::Relaxed) == 0
+    }
+
+    /// Takes an extent out that is gone.
+    pub(crate) fn forget(&self, serial: u32) {
+        for slot in self.used().iter().filter(|slot| slot.serial() == serial) {
+            slot.end.store(slot.start.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    fn used(&self) -> &[Origin] {
+        &self.slots[..self.used.load(Ordering::Relaxed).min(ORIGINS)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use palimpsest_sys::memory::vec::leak_zeroed;
+
+    use super::*;
+
+    fn empty() -> &'static Origins {
+        let place = leak_zeroed(size_of::<Origins>()).expect("memory").cast::<Origins>();
+        // SAFETY: zeroed memory of that size, aligned to a page, that is never given back: atomics, for which zero is
+        // valid.
+        unsafe { place.as_ref() }
+    }
+
+    #[test]
+    fn an_extent_has_held_what_was_told_and_if_it_was_moved_anything() {
+        let origins = empty();
+        let (first, second, third) = (Span::new(0x1000, 0x3000), Span::new(0x3000, 0x4000), Span::new(0x9000, 0xA000));
+        assert!(!origins.may_hold(first) && !origins.may_have_held(1, first));
+        origins.add(1, first);
+        origins.add(2, second);
+        let who = |span| [1, 2].map(|serial| origins.may_have_held(serial, span));
+        assert_eq!([first, second, third].map(who), [[true, false], [false, true], [false; 2]]);
+        assert_eq!([first, second, third].map(|span| origins.may_hold(span)), [true, true, false]);
+        origins.note_move(2);
+        assert_eq!(who(third), [false, true]);
+        assert!(origins.may_hold(third));
+        origins.clear();
+        origins.add(1, first);
+        origins.forget(1);
+        assert!(!origins.may_hold(first) && !origins.may_have_held(1, first));
+    }
+
+    #[test]
+    fn what_there_was_no_room_for_may_have_held_anything() {
+        let origins = empty();
+        for serial in 1..=ORIGINS as u32 + 1 {
+            origins.add(serial, Span::new(0x1000, 0x2000));
+        }
+        let elsewhere = Span::new(0x5000, 0x6000);
+        assert_eq!([1, ORIGINS as u32 + 1].map(|serial| origins.may_have_held(serial, elsewhere)), [false, true]);
+        assert!(origins.may_hold(elsewhere));
+        origins.doubt();
+        assert!(origins.may_have_held(1, elsewhere));
+    }
+}
