@@ -540,3 +540,13 @@ fn a_ring_buffer_is_seen_by_other_processes() {
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 8192).expect("it is there");
     assert_eq!(&bytes, b"\x05\0\0\x20\0\0\0\0hello");
 }
+
+#[test]
+fn a_function_that_helpers_call_jumps_to_its_beginning() {
+    let sum = "r6 = 6\nr7 = 7\nr8 = 8\nr9 = 9\n*(u64 *)(r10 - 8) = 0\nr1 = 10\nr2 = func[f] ll\nr3 = r10\nr3 += -8\n\
+               r4 = 0\ncall 181\nr0 = *(u64 *)(r10 - 8)\nr0 ^= r6\nr0 += r7\nr0 ^= r8\nr0 += r9\nexit\n\
+               f: r6 = 1\nr7 = 2\nr8 = 3\nr9 = r10\n*(u64 *)(r9 - 8) = r1\nr3 = *(u64 *)(r2 + 0)\nr3 += 1\n\
+               *(u64 *)(r2 + 0) = r3\nr1 >>= 1\nif r1 != 0 goto f\nr0 = 0\nexit";
+    // Rounds for 0 to 9: 1, 1, 2, 2, 3, 3, 3, 3, 4, 4.
+    assert_eq!(run(sum), (((26 ^ 6) + 7) ^ 8) + 9);
+}
