@@ -550,3 +550,25 @@ fn a_function_that_helpers_call_jumps_to_its_beginning() {
     // Rounds for 0 to 9: 1, 1, 2, 2, 3, 3, 3, 3, 4, 4.
     assert_eq!(run(sum), (((26 ^ 6) + 7) ^ 8) + 9);
 }
+
+/// A function that gets itself handed on, and calls itself by a helper `times`; what is innermost does `last`.
+fn handed_on(times: u32, last: &str) -> String {
+    format!(
+        "r2 = func[f] ll\n*(u64 *)(r10 - 8) = r2\n*(u64 *)(r10 - 16) = {times}\nr1 = 1\nr3 = r10\nr3 += -16\nr4 = 0\n\
+             call 181\nr0 = 0\nexit\n\
+         f: r6 = *(u64 *)(r2 + 0)\nif r6 == 0 goto last\nr6 += -1\n*(u64 *)(r10 - 16) = r6\nr7 = *(u64 *)(r2 + 8)\n\
+             *(u64 *)(r10 - 8) = r7\nr1 = 1\nr2 = r7\nr3 = r10\nr3 += -16\nr4 = 0\ncall 181\nr0 = 0\nexit\n\
+         last: {last}\nr0 = 0\nexit\n\
+         {}",
+        if last == "call local g" { "g: r0 = 0\nexit" } else { "" }
+    )
+}
+
+#[test]
+fn functions_that_are_handed_on_call_each_other_as_deeply_as_others() {
+    // The program, and functions one more than times, are 8.
+    assert_eq!(run(&handed_on(6, "r0 = 1")), 0);
+    assert_eq!(refused(&handed_on(7, "r0 = 1")), Fault::Depth);
+    assert_eq!(run(&handed_on(5, "call local g")), 0);
+    assert_eq!(refused(&handed_on(6, "call local g")), Fault::Depth);
+}

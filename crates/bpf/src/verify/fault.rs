@@ -1,5 +1,6 @@
 //! Why a program is refused.
 
+use crate::code::MOST_FRAMES;
 use crate::insn::{Instruction, Register};
 use crate::map::Kind;
 
@@ -212,6 +213,9 @@ pub enum Fault {
     /// A tail call in a function, or with a record.
     #[error("tail calls are made by the program's own function, and with no record that is to be given back")]
     TailCall,
+    /// Functions call each other too deeply, those that helpers call among them.
+    #[error("{MOST_FRAMES} functions are active here already, and no more can be")]
+    Depth,
     /// Something that is not verified.
     #[error("the verifier does not know what this does; run the program interpreted")]
     Unknown,
