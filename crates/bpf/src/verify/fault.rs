@@ -224,6 +224,14 @@ pub enum Fault {
         "everything is as it was the last time, so that the loop never ends; change the condition, or put `may_goto` into it"
     )]
     Endless,
+    /// There is too much to keep in mind.
+    #[error(
+        "the verifier would have to keep more than {most} values of registers and stack; use less stack where ways part"
+    )]
+    Values {
+        /// Values.
+        most: usize,
+    },
     /// There is too much to look at.
     #[error(
         "after {budget} instructions on all ways through the program no end is in sight; bound its loops more tightly, or put `may_goto` into them"
