@@ -572,3 +572,11 @@ fn functions_that_are_handed_on_call_each_other_as_deeply_as_others() {
     assert_eq!(run(&handed_on(5, "call local g")), 0);
     assert_eq!(refused(&handed_on(6, "call local g")), Fault::Depth);
 }
+
+#[test]
+fn what_was_an_address_is_no_number_for_atomic_operations() {
+    let text = "r1 = map[idx:2] ll\nr2 = 16\nr3 = 0\ncall 131\nif r0 == 0 goto none\n*(u64 *)(r10 - 8) = r0\nr1 = r0\n\
+                r2 = 0\ncall 133\nr1 = 0\nr1 = atomic_fetch_add((u64 *)(r10 - 8), r1)\nr0 = r1\nexit\n\
+                none: r0 = 0\nexit";
+    assert_eq!(refused(text), Fault::PartOfAddress { offset: -8, len: 8 });
+}
