@@ -580,3 +580,33 @@ fn what_was_an_address_is_no_number_for_atomic_operations() {
                 none: r0 = 0\nexit";
     assert_eq!(refused(text), Fault::PartOfAddress { offset: -8, len: 8 });
 }
+
+#[test]
+fn helpers_change_no_read_only_map() {
+    let read_only = || {
+        let map = |name: &str, kind, key, value| {
+            let definition = Definition::new(name, kind, key, value, 4);
+            Arc::new(Map::new(Definition { access: ValueAccess::Read, ..definition }).expect("good measures"))
+        };
+        Host::builder().map(map("array", Kind::Array, 4, 8)).map(map("hash", Kind::Hash, 4, 8)).map(map(
+            "queue",
+            Kind::Queue,
+            0,
+            8,
+        ))
+    };
+    let refused = |text: &str| read_only().build().verify(contract(), code(text)).map(drop).expect_err(text).fault;
+    let start = "*(u32 *)(r10 - 4) = 0\n*(u64 *)(r10 - 16) = 9\nr2 = r10\nr2 += -4\nr3 = r10\nr3 += -16\nr4 = 0\n";
+    for map in [0, 1] {
+        assert_eq!(refused(&format!("{start}r1 = map[idx:{map}] ll\ncall 2\nr0 = 0\nexit")), Fault::ReadOnlyMap);
+    }
+    assert_eq!(refused(&format!("{start}r1 = map[idx:1] ll\ncall 3\nr0 = 0\nexit")), Fault::ReadOnlyMap);
+    let queue = format!("{start}r1 = map[idx:2] ll\nr2 = r3\nr3 = 0\n");
+    for helper in [87, 88] {
+        assert_eq!(refused(&format!("{queue}call {helper}\nr0 = 0\nexit")), Fault::ReadOnlyMap);
+    }
+    // They may be looked at.
+    for text in [format!("{queue}call 89\nr0 = 0\nexit"), format!("{start}r1 = map[idx:1] ll\ncall 1\nr0 = 0\nexit")] {
+        assert_eq!(run_on(read_only, &text), 0);
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use super::scalar::Scalar;
-use super::signature::{Argument, Returns, Signature, TAIL_CALL};
+use super::signature::{Argument, MapUse, Returns, Signature, TAIL_CALL};
 use super::state::{Area, Callback, Frame, State, Unreadable, Value};
 use super::step::{Next, Step};
 use crate::code::MOST_FRAMES;
@@ -108,9 +108,17 @@ impl Step<'_> {
                     if !wanted.takes(kind) {
                         return Err(Fault::MapKind { register, kind });
                     }
+                    let takes_out = matches!(wanted, MapUse::Remove | MapUse::Pop);
+                    if takes_out && self.contract.maps[map as usize].access == ValueAccess::Read {
+                        return Err(Fault::ReadOnlyMap);
+                    }
                     before.map = Some(map);
                 }
                 Argument::Key => self.bytes(register, key_len.into(), key_len.into(), Direction::Read)?,
+                // It is put into the map.
+                Argument::Value if map.is_some_and(|shape| shape.access == ValueAccess::Read) => {
+                    return Err(Fault::ReadOnlyMap);
+                }
                 Argument::Value => self.bytes(register, value_len.into(), value_len.into(), Direction::Read)?,
                 Argument::ValueOut => {
                     let is_set = map.is_some_and(|shape| shape.kind == Kind::BloomFilter);
