@@ -146,3 +146,24 @@ fn what_the_host_lacks_is_named() {
         assert_eq!(kernel.to_string(), "`call kernel 5` in slot 0 is interpreted alone");
     }
 }
+
+#[test]
+fn a_function_that_jumps_to_its_beginning_begins_once() {
+    // The program's own, whose loop would take room on the stack in each round.
+    let whole = "start: r6 = 6\nr7 = 7\n*(u64 *)(r10 - 8) = r7\nr2 += 1\nif r2 < 100000 goto start\n\
+                 r0 = *(u64 *)(r10 - 8)\nr0 += r2\nexit";
+    assert!(both(whole).is_none_or(|sum| sum == 100_007));
+    let plain = "start: r2 += 1\nr6 = r2\nif r2 == 9 goto out\ngoto start\nout: r0 = r6\nexit";
+    assert!(both(plain).is_none_or(|rounds| rounds == 9));
+    // One that is called, which keeps registers and has a frame.
+    let local = "r6 = 6\nr7 = 7\nr8 = 8\nr9 = 9\n*(u64 *)(r10 - 8) = 10\nr1 = 5\nr0 = 0\ncall local f\n\
+                 r1 = *(u64 *)(r10 - 8)\nr0 += r1\nr0 ^= r6\nr0 += r7\nr0 ^= r8\nr0 += r9\nexit\n\
+                 f: r6 = r1\nr7 = r10\n*(u64 *)(r7 - 8) = r6\nr8 = 1\nr9 = *(u64 *)(r10 - 8)\nr0 += r9\nr1 -= r8\n\
+                 if r1 != 0 goto f\nexit";
+    both(local);
+    // The count of rounds begins once, too.
+    let guarded = "start: may_goto out\nr2 += 1\ngoto start\nout: r0 = r2\nexit";
+    assert!(both(guarded).is_none_or(|rounds| rounds == 2 + 0xffff));
+    let spent = "start: r2 += 1\nif r2 > 5 goto out\nagain: may_goto start\ngoto again\nout: r0 = r2\nexit";
+    assert!(both(spent).is_none_or(|rounds| rounds == 6));
+}

@@ -232,7 +232,7 @@ fn size_of_field(btf: &Btf, field: Field) -> Option<u32> {
 fn path<'a>(btf: &'a Btf, root: TypeId, indexes: &[u32]) -> Option<(Vec<Step<'a>>, Field)> {
     let (first, rest) = indexes.split_first()?;
     let mut steps = Vec::from([Step::Element(*first)]);
-    let mut field = Field { bits_before: u64::from(*first) * u64::from(btf.size(root)?) * 8, of: root, bits: None };
+    let mut field = Field { bits_before: bits_of(*first, btf.size(root)?)?, of: root, bits: None };
     for index in rest.iter().take(MOST_STEPS) {
         let (_, found) = btf.resolved(field.of)?;
         match &found.form {
@@ -258,8 +258,13 @@ fn inside(field: Field, member: &Member) -> Field {
 }
 
 fn element(btf: &Btf, field: Field, of: TypeId, index: u32) -> Option<Field> {
-    let before = u64::from(index) * u64::from(btf.size(of)?) * 8;
+    let before = bits_of(index, btf.size(of)?)?;
     Some(Field { bits_before: field.bits_before.checked_add(before)?, of, bits: None })
+}
+
+/// Bits of `count` elements of `size` bytes; so few that those of all steps together are a number, too.
+fn bits_of(count: u32, size: u32) -> Option<u64> {
+    (u64::from(count) * u64::from(size)).checked_mul(8).filter(|bits| *bits < 1 << 56)
 }
 
 /// Where steps lead in another type.
@@ -269,7 +274,7 @@ fn follow(btf: &Btf, root: TypeId, steps: &[Step<'_>]) -> Option<Field> {
         match step {
             // The first goes over whole types.
             Step::Element(index) if number == 0 => {
-                field.bits_before = u64::from(*index) * u64::from(btf.size(root)?) * 8;
+                field.bits_before = bits_of(*index, btf.size(root)?)?;
             }
             Step::Element(index) => {
                 let Form::Array { of, count } = btf.resolved(field.of)?.1.form else { return None };
@@ -380,5 +385,18 @@ fn poison(bytes: &mut [u8], slot: usize) {
     call[4..].copy_from_slice(&POISON.to_le_bytes());
     for place in bytes[at..].chunks_exact_mut(SLOT).take(1 + usize::from(is_wide)) {
         place.copy_from_slice(&call);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_far_beyond_everything_are_none() {
+        assert_eq!(bits_of(3, 5), Some(120));
+        assert_eq!(bits_of(u32::MAX, u32::MAX), None);
+        assert_eq!(bits_of(1 << 31, 1 << 30), None, "32 of them would be too many for a number");
+        assert_eq!(bits_of(u32::MAX, 1 << 20), Some(u64::from(u32::MAX) << 23));
     }
 }

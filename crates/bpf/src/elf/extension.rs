@@ -70,8 +70,9 @@ pub(super) fn parse(bytes: &[u8], btf: &Btf) -> Result<BTreeMap<String, Told>, B
         // One line for each instruction.
         told.lines.sort_by_key(|line: &LineRecord| line.offset);
         told.lines.dedup_by_key(|line| line.offset);
+        // One for each instruction, too.
         told.adaptations.sort_unstable();
-        told.adaptations.dedup();
+        told.adaptations.dedup_by_key(|one| one.offset);
     }
     Ok(told)
 }
@@ -112,4 +113,38 @@ fn each<'a>(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The header of a section with these parts, and they.
+    fn section(parts: &[Vec<u8>]) -> Vec<u8> {
+        let len = 8 + 8 * parts.len() as u32;
+        let mut bytes = Vec::new();
+        bytes.extend(0x0001_eb9f_u32.to_le_bytes());
+        bytes.extend(len.to_le_bytes());
+        let mut offset = 0;
+        for part in parts {
+            bytes.extend(u32::to_le_bytes(offset));
+            bytes.extend((part.len() as u32).to_le_bytes());
+            offset += part.len() as u32;
+        }
+        bytes.extend(parts.concat());
+        bytes
+    }
+
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn an_instruction_is_adapted_once() {
+        let btf = Btf::parse(&section(&[Vec::new(), b"\0code\0".to_vec()])).expect("no types, and two texts");
+        let records = [words(&[16, 1, 2]), words(&[8, 1, 0, 0]), words(&[8, 2, 0, 5])].concat();
+        let told = parse(&section(&[Vec::new(), Vec::new(), records]), &btf).expect("its structure is right");
+        let adaptations = told["code"].adaptations_of(&(0..16));
+        assert_eq!(adaptations, [Adaptation { offset: 8, of: 1, access: 0, kind: 0 }]);
+    }
 }

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::interp::{Answer, HelperError, Memory, MemoryFault};
-use crate::map::Map;
+use crate::map::{Kind, Map};
 use crate::verify::{Argument, Signature};
 
 /// The memory that a program can reach.
@@ -40,6 +40,31 @@ pub struct Call<'a> {
     signature: &'a Signature,
     maps: &'a [Arc<Map>],
     space: &'a mut dyn Space,
+    /// Bytes of each argument that were written.
+    written: [usize; 5],
+    rest: Rest,
+}
+
+/// What becomes of the room that a helper leaves as it was, when the call ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rest {
+    /// The helper is known to write all of it.
+    Kept,
+    /// It is zeroed: the verifier takes it for written, however the call ends.
+    Zeroed,
+}
+
+impl Drop for Call<'_> {
+    /// Not before: what a helper reads and what it writes may overlap. Also if it has panicked.
+    fn drop(&mut self) {
+        if self.rest == Rest::Kept {
+            return;
+        }
+        for index in 0..self.signature.arguments().len() {
+            // What is not there could not be written either.
+            let _ = self.zero_rest(index);
+        }
+    }
 }
 
 impl core::fmt::Debug for Call<'_> {
@@ -54,8 +79,32 @@ impl<'a> Call<'a> {
         signature: &'a Signature,
         maps: &'a [Arc<Map>],
         space: &'a mut dyn Space,
+        rest: Rest,
     ) -> Self {
-        Self { arguments, signature, maps, space }
+        Self { arguments, signature, maps, space, written: [0; 5], rest }
+    }
+
+    /// Whether the argument with this number is room to write to.
+    fn is_room(&self, index: usize) -> Result<bool, HelperError> {
+        Ok(match self.kind(index)? {
+            Argument::BytesOut | Argument::NumberOut => true,
+            // Such a filter's value is read.
+            Argument::ValueOut => self.map()?.definition().kind != Kind::BloomFilter,
+            _ => false,
+        })
+    }
+
+    fn zero_rest(&mut self, index: usize) -> Result<(), HelperError> {
+        if !self.is_room(index)? {
+            return Ok(());
+        }
+        let (len, mut at) = (self.len(index)?, self.written[index]);
+        while at < len {
+            let part = (len - at).min(SMALL);
+            self.space.write(self.arguments[index] + at as u64, &[0; SMALL][..part])?;
+            at += part;
+        }
+        Ok(())
     }
 
     /// The argument with this number, from 0; 0 for one that the signature does not have.
@@ -148,17 +197,19 @@ impl<'a> Call<'a> {
         Ok(take(&bytes[..len]))
     }
 
-    /// Copies as many of `bytes` as fit to where the argument with this number points; how many.
+    /// Copies as many of `bytes` as fit to where the argument with this number points; how many. What was never written
+    /// there is zero when the call has ended, with an error or a panic, too.
     ///
     /// # Errors
     ///
     /// [`HelperError`]; [`HelperError::NoArgument`] for one that is not to be written.
     pub fn write(&mut self, index: usize, bytes: &[u8]) -> Result<usize, HelperError> {
-        if !matches!(self.kind(index)?, Argument::BytesOut | Argument::ValueOut | Argument::NumberOut) {
+        if !self.is_room(index)? {
             return Err(HelperError::NoArgument { index });
         }
         let len = self.len(index)?.min(bytes.len());
         self.space.write(self.arguments[index], &bytes[..len])?;
+        self.written[index] = self.written[index].max(len);
         Ok(len)
     }
 }

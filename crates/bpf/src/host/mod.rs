@@ -30,7 +30,7 @@ use crate::code::Code;
 use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, RegionError, RunError, Trap};
 use crate::map::{Map, cells};
 use crate::verify::{Contract, MapShape, Signature, TAIL_CALL, Verified, VerifyError};
-use call::Space;
+use call::{Rest, Space};
 
 /// A helper of the host's.
 type Closure = dyn Fn(&mut Call<'_>) -> Result<u64, HelperError> + Send + Sync;
@@ -58,7 +58,11 @@ impl fmt::Debug for Entry {
 impl Entry {
     /// Calls it.
     fn call(&self, arguments: [u64; 5], space: &mut dyn Space) -> Result<Answer, HelperError> {
-        let mut call = Call::new(arguments, &self.signature, &self.maps, space);
+        let rest = match &self.function {
+            Function::Kernel(_) => Rest::Kept,
+            Function::Custom(_) => Rest::Zeroed,
+        };
+        let mut call = Call::new(arguments, &self.signature, &self.maps, space, rest);
         match &self.function {
             Function::Kernel(function) => function(&mut call),
             Function::Custom(function) => function(&mut call).map(Answer::Value),

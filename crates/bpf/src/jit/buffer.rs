@@ -7,6 +7,9 @@ use alloc::vec::Vec;
 pub(super) enum Mark {
     /// The beginning of an instruction.
     Instruction(usize),
+    /// The first instruction of a function, by its number, behind what the function begins with: where jumps to that
+    /// instruction go. Calls go to [`Self::Instruction`], before that.
+    Body(usize),
     /// The end of a function, by its number: where it leaves.
     Leave(usize),
     /// An address behind the code.
@@ -30,6 +33,8 @@ pub(super) struct Buffer {
     gaps: Vec<Gap>,
     /// Where instructions begin: of this pass as far as it has come, of the one before behind that.
     starts: Vec<u32>,
+    /// Where functions go on behind what they begin with.
+    bodies: Vec<u32>,
     /// Where functions leave.
     leaves: Vec<u32>,
     literals: Vec<u32>,
@@ -51,6 +56,7 @@ impl Buffer {
             bytes: Vec::with_capacity(6 * instructions + 64),
             gaps: Vec::new(),
             starts: alloc::vec![UNKNOWN; instructions],
+            bodies: alloc::vec![UNKNOWN; functions],
             leaves: alloc::vec![UNKNOWN; functions],
             literals: Vec::new(),
             faults: Vec::new(),
@@ -72,6 +78,11 @@ impl Buffer {
 
     pub(super) fn begin_instruction(&mut self, index: usize) {
         self.starts[index] = self.bytes.len() as u32;
+    }
+
+    /// Notes that the function has begun: its first instruction comes next.
+    pub(super) fn begin_body(&mut self) {
+        self.bodies[self.function] = self.bytes.len() as u32;
     }
 
     /// Notes that the function leaves from here. False if it has a place for that already.
@@ -109,6 +120,7 @@ impl Buffer {
     fn place(&self, mark: Mark) -> u32 {
         match mark {
             Mark::Instruction(index) => self.starts[index],
+            Mark::Body(function) => self.bodies[function],
             Mark::Leave(function) => self.leaves[function],
             Mark::Literal(index) => self.literals.get(index).copied().unwrap_or(UNKNOWN),
         }

@@ -303,14 +303,28 @@ struct Surroundings<'a> {
     code: &'a Code,
     literals: &'a Literals<'a>,
     frame: Frame,
+    /// The first instruction of its function.
+    first: usize,
     /// The instruction.
     index: usize,
 }
 
 impl Surroundings<'_> {
-    /// Where the instruction goes that is `distance` slots behind the next one.
-    fn mark(&self, distance: i32) -> Mark {
-        Mark::Instruction(self.code.target(self.index, distance).expect("targets were checked when the code was made"))
+    fn target(&self, distance: i32) -> usize {
+        self.code.target(self.index, distance).expect("targets were checked when the code was made")
+    }
+
+    /// The function that begins `distance` slots behind the next instruction.
+    fn function(&self, distance: i32) -> Mark {
+        Mark::Instruction(self.target(distance))
+    }
+
+    /// Where a jump by `distance` slots goes: it stays in its function, which must not begin again.
+    fn jump(&self, distance: i32) -> Mark {
+        match self.target(distance) {
+            first if first == self.first => Mark::Body(self.frame.function),
+            index => Mark::Instruction(index),
+        }
     }
 
     /// What a reference stands for, if it is no function.
@@ -357,20 +371,22 @@ fn named_functions(code: &Code) -> impl Iterator<Item = usize> {
 }
 
 fn pass<I: Isa>(code: &Code, literals: &Literals<'_>, buffer: &mut Buffer) -> Result<(), CompileError> {
-    let named: Vec<usize> = named_functions(code).collect();
+    let mut named: Vec<usize> = named_functions(code).collect();
+    named.sort_unstable();
     let mut starts = code.functions().skip(1);
     let mut first = 0;
     let mut function = 0;
     while first < code.instructions().len() {
         let end = starts.next().unwrap_or(code.instructions().len());
-        let frame = Frame { is_named: named.contains(&first), ..Frame::of(code, first..end, function) };
-        let mut surroundings = Surroundings { code, literals, frame, index: first };
+        let frame = Frame { is_named: named.binary_search(&first).is_ok(), ..Frame::of(code, first..end, function) };
+        let mut surroundings = Surroundings { code, literals, frame, first, index: first };
         buffer.begin_function(function);
         for index in first..end {
             surroundings.index = index;
             buffer.begin_instruction(index);
             if index == first {
                 I::prologue(buffer, &surroundings.frame);
+                buffer.begin_body();
             }
             I::instruction(buffer, &surroundings)?;
         }

@@ -79,3 +79,26 @@ fn loads_that_may_fault_go_on_behind_themselves() {
         }
     }
 }
+
+#[test]
+fn jumps_to_the_beginning_of_a_function_go_behind_its_prologue() {
+    for target in Target::ALL {
+        for jump in ["goto start", "if r2 != 0 goto start"] {
+            // Both instructions before the jump are the same, so that the first one's prologue is what it has more.
+            let text = format!("start: r6 = r1\nr6 = r1\n{jump}\nr0 = 0\nexit");
+            let (_, compiled) = compiled(&text, target, &Plain(&()));
+            let [_, second, third, behind, ..] = *compiled.starts() else { panic!("five instructions") };
+            let last = compiled.bytes()[..behind as usize].last_chunk::<4>().expect("some bytes");
+            let goes_to = match target {
+                // A short jump ends with its distance from what follows.
+                Target::X86_64 => i64::from(behind) + i64::from(last[3] as i8),
+                Target::Aarch64 => {
+                    let word = u32::from_le_bytes(*last);
+                    let words = if jump == "goto start" { (word << 6) as i32 >> 6 } else { (word << 8) as i32 >> 13 };
+                    i64::from(behind) - 4 + i64::from(words) * 4
+                }
+            };
+            assert_eq!(goes_to, i64::from(second - (third - second)), "{target:?}, {jump}");
+        }
+    }
+}

@@ -2,9 +2,10 @@
 
 use super::fault::Fault;
 use super::scalar::Scalar;
-use super::signature::{Argument, Returns, Signature, TAIL_CALL};
+use super::signature::{Argument, MapUse, Returns, Signature, TAIL_CALL};
 use super::state::{Area, Callback, Frame, State, Unreadable, Value};
 use super::step::{Next, Step};
+use crate::code::MOST_FRAMES;
 use crate::insn::{Callee, Register};
 use crate::map::{Kind, ValueAccess};
 
@@ -39,6 +40,10 @@ impl Step<'_> {
             Callee::Local(distance) => {
                 let target = self.target(distance);
                 let depth = self.state.frames.len();
+                // A function whose address was handed on is active in places that the structure does not tell.
+                if depth >= MOST_FRAMES {
+                    return Err(Fault::Depth);
+                }
                 let caller = self.state.top_mut();
                 caller.next = behind;
                 let mut callee = Frame::new(depth);
@@ -72,6 +77,7 @@ impl Step<'_> {
         self.state.top_mut().set(Register::R0, result);
         match before.callback {
             None => Ok(Next::One(behind)),
+            Some(_) if self.state.frames.len() >= MOST_FRAMES => Err(Fault::Depth),
             Some(callback) => {
                 self.state.top_mut().next = behind;
                 let mut entered = self.state.clone();
@@ -102,9 +108,17 @@ impl Step<'_> {
                     if !wanted.takes(kind) {
                         return Err(Fault::MapKind { register, kind });
                     }
+                    let takes_out = matches!(wanted, MapUse::Remove | MapUse::Pop);
+                    if takes_out && self.contract.maps[map as usize].access == ValueAccess::Read {
+                        return Err(Fault::ReadOnlyMap);
+                    }
                     before.map = Some(map);
                 }
                 Argument::Key => self.bytes(register, key_len.into(), key_len.into(), Direction::Read)?,
+                // It is put into the map.
+                Argument::Value if map.is_some_and(|shape| shape.access == ValueAccess::Read) => {
+                    return Err(Fault::ReadOnlyMap);
+                }
                 Argument::Value => self.bytes(register, value_len.into(), value_len.into(), Direction::Read)?,
                 Argument::ValueOut => {
                     let is_set = map.is_some_and(|shape| shape.kind == Kind::BloomFilter);

@@ -16,6 +16,8 @@ use crate::insn::{Instruction, Register, Wide};
 const APART: usize = 8;
 /// Kept states of one place that are looked at, the latest first.
 const LOOKED_AT: usize = 64;
+/// Values of registers and stack in all kept states and all ways that are to be followed, at most: some hundred MiB.
+pub(super) const MOST_VALUES: usize = 8 << 20;
 
 /// A state that was met, where ways meet.
 struct Kept {
@@ -59,13 +61,19 @@ struct Explorer<'a> {
     /// The kept states of each instruction that several ways lead to; `None` for others.
     meetings: Vec<Option<Vec<usize>>>,
     pending: Vec<Way>,
+    /// Values in `kept` and `pending`.
+    values: usize,
     context_use: Cell<ContextUse>,
     /// Whether each instruction is a load that may find nothing.
     probes: Vec<Cell<bool>>,
 }
 
-/// Follows every way through `code`.
-pub(super) fn explore(code: &Code, contract: &Contract) -> Result<(ContextUse, Vec<u32>), VerifyError> {
+/// Follows every way through `code`; keeps at most `most_values` of [`State::weight`].
+pub(super) fn explore(
+    code: &Code,
+    contract: &Contract,
+    most_values: usize,
+) -> Result<(ContextUse, Vec<u32>), VerifyError> {
     let mut explorer = Explorer {
         code,
         contract,
@@ -73,6 +81,7 @@ pub(super) fn explore(code: &Code, contract: &Contract) -> Result<(ContextUse, V
         kept: Vec::new(),
         meetings: meetings(code),
         pending: Vec::new(),
+        values: 0,
         context_use: Cell::new(ContextUse::Plain),
         probes: alloc::vec![Cell::new(false); code.instructions().len()],
     };
@@ -82,14 +91,22 @@ pub(super) fn explore(code: &Code, contract: &Contract) -> Result<(ContextUse, V
         registers.set(Register::R1, Value::Pointer(Area::Context, Scalar::constant(0)));
         registers.set(Register::R2, Value::Scalar(Scalar::UNKNOWN));
     }
+    explorer.values += state.weight();
     explorer.pending.push(Way { at: 0, state, before: None, rounds: 0, entering: false, since: 0 });
     let budget = contract.budget.unwrap_or(BUDGET);
     let mut followed = 0;
     while let Some(mut way) = explorer.pending.pop() {
+        explorer.values -= way.state.weight();
         loop {
             let at = way.at;
             followed += 1;
-            let outcome = if followed > budget { Err(Fault::Budget { budget }) } else { explorer.advance(&mut way) };
+            let outcome = if followed > budget {
+                Err(Fault::Budget { budget })
+            } else if explorer.values > most_values {
+                Err(Fault::Values { most: most_values })
+            } else {
+                explorer.advance(&mut way)
+            };
             match outcome {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -165,6 +182,7 @@ impl Explorer<'_> {
             self.kept[before].open += 1;
         }
         let Way { before, rounds, since, .. } = *way;
+        self.values += state.weight();
         let entering = entering == Entering::Yes;
         self.pending.push(Way { at, state, before, rounds: rounds + usize::from(entering), entering, since });
     }
@@ -203,6 +221,7 @@ impl Explorer<'_> {
             return Ok(false);
         }
         let index = self.kept.len();
+        self.values += state.weight();
         self.kept.push(Kept { state, before: way.before, open: 1, rounds: way.rounds });
         if let Some(met) = &mut self.meetings[way.at] {
             met.push(index);

@@ -1,5 +1,6 @@
 //! Why a program is refused.
 
+use crate::code::MOST_FRAMES;
 use crate::insn::{Instruction, Register};
 use crate::map::Kind;
 
@@ -212,6 +213,9 @@ pub enum Fault {
     /// A tail call in a function, or with a record.
     #[error("tail calls are made by the program's own function, and with no record that is to be given back")]
     TailCall,
+    /// Functions call each other too deeply, those that helpers call among them.
+    #[error("{MOST_FRAMES} functions are active here already, and no more can be")]
+    Depth,
     /// Something that is not verified.
     #[error("the verifier does not know what this does; run the program interpreted")]
     Unknown,
@@ -220,6 +224,14 @@ pub enum Fault {
         "everything is as it was the last time, so that the loop never ends; change the condition, or put `may_goto` into it"
     )]
     Endless,
+    /// There is too much to keep in mind.
+    #[error(
+        "the verifier would have to keep more than {most} values of registers and stack; use less stack where ways part"
+    )]
+    Values {
+        /// Values.
+        most: usize,
+    },
     /// There is too much to look at.
     #[error(
         "after {budget} instructions on all ways through the program no end is in sight; bound its loops more tightly, or put `may_goto` into them"

@@ -1,4 +1,7 @@
 //! Which registers somebody looks at again: backwards over the instructions until nothing is added.
+//!
+//! An instruction is looked at again when one that follows it has changed, which happens once for each register at
+//! most: the time is that of the instructions, whatever way jumps go.
 
 use alloc::vec::Vec;
 
@@ -16,29 +19,54 @@ const LOST: u16 = 0b11_1111;
 
 /// For each instruction the registers that it or a later one may read before they are written. None is left out.
 pub(super) fn live(code: &Code) -> Vec<u16> {
+    looked_at(code).0
+}
+
+/// The same, and how many instructions were looked at for that.
+fn looked_at(code: &Code) -> (Vec<u16>, usize) {
     let instructions = code.instructions();
     let mut live = alloc::vec![0_u16; instructions.len()];
-    loop {
-        let mut changed = false;
-        for index in (0..instructions.len()).rev() {
-            let instruction = &instructions[index];
-            let target = |distance: i32| code.target(index, distance).map_or(0, |target| live[target]);
-            let behind = live.get(index + 1).copied().unwrap_or(0);
-            let after = match *instruction {
-                Instruction::Exit => bit(Register::R0),
-                Instruction::Jump { offset, .. } => target(offset),
-                Instruction::Branch { offset, .. } | Instruction::MayGoto { offset } => behind | target(offset.into()),
-                _ => behind,
-            };
-            let before = after & !written(instruction) | read(instruction);
-            if live[index] != before {
-                (live[index], changed) = (before, true);
+    // Targets, and who jumps there; in order.
+    let mut jumps = Vec::new();
+    for (index, instruction) in instructions.iter().enumerate() {
+        let distance = match *instruction {
+            Instruction::Jump { offset, .. } => offset,
+            Instruction::Branch { offset, .. } | Instruction::MayGoto { offset } => offset.into(),
+            _ => continue,
+        };
+        jumps.extend(code.target(index, distance).map(|target| (target, index)));
+    }
+    jumps.sort_unstable();
+    // The last one first.
+    let mut waiting: Vec<usize> = (0..instructions.len()).collect();
+    let mut is_waiting = alloc::vec![true; instructions.len()];
+    let mut count = 0;
+    while let Some(index) = waiting.pop() {
+        count += 1;
+        is_waiting[index] = false;
+        let instruction = &instructions[index];
+        let target = |distance: i32| code.target(index, distance).map_or(0, |target| live[target]);
+        let behind = live.get(index + 1).copied().unwrap_or(0);
+        let after = match *instruction {
+            Instruction::Exit => bit(Register::R0),
+            Instruction::Jump { offset, .. } => target(offset),
+            Instruction::Branch { offset, .. } | Instruction::MayGoto { offset } => behind | target(offset.into()),
+            _ => behind,
+        };
+        let before = after & !written(instruction) | read(instruction);
+        if live[index] == before {
+            continue;
+        }
+        live[index] = before;
+        let first = jumps.partition_point(|(target, _)| *target < index);
+        let here = jumps[first..].iter().take_while(|(target, _)| *target == index).map(|(_, from)| *from);
+        for earlier in here.chain(index.checked_sub(1)) {
+            if !core::mem::replace(&mut is_waiting[earlier], true) {
+                waiting.push(earlier);
             }
         }
-        if !changed {
-            return live;
-        }
     }
+    (live, count)
 }
 
 /// Registers that an instruction writes without fail.
@@ -80,5 +108,27 @@ fn read(instruction: &Instruction) -> u16 {
         Instruction::Exit => bit(Register::R0),
         Instruction::Packet { .. } => bit(Register::R6),
         Instruction::LoadWide { .. } | Instruction::Jump { .. } | Instruction::MayGoto { .. } => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::format;
+    use alloc::string::String;
+
+    use super::*;
+    use crate::asm::assemble;
+
+    #[test]
+    fn jumps_back_take_no_longer_than_others() {
+        const COUNT: usize = 2000;
+        // What the first one reads is known to the last one when it has gone through all.
+        let jumps: String = (1..COUNT).map(|n| format!("l{n}: goto l{}\n", n - 1)).collect();
+        let text = format!("r6 = 0\ngoto l{}\nl0: r0 = r6\nexit\n{jumps}", COUNT - 1);
+        let code = Code::new(&assemble(&text).expect("a program")).expect("its structure is right");
+        let (live, count) = looked_at(&code);
+        assert_eq!(live[0], 0);
+        assert!(live[4..].iter().all(|live| *live == bit(Register::R6)), "{live:?}");
+        assert!(count <= 4 * code.instructions().len(), "{count} were looked at");
     }
 }

@@ -135,7 +135,7 @@ impl Contract {
     ///
     /// [`VerifyError`].
     pub fn verify(&self, code: Code) -> Result<Verified, VerifyError> {
-        let (context_use, probes) = explore::explore(&code, self)?;
+        let (context_use, probes) = explore::explore(&code, self, explore::MOST_VALUES)?;
         let context_align = match context_use {
             ContextUse::Atomic => 8,
             ContextUse::Plain => 1,

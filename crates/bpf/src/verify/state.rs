@@ -285,6 +285,11 @@ impl State {
         self.frames.last_mut().expect("a function is active")
     }
 
+    /// How many values it has: what it takes to keep it.
+    pub(super) fn weight(&self) -> usize {
+        self.frames.iter().map(|frame| frame.registers.len() + frame.slots.len()).sum()
+    }
+
     /// Forgets what nobody looks at again, before the instruction `at`; `live` tells it for every instruction.
     pub(super) fn forget(&mut self, at: usize, live: &[u16]) {
         /// `r6` to `r10`, which calls keep.

@@ -309,9 +309,10 @@ impl Step<'_> {
         if op == AtomicOp::CompareExchange {
             self.number(Register::R0)?;
         }
-        let old = self.load(size, base, offset, Alignment::Natural)?;
-        if old.is_address() {
-            return Err(Fault::PartOfAddress { offset: offset.into(), len: size.bytes() });
+        match self.load(size, base, offset, Alignment::Natural)? {
+            Value::Scalar(_) => {}
+            // What is forgotten was an address.
+            _ => return Err(Fault::PartOfAddress { offset: offset.into(), len: size.bytes() }),
         }
         let (area, place) = self.place(size, base, offset, Alignment::Natural)?;
         self.may_write(area)?;

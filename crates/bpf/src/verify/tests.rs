@@ -133,3 +133,18 @@ fn helpers_are_those_of_the_contract() {
     assert_eq!(fault("call kernel 1\nexit"), Fault::Unknown);
     assert_eq!(fault("r1 = 1\nr2 = r3\ncall 1\nexit"), Fault::Unset { register: Register::R3 });
 }
+
+#[test]
+fn what_is_kept_in_mind_is_bounded() {
+    // Each part of the ways keeps the stack of its own.
+    let slots: String = (1..=64).map(|slot| format!("*(u64 *)(r10 - {}) = {slot}\n", 8 * slot)).collect();
+    let parts: String = (0..50)
+        .map(|n| format!("r3 = *(u8 *)(r1 + 0)\nif r3 == {n} goto l{n}\n*(u64 *)(r10 - 8) = {n}\nl{n}:\n"))
+        .collect();
+    let text = format!("{slots}{parts}r0 = *(u64 *)(r10 - 8)\nexit");
+    let code = Code::new(&assemble(&text).expect("a program")).expect("its structure is right");
+    let contract = Contract::new().context(16, ContextAccess::Read);
+    let within = |most| explore::explore(&code, &contract, most).map(drop).map_err(|error| error.fault);
+    assert_eq!(within(2000), Err(Fault::Values { most: 2000 }));
+    assert_eq!(within(explore::MOST_VALUES), Ok(()));
+}

@@ -213,13 +213,58 @@ pub(crate) fn program() -> impl Strategy<Value = (Vec<Instruction>, Block)> {
         block
     });
     let steps = prop_oneof![30 => step().prop_map(|step| vec![step]), 1 => exchange()];
-    (prop::collection::vec(steps, 1..120).prop_map(|steps| whole(steps.concat())), block)
+    let again =
+        prop::sample::select(vec![Again::Never, Again::Branch, Again::Jump(Reach::Near), Again::Jump(Reach::Far)]);
+    let body = prop::collection::vec(steps, 1..120);
+    ((body, again).prop_map(|(steps, again)| whole(steps.concat(), again)), block)
+}
+
+/// How a program goes back to its first instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Again {
+    Never,
+    Branch,
+    Jump(Reach),
+}
+
+/// Where the number of rounds lies that are left: below what the body works on.
+const ROUNDS: i16 = -STACK - 8;
+
+/// What goes back to the first of `program`'s instructions while there are rounds.
+fn go_back(program: &mut Vec<Instruction>, again: Again) {
+    if again == Again::Never {
+        return;
+    }
+    let (size, base, rounds) = (Size::Double, Register::R10, Register::R2);
+    let (width, op) = (Width::W64, AluOp::Add);
+    program.extend([
+        Instruction::Load { size, extension: Extension::Zero, dst: rounds, base, offset: ROUNDS },
+        Instruction::Alu { width, op, dst: rounds, operand: Operand::Immediate(-1) },
+        Instruction::Alu { width, op: AluOp::Move, dst: Register::R1, operand: Operand::Register(BASE) },
+    ]);
+    let slots = program.iter().map(|instruction| instruction.slots() as i32).sum::<i32>();
+    let branch = |condition, offset| {
+        let operand = Operand::Immediate(0);
+        Instruction::Branch { width, condition, dst: rounds, operand, offset }
+    };
+    if let Again::Jump(reach) = again {
+        program.push(branch(Condition::Equal, 1));
+        program.push(Instruction::Jump { offset: -slots - 2, reach });
+    } else {
+        program.push(branch(Condition::NotEqual, -slots as i16 - 1));
+    }
+    // The address would be another one each time.
+    program.push(Instruction::Alu { width, op: AluOp::Move, dst: Register::R1, operand: Operand::Immediate(-7) });
 }
 
 /// `body` between what gives values to registers and to the stack, and what folds them into `r0`; its jumps end inside.
-fn whole(body: Vec<Instruction>) -> Vec<Instruction> {
+/// `r2` is how many rounds there are.
+fn whole(body: Vec<Instruction>, again: Again) -> Vec<Instruction> {
     let set = |dst, operand| Instruction::Alu { width: Width::W64, op: AluOp::Move, dst, operand };
-    let mut program = vec![set(BASE, Operand::Register(Register::R1))];
+    let rounds = Operand::Register(Register::R2);
+    let mut program =
+        vec![Instruction::Store { size: Size::Double, base: Register::R10, offset: ROUNDS, value: rounds }];
+    program.push(set(BASE, Operand::Register(Register::R1)));
     for (number, register) in [Register::R0, Register::R6, Register::R7, Register::R8].into_iter().enumerate() {
         program.push(set(register, Operand::Immediate(0x0101 * (number as i32 - 2))));
     }
@@ -233,6 +278,7 @@ fn whole(body: Vec<Instruction>) -> Vec<Instruction> {
     for (index, instruction) in body.iter().enumerate() {
         program.push(aimed(*instruction, &lengths[index + 1..]));
     }
+    go_back(&mut program, again);
     for register in &Register::ALL[1..9] {
         for (op, operand) in [(AluOp::Mul, Operand::Immediate(31)), (AluOp::Xor, Operand::Register(*register))] {
             program.push(Instruction::Alu { width: Width::W64, op, dst: Register::R0, operand });

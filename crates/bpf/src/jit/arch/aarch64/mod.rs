@@ -113,7 +113,7 @@ impl Isa for Aarch64 {
             }
             Instruction::Swap { order, size, dst } => arithmetic::swap(buffer, order, size, native(dst)),
             Instruction::LoadWide { dst, value: Wide::Function(distance) } => {
-                encode::address(buffer, native(dst), SCRATCH[0], surroundings.mark(distance));
+                encode::address(buffer, native(dst), SCRATCH[0], surroundings.function(distance));
             }
             Instruction::LoadWide { dst, value } => {
                 let value = surroundings.resolved(value).ok_or_else(|| surroundings.unsupported())?;
@@ -143,15 +143,15 @@ impl Isa for Aarch64 {
             Instruction::Atomic { op, width, base, offset, src } => {
                 memory::atomic(buffer, op, width, native(base), offset, native(src));
             }
-            Instruction::Jump { offset, .. } => encode::jump(buffer, surroundings.mark(offset)),
+            Instruction::Jump { offset, .. } => encode::jump(buffer, surroundings.jump(offset)),
             Instruction::Branch { width, condition, dst, operand, offset } => {
                 compare(buffer, bits(width), condition, native(dst), operand);
-                encode::jump_if(buffer, flag(condition), surroundings.mark(offset.into()));
+                encode::jump_if(buffer, flag(condition), surroundings.jump(offset.into()));
             }
             Instruction::MayGoto { offset } => {
                 let [count, scratch, ..] = SCRATCH;
                 encode::access(buffer, Access { log: 2, kind: Kind::Load }, count, SP, 0, scratch);
-                encode::jump_if_zero(buffer, count, surroundings.mark(offset.into()));
+                encode::jump_if_zero(buffer, count, surroundings.jump(offset.into()));
                 encode::add_immediate(buffer, Bits::B32, Sum::Sub, count, count, 1);
                 encode::access(buffer, Access { log: 2, kind: Kind::Store }, count, SP, 0, scratch);
             }
@@ -227,7 +227,7 @@ fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, 
 fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) -> Result<(), CompileError> {
     let id = match callee {
         Callee::Local(distance) => {
-            encode::call(buffer, surroundings.mark(distance));
+            encode::call(buffer, surroundings.function(distance));
             return Ok(());
         }
         Callee::Helper(id) => Some(id),

@@ -112,7 +112,7 @@ impl Isa for X86_64 {
             }
             Instruction::Swap { order, size, dst } => arithmetic::swap(buffer, order, size, native(dst)),
             Instruction::LoadWide { dst, value: Wide::Function(distance) } => {
-                encode::address(buffer, native(dst), surroundings.mark(distance));
+                encode::address(buffer, native(dst), surroundings.function(distance));
             }
             Instruction::LoadWide { dst, value } => {
                 let value = surroundings.resolved(value).ok_or_else(|| surroundings.unsupported())?;
@@ -137,14 +137,14 @@ impl Isa for X86_64 {
             Instruction::Atomic { op, width, base, offset, src } => {
                 memory::atomic(buffer, op, bits(width), place(base, offset), native(src));
             }
-            Instruction::Jump { offset, .. } => encode::jump(buffer, surroundings.mark(offset)),
+            Instruction::Jump { offset, .. } => encode::jump(buffer, surroundings.jump(offset)),
             Instruction::Branch { width, condition, dst, operand, offset } => {
                 compare(buffer, bits(width), condition, native(dst), operand);
-                encode::jump_if(buffer, flag(condition), surroundings.mark(offset.into()));
+                encode::jump_if(buffer, flag(condition), surroundings.jump(offset.into()));
             }
             Instruction::MayGoto { offset } => {
                 encode::group_memory(buffer, Bits::B32, Group::Compare, count(), 0);
-                encode::jump_if(buffer, Flag::Equal, surroundings.mark(offset.into()));
+                encode::jump_if(buffer, Flag::Equal, surroundings.jump(offset.into()));
                 encode::group_memory(buffer, Bits::B32, Group::Sub, count(), 1);
             }
             Instruction::Call(callee) => return call(buffer, surroundings, callee),
@@ -201,7 +201,7 @@ fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, 
 
 fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) -> Result<(), CompileError> {
     match callee {
-        Callee::Local(distance) => encode::call(buffer, surroundings.mark(distance)),
+        Callee::Local(distance) => encode::call(buffer, surroundings.function(distance)),
         Callee::Helper(id) => {
             let called = surroundings.literals.called(Some(id));
             if let Some(data) = called.data {
