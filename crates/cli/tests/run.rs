@@ -210,3 +210,53 @@ fn a_missing_object_and_wrong_lines_are_errors() {
         assert_eq!(run(line).status.code(), Some(2), "{line:?}");
     }
 }
+
+/// Compiles a source of one line; `None`, after a word about it, without a C compiler.
+fn compiled(source: &str, to: &Path, flags: &[&str]) -> Option<()> {
+    let text = to.with_extension("c");
+    fs::write(&text, source).expect("it can be written");
+    let done = Command::new("cc").args(["-w", "-o"]).arg(to).arg(&text).args(flags).output();
+    if done.is_ok_and(|output| output.status.success()) {
+        return Some(());
+    }
+    println!("skipped: no cc");
+    None
+}
+
+#[test]
+fn a_program_behind_a_link_finds_the_libraries_beside_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    for name in ["lib", "links"] {
+        fs::create_dir(at(name)).expect("it can be made");
+    }
+    let (library, program) = (at("lib/libown.so"), at("lib/program"));
+    if compiled("int own(void) { return 5; }", &library, &["-shared", "-fPIC", "-Wl,-soname,libown.so"]).is_none() {
+        return;
+    }
+    let flags = [library.to_str().expect("UTF-8"), "-Wl,-rpath,$ORIGIN"];
+    compiled("int own(void); int main(void) { return own(); }", &program, &flags).expect("as before");
+    std::os::unix::fs::symlink(&program, at("links/program")).expect("a link");
+    let output = run(&["--freeze", at("links/program").to_str().expect("UTF-8")]);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(5), String::new()));
+}
+
+#[test]
+fn a_parent_that_ignores_the_end_of_its_children_is_served() {
+    let mut command = Command::new("env");
+    command.args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_palimpsest"), "run", "--freeze", "echo", "here"]);
+    command.env_remove("LD_PRELOAD").env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
+    let output = command.output().expect("coreutils are there");
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("here\n".to_owned(), String::new()));
+}
+
+#[test]
+fn an_empty_folder_in_path_is_the_current_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    copied(folder.path());
+    let mut command = command();
+    command.current_dir(&folder).env("PATH", ":/usr/bin:/bin").args(["--freeze", "palimpsest", "--version"]);
+    let output = command.output().expect("the program was built");
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+    assert!(text(&output.stdout).starts_with("palimpsest "), "{}", text(&output.stdout));
+}
