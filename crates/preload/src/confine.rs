@@ -3,17 +3,37 @@
 
 use std::ffi::{c_int, c_long, c_ulong};
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use palimpsest_fork::guard;
 
 use crate::arch::system_call;
-use crate::errno;
 use crate::next::Next;
+use crate::{errno, freezing, started};
 
 type Prctl = unsafe extern "C" fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int;
 
 // SAFETY: `int prctl(int, ...)` with at most four more numbers, for which a variadic function is called like one with
 // five parameters on the supported ISAs.
 static PRCTL: Next<Prctl> = unsafe { Next::new(c"prctl") };
+
+/// Whether the program confines itself by a filter of its own, as far as that was seen; raised before the filter is
+/// there. `Relaxed`: a thread that does not see it yet is not confined yet.
+static SEEN: AtomicBool = AtomicBool::new(false);
+
+/// Whether the program confines itself: no file may be opened for it from then on. Async-signal-safe.
+pub(crate) fn is_seen() -> bool {
+    SEEN.load(Ordering::Relaxed)
+}
+
+/// Notes that a filter is about to be installed.
+fn note() {
+    if let Some(started) = started::get() {
+        freezing::before_filter(started);
+    }
+    SEEN.store(true, Ordering::Relaxed);
+    guard::confined();
+}
 
 /// Looks up the real function.
 pub(crate) fn resolve() {
@@ -27,8 +47,8 @@ pub(crate) fn resolve() {
 /// 1. As for the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
-    if option == libc::PR_SET_SECCOMP {
-        guard::confined();
+    if option == libc::PR_SET_SECCOMP && is_setting(a as usize, b as usize) {
+        note();
     }
     match PRCTL.get() {
         // SAFETY: contract 1.
@@ -41,16 +61,43 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
     }
 }
 
+/// Whether `PR_SET_SECCOMP` with these arguments sets anything: who asks what the kernel can do names no filter.
+fn is_setting(mode: usize, filter: usize) -> bool {
+    mode != libc::SECCOMP_MODE_FILTER as usize || filter != 0
+}
+
 /// What a call through `syscall(3)` tells.
-pub(crate) fn seen(number: c_long, first: usize) {
-    /// `SECCOMP_SET_MODE_STRICT` and `SECCOMP_SET_MODE_FILTER` (`include/uapi/linux/seccomp.h`).
-    const SETTING: std::ops::RangeInclusive<usize> = 0..=1;
-    let is_setting = match number {
-        libc::SYS_seccomp => SETTING.contains(&first),
-        libc::SYS_prctl => first == libc::PR_SET_SECCOMP as usize,
+pub(crate) fn seen(number: c_long, [first, second, third]: [usize; 3]) {
+    let sets = match number {
+        libc::SYS_seccomp => match first as c_ulong {
+            operation if operation == c_ulong::from(libc::SECCOMP_SET_MODE_FILTER) => third != 0,
+            operation => operation == c_ulong::from(libc::SECCOMP_SET_MODE_STRICT),
+        },
+        libc::SYS_prctl => first == libc::PR_SET_SECCOMP as usize && is_setting(second, third),
         _ => false,
     };
-    if is_setting {
-        guard::confined();
+    if sets {
+        note();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // One test for all that raises the flag: it is one for the process.
+    #[test]
+    fn filters_are_seen_and_questions_are_none() {
+        let (filter, prctl) = (libc::SECCOMP_SET_MODE_FILTER as usize, libc::PR_SET_SECCOMP as usize);
+        seen(libc::SYS_seccomp, [filter, 0, 0]);
+        seen(libc::SYS_prctl, [prctl, libc::SECCOMP_MODE_FILTER as usize, 0]);
+        seen(libc::SYS_prctl, [libc::PR_SET_NAME as usize, 1, 1]);
+        assert!(!is_seen());
+        seen(libc::SYS_seccomp, [filter, 0, 1]);
+        assert!(is_seen());
+        SEEN.store(false, Ordering::Relaxed);
+        seen(libc::SYS_prctl, [prctl, libc::SECCOMP_MODE_FILTER as usize, 1]);
+        assert!(is_seen());
+        SEEN.store(false, Ordering::Relaxed);
     }
 }

@@ -49,7 +49,7 @@ pub(crate) extern "C" fn syscall(
         libc::SYS_mprotect => noted(address, length, Rights::of(third as c_int), pass_on),
         libc::SYS_pkey_mprotect => noted(address, length, Rights::with_key(third as c_int, fourth as c_int), pass_on),
         libc::SYS_seccomp | libc::SYS_prctl => {
-            confine::seen(number, address);
+            confine::seen(number, [address, length, third]);
             pass_on()
         }
         libc::SYS_execve | libc::SYS_execveat => {

@@ -27,6 +27,32 @@ pub(crate) unsafe fn leave_preload(environment: *mut *mut c_char) {
 /// 1. `environment` must be null or a null-terminated array of C strings, all writable.
 /// 2. No other thread may use the environment.
 pub(crate) unsafe fn leave(environment: *mut *mut c_char, is_gone: &dyn Fn(&[u8]) -> bool) {
+    // SAFETY: contracts 1 and 2 are the caller's.
+    unsafe { leave_array(environment, is_gone) };
+    let present = present();
+    if present != environment {
+        // SAFETY: 1. the C library's own array; its strings that name this object came from the kernel or are copies
+        // made by `setenv`; 2. is the caller's.
+        unsafe { leave_array(present, is_gone) };
+    }
+}
+
+/// The environment that programs get which are executed: another array than the one that constructors are handed, once
+/// a constructor before ours has called `setenv`.
+fn present() -> *mut *mut c_char {
+    unsafe extern "C" {
+        static mut environ: *mut *mut c_char;
+    }
+    // SAFETY: a variable of the C library's; `leave` is called where no other thread uses the environment.
+    unsafe { (&raw const environ).read() }
+}
+
+/// Does the work of [`leave`] for one array.
+///
+/// # Safety
+///
+/// 1. and 2. As for [`leave`].
+unsafe fn leave_array(environment: *mut *mut c_char, is_gone: &dyn Fn(&[u8]) -> bool) {
     if environment.is_null() {
         return;
     }

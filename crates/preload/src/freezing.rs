@@ -11,7 +11,7 @@ use palimpsest_sys::proc::status::Status;
 
 use crate::settings::{Action, Refusals, ReportTo, Sandbox};
 use crate::started::Started;
-use crate::{channel, core_filter, moment};
+use crate::{channel, confine, core_filter, moment};
 
 /// Whether the moment has come and was used, in this process or an ancestor. `Relaxed`: one thread wins, and what the
 /// others then do is right without knowing of the winner's work.
@@ -25,6 +25,9 @@ pub(crate) fn at_fork(started: &Started) -> bool {
     // A child of `vfork` would freeze its parent's memory, whose other threads it cannot see.
     if guard::is_borrowed() {
         return false;
+    }
+    if is_confined(started) {
+        return IS_FROZEN.load(Ordering::Relaxed);
     }
     let is_time = !IS_DECIDED.load(Ordering::Relaxed)
         && moment::has_come_at_fork(started.settings.moment)
@@ -41,6 +44,26 @@ pub(crate) fn at_fork(started: &Started) -> bool {
         }
     }
     IS_FROZEN.load(Ordering::Relaxed)
+}
+
+/// Whether the program has confined itself, and opening a file could end it.
+pub(crate) fn is_confined(started: &Started) -> bool {
+    started.settings.sandbox == Sandbox::Feared && confine::is_seen()
+}
+
+/// Called before the program confines itself: what could be told at a fork later is told now, as even a look at a
+/// descriptor could end it then. Allocates nothing.
+pub(crate) fn before_filter(started: &Started) {
+    const REFUSAL: &str = "palimpsest: not frozen: the program installs a seccomp filter, which could end it for a \
+        system call of the freeze; freeze earlier, or say PALIMPSEST_TRUST=seccomp if it allows memfd_create, ioctl \
+        and pwrite64\n";
+    let is_other = started.settings.sandbox == Sandbox::Trusted || confine::is_seen() || guard::is_borrowed();
+    if is_other || IS_DECIDED.load(Ordering::Relaxed) || !moment::would_come(started.settings.moment) {
+        return;
+    }
+    if !IS_DECIDED.swap(true, Ordering::Relaxed) && started.settings.refusals == Refusals::Told {
+        let _ = started.standard_error.map(|descriptor| descriptor.write(REFUSAL.as_bytes()));
+    }
 }
 
 /// Does what is asked for; what it gives is why nothing was frozen.

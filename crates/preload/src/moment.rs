@@ -49,7 +49,15 @@ const LEAST_WORTHWHILE: u64 = 2 << 20;
 
 /// Counts a fork, which is about to happen, and tells whether it is time to freeze. Allocates nothing.
 pub(crate) fn has_come_at_fork(moment: Moment) -> bool {
-    let number = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
+    has_come(moment, FORKS.fetch_add(1, Ordering::Relaxed) + 1)
+}
+
+/// Whether it would be time at a fork now. Allocates nothing.
+pub(crate) fn would_come(moment: Moment) -> bool {
+    has_come(moment, FORKS.load(Ordering::Relaxed) + 1)
+}
+
+fn has_come(moment: Moment, number: u64) -> bool {
     match moment {
         Moment::Never => false,
         // Without /proc the engine says why it can do nothing.

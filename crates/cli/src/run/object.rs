@@ -63,6 +63,9 @@ pub(crate) struct Tried {
 }
 
 fn list(tried: &[Tried]) -> String {
+    if tried.is_empty() {
+        return "neither XDG_CACHE_HOME nor HOME names one".to_owned();
+    }
     let each = tried.iter().map(|Tried { folder, reason }| format!("{} {reason}", folder.display()));
     each.collect::<Vec<_>>().join("; ")
 }

@@ -76,7 +76,9 @@ pub(crate) fn locate(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Prog
     } else {
         // What the C library takes if there is no PATH.
         let folders = path.unwrap_or(OsStr::new("/bin:/usr/bin"));
-        std::env::split_paths(folders).map(|folder| folder.join(name)).collect()
+        // An empty one is the current folder; a name without a slash would be looked for again by whoever gets it.
+        let named = |folder: PathBuf| if folder.as_os_str().is_empty() { ".".into() } else { folder };
+        std::env::split_paths(folders).map(|folder| named(folder).join(name)).collect()
     };
     let mut refused = None;
     for candidate in candidates {

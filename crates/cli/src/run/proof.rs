@@ -6,10 +6,12 @@
 //! the program other rights than its caller's when it is executed; the dynamic linker ignores `LD_PRELOAD` then.
 
 use std::ffi::OsStr;
-use std::io;
+use std::fs;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use crate::run::program::Loader;
 
@@ -45,16 +47,34 @@ fn way_out(said: &str) -> &'static str {
 pub(crate) fn of_loading(loader: &Loader, entry: &OsStr, preloaded: &OsStr) -> Result<(), NotLoaded> {
     let linker = loader.linker.clone();
     let mut command = Command::new(&linker);
-    command.arg("--list").arg(&loader.program).env("LD_PRELOAD", preloaded).env_remove("LD_DEBUG");
-    match command.stdin(Stdio::null()).output() {
+    // `$ORIGIN` is the folder of the file behind all links, as in `/proc/self/exe`; and a name without a slash would be
+    // looked for among libraries.
+    let program = fs::canonicalize(&loader.program).unwrap_or_else(|_| loader.program.clone());
+    command.arg("--list").arg(program).env("LD_PRELOAD", preloaded).env_remove("LD_DEBUG");
+    match outputs(&mut command) {
         Err(source) => Err(NotLoaded::Linker { linker, source }),
-        Ok(output) if lists(&output.stdout, entry) && complaint(&output.stderr, entry).is_none() => Ok(()),
-        Ok(output) => {
-            let said = complaint(&output.stderr, entry).or_else(|| lines(&output.stderr).next());
+        Ok((listing, errors)) if lists(&listing, entry) && complaint(&errors, entry).is_none() => Ok(()),
+        Ok((_, errors)) => {
+            let said = complaint(&errors, entry).or_else(|| lines(&errors).next());
             let said = said.map_or_else(|| "it says nothing".to_owned(), |line| String::from_utf8_lossy(line).into());
             Err(NotLoaded::Refused { linker, said })
         }
     }
+}
+
+/// What a command writes to standard output and to standard error. How it ended is not asked: where SIGCHLD is ignored,
+/// which is inherited, nobody can tell.
+fn outputs(command: &mut Command) -> io::Result<(Vec<u8>, Vec<u8>)> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (mut output, mut errors) = (Vec::new(), Vec::new());
+    let (from_output, from_errors) = (child.stdout.take(), child.stderr.take());
+    thread::scope(|scope| {
+        let reading = || from_errors.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut errors));
+        thread::Builder::new().spawn_scoped(scope, reading)?;
+        from_output.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut output))
+    })?;
+    let _unknown = child.wait();
+    Ok((output, errors))
 }
 
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {

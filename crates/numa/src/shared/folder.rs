@@ -8,7 +8,7 @@ use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::name::{Key, Name};
+use super::name::{Key, Name, pid_namespace};
 
 /// Where the processes of one user find each other's copies. It is made when it is first needed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -154,11 +154,37 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // A forked child leaves its parent's entry alone.
+        // A forked child leaves its parent's entry alone; in another name space it can have its parent's number.
         if self.name.process == rustix::process::getpid()
+            && self.name.namespace == pid_namespace()
             && let Ok(folder) = self.folder.open()
         {
             remove(rustix::fd::AsFd::as_fd(&folder), &self.name);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use palimpsest_sys::memory::sealed::SealedBytes;
+    use rustix::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_of_another_name_space_with_this_number_is_left_alone() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let place = Folder::at(parent.path().join("copies"));
+        let opened = place.open().expect("made");
+        let (_bytes, file, _) = SealedBytes::with_file(b"content", None).expect("made");
+        let key = Key::of(b"content");
+        let mut entry = Registered::new(&place, opened.as_fd(), &key, NodeId(0), file).expect("made");
+        entry.name.namespace += 1;
+        let other = place.path().join(entry.name.to_string());
+        fs::write(&other, "").expect("it can be written");
+        drop(entry);
+        assert!(other.exists());
     }
 }

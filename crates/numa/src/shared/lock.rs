@@ -31,15 +31,14 @@ impl Lock {
         Self { trials, ..self }
     }
 
-    /// Takes it until the result is dropped, or this process ends. A child that is forked meanwhile holds on to it
-    /// until it ends or executes a program.
-    pub(super) fn take(&self, folder: BorrowedFd<'_>) -> Result<OwnedFd, NotShared> {
+    /// Takes it until the result is dropped, or this process ends and the children that were forked meanwhile.
+    pub(super) fn take(&self, folder: BorrowedFd<'_>) -> Result<Held, NotShared> {
         let failed = |errno| FolderError::Entry { name: self.name.clone(), errno };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = rustix::fs::openat(folder, self.name.as_str(), flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         for trial in 0..self.trials {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(file),
+                Ok(()) => return Ok(Held(file)),
                 Err(Errno::WOULDBLOCK) if trial + 1 < self.trials => std::thread::sleep(APART),
                 Err(Errno::WOULDBLOCK) => break,
                 Err(Errno::INTR) => {}
@@ -47,5 +46,24 @@ impl Lock {
             }
         }
         Err(NotShared::Locked { lock: self.name.clone() })
+    }
+}
+
+/// A lock that is held.
+#[derive(Debug)]
+pub(super) struct Held(OwnedFd);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Closing is not enough: a child that was forked meanwhile has the same open file, and would keep the lock.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+#[cfg(test)]
+impl Held {
+    /// Another descriptor of the same open file.
+    pub(super) fn duplicate(&self) -> OwnedFd {
+        self.0.try_clone().expect("descriptors are left")
     }
 }

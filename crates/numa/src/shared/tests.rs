@@ -241,3 +241,17 @@ fn another_user_can_neither_read_nor_plant() {
         matches!(&answer, Err(NotShared::Folder(FolderError::Foreign { owner: NOBODY, user: 0, mode: 0o700, .. })));
     assert!(owner_is_told, "{answer:?}");
 }
+
+#[test]
+fn a_lock_is_free_when_it_is_dropped_whoever_else_has_its_open_file() {
+    let (_parent, folder) = folder();
+    let opened = folder.open().expect("made");
+    let lock = || Lock::of(&Key::of(b"content")).with_trials(1);
+    let held = lock().take(opened.as_fd()).expect("free");
+    // A descriptor of the same open file, as a child has it that was forked meanwhile.
+    let inherited = held.duplicate();
+    assert!(matches!(lock().take(opened.as_fd()), Err(NotShared::Locked { .. })));
+    drop(held);
+    lock().take(opened.as_fd()).expect("free again");
+    drop(inherited);
+}

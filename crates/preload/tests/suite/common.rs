@@ -130,3 +130,9 @@ pub(crate) fn assert_same(scenario: &str, variables: &[(&str, &str)]) -> Option<
     assert_eq!((ran.status, plain.status), (Some(0), Some(0)), "{scenario} {variables:?}: {}", ran.stderr);
     Some(ran)
 }
+
+/// A shared object that makes a new environment before ours starts.
+pub(crate) fn setenv_first() -> Option<PathBuf> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/setenv_first.c");
+    compile(Path::new(source), "setenv_first.so", &["-shared", "-fPIC"])
+}

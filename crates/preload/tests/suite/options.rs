@@ -141,6 +141,16 @@ fn executed_programs_are_served_unless_that_is_declined() {
 }
 
 #[test]
+fn an_environment_that_another_constructor_has_made_is_left_too() {
+    let (object, Some(other)) = (object(), crate::common::setenv_first()) else { return };
+    let (object, other) = (object.to_str().expect("UTF-8"), other.to_str().expect("UTF-8"));
+    let both = format!("{object}:{other}");
+    let command = ["sh", "-c", "echo \"[$LD_PRELOAD] $SET_FIRST\""];
+    let ran = run(&command, frozen(&both, &[("PALIMPSEST_INHERIT", "no")]));
+    assert_eq!(ran.stdout, "[] 1\n", "{}", ran.stderr);
+}
+
+#[test]
 fn the_moment_is_used_once_by_a_process_and_its_children() {
     let Some(ran) = assert_same("nested", &[]) else { return };
     assert_eq!(count(&ran), 1, "{}", ran.report);

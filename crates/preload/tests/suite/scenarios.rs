@@ -76,13 +76,35 @@ fn locked_memory_is_a_reason_to_refuse_unless_it_is_answered_for() {
 fn a_filter_of_the_program_is_a_reason_to_refuse() {
     let Some(ran) = assert_same("sandboxed", &[]) else { return };
     assert!(
-        ran.stderr.starts_with("palimpsest: not frozen: the program has installed 1 seccomp filter"),
+        ran.stderr.starts_with("palimpsest: not frozen: the program installs a seccomp filter, "),
         "{}",
         ran.stderr
     );
     assert_eq!((ran.stderr.lines().count(), ran.report.as_str()), (1, ""));
     let Some(ran) = assert_same("sandboxed", &[("PALIMPSEST_TRUST", "seccomp")]) else { return };
     assert!(ran.report.contains("froze process"), "{}", ran.stderr);
+}
+
+/// The filter ends who opens a file: a fork, a program that cannot be executed and the end of the process open none.
+#[test]
+fn a_filter_that_forbids_to_open_files_ends_nothing() {
+    let Some(ran) = assert_same("confined_forks", &[]) else { return };
+    assert!(
+        ran.stderr.starts_with("palimpsest: not frozen: the program installs a seccomp filter, "),
+        "{}",
+        ran.stderr
+    );
+    // Too small to be frozen yet: nothing is told, and nothing looked at.
+    let ran = assert_same("confined_forks", &[("PALIMPSEST_FREEZE", "size:1G")]).expect("compiled above");
+    assert_eq!(ran.stderr, "");
+    let ran = assert_same("confined_executes", &[]).expect("compiled above");
+    assert!(ran.report.contains("froze process"), "{}", ran.stderr);
+    let script = format!(
+        "PALIMPSEST_STARTED=$$ PALIMPSEST_FREEZE=size:1G LD_PRELOAD={} exec {} confined_forks",
+        object().display(),
+        scenarios().expect("compiled above").display()
+    );
+    assert_eq!(run(&["sh", "-c", &script], PLAIN).status, Some(0));
 }
 
 #[test]

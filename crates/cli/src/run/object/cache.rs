@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatVfsMountFlags, fstatvfs, mkdirat, op
 use rustix::io::Errno;
 use rustix::process::{Resource, geteuid, getrlimit};
 
-use super::place::{Refused, check_own, check_path};
+use super::place::{Refused, check_names, check_own, check_path};
 use crate::run::is_one_entry;
 
 /// Puts `bytes` at `FOLDER/ID/NAME`, if they are not there yet, and returns the path, in which no symbolic link is.
@@ -25,6 +25,11 @@ use crate::run::is_one_entry;
 ///
 /// The folder cannot be trusted or written to, or nothing in it could be mapped executable.
 pub(super) fn put(folder: &Path, id: &str, name: &str, bytes: &[u8]) -> Result<PathBuf, Refused> {
+    check_names(folder)?;
+    // Before anything is made: root, with another user's variables, must leave nothing where that user's links lead.
+    if let Some(there) = folder.ancestors().skip(1).find_map(|above| fs::canonicalize(above).ok()) {
+        check_path(&there.join(id))?;
+    }
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     // The last name is the one that others can take first.
     if !fs::symlink_metadata(folder)?.is_dir() {

@@ -58,6 +58,23 @@ pub(super) fn check_path(path: &Path) -> Result<(), Refused> {
     Ok(())
 }
 
+/// Checks who has made each name that is there on the way to `path`, links too: their owner chooses where they lead.
+///
+/// # Errors
+///
+/// The name that is another user's.
+pub(super) fn check_names(path: &Path) -> Result<(), Refused> {
+    for above in path.ancestors().skip(1) {
+        match fs::symlink_metadata(above) {
+            Ok(found) if !is_trusted(found.uid()) => {
+                return Err(Refused::BelowForeign { above: above.into(), owner: found.uid() });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Checks a folder of ours itself.
 ///
 /// # Errors

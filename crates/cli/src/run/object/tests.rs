@@ -145,6 +145,28 @@ fn what_another_user_owns_is_refused() {
 }
 
 #[test]
+fn nothing_is_made_below_another_users_folder_or_where_his_links_lead() {
+    if !geteuid().is_root() {
+        return println!("skipped: only root can give files away");
+    }
+    const OTHER: u32 = 65534;
+    let above = folder();
+    let (his, own) = (above.path().join("his"), above.path().join("own"));
+    let is_empty = |path: &Path| fs::read_dir(path).expect("it is there").count() == 0;
+    for path in [&his, &own] {
+        fs::create_dir(path).expect("it can be made");
+    }
+    chown(&his, Some(OTHER), None).expect("root may");
+    assert!(matches!(put_in(&his.join("a/b")), Err(Refused::BelowForeign { owner: OTHER, .. })));
+    assert!(is_empty(&his));
+    let link = above.path().join("link");
+    symlink(&own, &link).expect("a link");
+    std::os::unix::fs::lchown(&link, Some(OTHER), None).expect("root may");
+    assert!(matches!(put_in(&link.join("a/b")), Err(Refused::BelowForeign { owner: OTHER, .. })));
+    assert!(is_empty(&own));
+}
+
+#[test]
 fn without_a_folder_it_is_handed_over_in_memory() {
     let above = folder();
     fs::write(above.path().join("file"), "").expect("it can be written");

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -867,6 +868,32 @@ static void sandboxed(void) {
     freeze();
     fork_and_show("after", at, 8 * M);
 }
+static void forbid_to_open(void) {
+    struct sock_filter no_files[] = {
+        { BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr) },
+#ifdef SYS_open
+        { BPF_JMP | BPF_JEQ | BPF_K, 1, 0, SYS_open },
+#endif
+        { BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_openat },
+        { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS },
+        { BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW },
+    };
+    struct sock_fprog filter = { sizeof no_files / sizeof *no_files, no_files };
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    result("filter", prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter));
+}
+static void confined_forks(void) {
+    unsigned char *at = filled(8 * M);
+    forbid_to_open();
+    fork_and_show("after", at, 8 * M);
+}
+static void confined_executes(void) {
+    filled(8 * M);
+    freeze();
+    forbid_to_open();
+    char *const arguments[] = { "none", NULL };
+    result("execve", execve("/nonexistent", arguments, environ));
+}
 static void child_tables(void) {
     /* Not compared: the test reads it. */
     filled(128 * M);
@@ -940,7 +967,7 @@ static const struct { const char *name; void (*run)(void); } table[] = {
     S(map_fixed), S(map_fixed_file), S(unmap_and_map), S(unmap_unseen), S(unmap_syscall), S(map_errors),
     S(locking), S(locking_all), S(locked_future), S(crowded), S(protect), S(breaking), S(callocs), S(reallocs),
     S(errnos), S(locking_thaws), S(secure), S(nested), S(many_forks), S(threads), S(fork_in_handler), S(fork_in_malloc), S(close_all), S(executing), S(vforking), S(piping),
-    S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed), S(child_tables), S(signalled),
+    S(atforks), S(limits), S(core_filter), S(core_filter_executed), S(no_standard_error), S(sandboxed), S(confined_forks), S(confined_executes), S(child_tables), S(signalled),
     S(discard_meanwhile), S(vfork_forks),
 };
 
