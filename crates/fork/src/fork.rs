@@ -44,8 +44,8 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     let outcome = match shared {
         // SAFETY: 1. is (2).
         Some(shared) if shared.has_erased() && shared.trials.is_due() => unsafe { forget(shared) },
-        // SAFETY: 1. is (2).
         Some(shared) if shared.statistics.is_due() && !shared.statistics.is_over() => {
+            // SAFETY: 1. is (2).
             unsafe { repair(shared) }.map(drop)
         }
         _ => Ok(()),
