@@ -93,8 +93,8 @@ fn work(memory: &Memory) {
     assert!(grown.is_zero(6 * MIB..7 * MIB) && grown.holds(7 * MIB..8 * MIB, 1));
 }
 
-/// A filter that allows calls about memory, `exit`, what writes an assertion's text, and `more`, and answers every other
-/// by `action`.
+/// A filter that allows calls about memory, `exit`, what writes an assertion's text, and `more`, and answers every
+/// other by `action`.
 fn confine(action: u32, more: &[libc::c_long]) {
     let memory = [
         libc::SYS_mmap,
@@ -523,5 +523,19 @@ fn a_worker_under_a_filter_that_kills_can_fork() {
             })
         });
         assert_eq!(worker, 0);
+    });
+}
+
+/// Fails on: a child that looks for marks on views, which it cannot make anonymous, for ever.
+#[test]
+fn a_child_ends_forgetting_whatever_range_was_asked_for() {
+    play("a_child_ends_forgetting_whatever_range_was_asked_for", || {
+        let memory = frozen(16 * MIB);
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || stopped.recv().is_err());
+        assert_eq!(palimpsest_fork::forget(0..usize::MAX / 2), Err(Errno::BUSY));
+        assert_eq!(in_child(|| i32::from(!memory.is_anonymous() || !memory.holds(0..memory.len, 1))), 0);
+        drop(stop);
+        assert!(thread.join().expect("ends"));
     });
 }

@@ -20,7 +20,6 @@ use super::budget::{Budget, Stopped};
 use super::fresh::Fresh;
 use super::guards::Guards;
 use super::piece::{Outcome, PIECE, show_again};
-use super::round::Mode;
 use super::runs::PieceRuns;
 use super::span::Span;
 use super::subject::{GRAIN, SMALL, Subject, Way};
@@ -55,6 +54,15 @@ pub(super) struct Repairer<'a, 't> {
     pub(super) repaired: Repaired,
 }
 
+/// What is repaired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Scope {
+    /// Every mapping that needs it.
+    All,
+    /// What shows an extent with something erased.
+    Erased,
+}
+
 /// What becomes of a written part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
@@ -67,18 +75,18 @@ enum Fate {
 }
 
 impl Repairer<'_, '_> {
-    /// Makes every frozen mapping with written pages cheap again. Leaves those that cannot be repaired as they are,
-    /// continues with the rest, and returns the first reason. To forget, only what was erased moves elsewhere.
+    /// Makes every frozen mapping of `scope` with written pages cheap again. Leaves those that cannot be repaired as they are,
+    /// continues with the rest, and returns the first reason.
     ///
     /// # Safety
     ///
     /// 1. As [`freeze_all`](super::copy::Freezer::freeze_all), for frozen memory.
-    pub(super) unsafe fn repair_all(&mut self, mode: Mode) -> Result<(), Stopped> {
+    pub(super) unsafe fn repair_all(&mut self, scope: Scope) -> Result<(), Stopped> {
         let mut result = Ok(());
         for index in 0..self.tables.vmas.len() {
             let vma = self.tables.vmas[index];
             let Some(subject) = Subject::of(self.tables, &vma) else { continue };
-            if mode == Mode::Forget && !subject.is_erased {
+            if scope == Scope::Erased && !subject.is_erased {
                 continue;
             }
             self.repaired.mappings += 1;

@@ -14,7 +14,7 @@ use super::plan::{Expected, Planner};
 use super::prices::Memory;
 use super::records::{Excluded, Held};
 use super::registry::Shared;
-use super::repair::{Repaired, Repairer};
+use super::repair::{Repaired, Repairer, Scope};
 use super::settle::settle;
 use super::subject::work;
 use super::tables::Tables;
@@ -161,10 +161,11 @@ impl Round<'_, '_> {
         let _file_size = FileSize::raise();
         let mut budget = Budget::new(self.headroom.mappings);
         let (pagemap, guards) = (self.pagemap, self.guards);
+        let scope = if mode == Mode::Forget { Scope::Erased } else { Scope::All };
         let repaired = Repaired::default();
         let mut repairer = Repairer { tables: self.tables, pagemap, guards, budget: &mut budget, repaired };
         // SAFETY: 1. is this function's own.
-        let repair = unsafe { repairer.repair_all(mode) };
+        let repair = unsafe { repairer.repair_all(scope) };
         done.repaired = repairer.repaired;
         let mut freezer = Freezer {
             tables: self.tables,

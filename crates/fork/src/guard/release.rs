@@ -35,8 +35,8 @@ use crate::options::OtherThreads;
 static CONFINED: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the program confines itself by a seccomp filter. From then on only `madvise` and `mremap` are guarded, by
-/// memory calls, and [`fork`](crate::fork()) forks plainly; nothing else is done that the filter could forbid. A filter that was there before the freeze is one
-/// that allows it.
+/// memory calls, and [`fork`](crate::fork()) forks plainly; nothing else is done that the filter could forbid. A filter
+/// that was there before the freeze is one that allows it.
 pub fn confined() {
     // Relaxed: a thread that does not see it yet is not confined yet.
     if registry::shared().is_some_and(Shared::has_frozen) {
