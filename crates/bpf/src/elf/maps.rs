@@ -18,6 +18,11 @@ pub struct MapSource {
 }
 
 impl MapSource {
+    #[cfg(test)]
+    pub(super) const fn of(definition: Definition) -> Self {
+        Self { definition, value: None }
+    }
+
     /// What it is to be made from.
     pub const fn definition(&self) -> &Definition {
         &self.definition
