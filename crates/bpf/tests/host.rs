@@ -669,3 +669,27 @@ fn room_is_zero_behind_a_helper_that_failed() {
         assert_eq!(context, [[0; 8], [0xaa; 8]].concat()[..], "{error:?}");
     }
 }
+
+#[test]
+#[should_panic(expected = "helper 12 makes tail calls, and is not replaced")]
+fn the_helper_that_makes_tail_calls_is_not_replaced() {
+    let _ = Host::builder().helper(12, Signature::new([]), |_| Ok(0));
+}
+
+#[test]
+fn what_a_panic_was_raised_with_does_not_panic_again() {
+    struct Again;
+    impl Drop for Again {
+        fn drop(&mut self) {
+            panic!("once more");
+        }
+    }
+    if Target::NATIVE.is_none() {
+        eprintln!("skipped: there is no compiler for this machine");
+        return;
+    }
+    let host = Host::builder().helper(1000, Signature::new([]), |_| std::panic::resume_unwind(Box::new(Again))).build();
+    let linked = host.verify(contract(), code("call 1000\nr0 = 9\nexit")).expect("harmless");
+    let program = HostedProgram::load(&Packs::new().expect("packs"), &linked).expect("room");
+    assert_eq!(program.run(&mut [0; LEN]), Err(HostedError::Helper { id: 1000, error: HelperError::Panicked }));
+}

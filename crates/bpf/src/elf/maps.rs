@@ -1,6 +1,7 @@
 //! The maps of an object: those that types define, those of the section `maps`, and sections of variables.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
@@ -17,6 +18,11 @@ pub struct MapSource {
 }
 
 impl MapSource {
+    #[cfg(test)]
+    pub(super) const fn of(definition: Definition) -> Self {
+        Self { definition, value: None }
+    }
+
     /// What it is to be made from.
     pub const fn definition(&self) -> &Definition {
         &self.definition
@@ -40,11 +46,19 @@ pub(super) enum Place {
 /// Bytes of a definition in the section `maps` that are read: kind, lengths, entries (libbpf's `struct bpf_map_def`).
 const LEGACY: usize = 16;
 
+/// Members of a structure that defines a map, at most; those that are known are a dozen.
+const MOST_MEMBERS: usize = 64;
+
 /// All maps, and where they are.
 pub(super) fn find(parts: &Parts<'_>) -> Result<Vec<(Place, MapSource)>, ObjectError> {
     let mut maps = Vec::new();
     let mut copied = 0;
+    let mut defining = BTreeSet::new();
     for (index, section) in parts.sections.iter().enumerate() {
+        // All maps are looked for in each.
+        if matches!(section.name, "maps" | ".maps") && !defining.insert(section.name) {
+            return Err(ObjectError::Damaged { reason: format!("there are two sections `{}`", section.name) });
+        }
         match section.name {
             "maps" => legacy(parts, index, &mut maps)?,
             ".maps" => typed(parts, index, &mut maps)?,
@@ -129,6 +143,10 @@ fn define(btf: &Btf, name: &str, of: TypeId) -> Result<Definition, ObjectError> 
         Form::Array { count, .. } => Some(count),
         _ => None,
     };
+    // Many maps may have one type.
+    if members.len() > MOST_MEMBERS {
+        return Err(wrong("its structure has more than 64 members"));
+    }
     let (mut kind, mut key_len, mut value_len, mut entries) = (None, 0, 0, 0);
     for member in members {
         let count = || number(member.of).ok_or_else(|| wrong("a number is written wrongly; use __uint"));
@@ -151,4 +169,46 @@ fn define(btf: &Btf, name: &str, of: TypeId) -> Result<Definition, ObjectError> 
     let kind = kind.ok_or_else(|| wrong("its structure has no `type`"))?;
     let kind = Kind::new(kind).ok_or_else(|| ObjectError::Kind { map: name.to_string(), kind })?;
     Ok(Definition::new(name, kind, key_len, value_len, entries))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Section;
+    use super::super::extension::tests::{section, words};
+    use super::*;
+
+    /// A structure with the member `type`, a ring buffer, and `others` called `map_flags`.
+    fn types(others: u32) -> Btf {
+        let mut types = words(&[0, 1 << 24, 4, 32]);
+        // An array of 27, and a pointer to it.
+        types.extend(words(&[0, 3 << 24, 0, 1, 1, 27]));
+        types.extend(words(&[0, 2 << 24, 2]));
+        types.extend(words(&[0, 4 << 24 | (1 + others), 8, 1, 3, 0]));
+        (0..others).for_each(|_| types.extend(words(&[6, 3, 0])));
+        Btf::parse(&section(&[types, b"\0type\0map_flags\0".to_vec()])).expect("four types")
+    }
+
+    #[test]
+    fn a_map_is_defined_by_few_members() {
+        let kind = |others| define(&types(others), "m", 4).map(|definition| definition.kind);
+        assert_eq!(kind(63), Ok(Kind::RingBuffer));
+        let what = "its structure has more than 64 members";
+        assert_eq!(kind(64), Err(ObjectError::Map { map: "m".to_string(), what }));
+    }
+
+    #[test]
+    fn maps_are_defined_in_one_section() {
+        let section = |_| Section { name: "maps", data: &[], size: 0, is_code: false };
+        let parts = |count| Parts {
+            len: 0,
+            sections: (0..count).map(section).collect(),
+            symbols: Vec::new(),
+            references: Vec::new(),
+            btf: None,
+            told: BTreeMap::new(),
+        };
+        assert_eq!(find(&parts(1)), Ok(Vec::new()));
+        let reason = "there are two sections `maps`".to_string();
+        assert_eq!(find(&parts(2)), Err(ObjectError::Damaged { reason }));
+    }
 }

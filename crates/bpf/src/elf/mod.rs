@@ -42,7 +42,10 @@ pub use maps::MapSource;
 pub use program::{Explained, Program, SourceLine};
 
 use crate::host::{Host, HostBuilder};
-use crate::map::{Map, MapError};
+use crate::map::{Map, MapError, Room};
+
+/// Bytes that the maps of an object take together, unless more are allowed.
+pub const MOST_MAP_BYTES: u64 = 1 << 30;
 
 /// Why a file is no object with programs.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -202,12 +205,25 @@ impl Object {
         self.btf.as_deref()
     }
 
-    /// Makes its maps, with the values that variables have, for a host to which helpers may be added.
+    /// Makes its maps, with the values that variables have, for a host to which helpers may be added. Together they
+    /// take [`MOST_MAP_BYTES`] at most; [`host_within`](Self::host_within) allows more.
     ///
     /// # Errors
     ///
     /// [`MapError`].
     pub fn host(&self) -> Result<HostBuilder, MapError> {
+        self.host_within(MOST_MAP_BYTES)
+    }
+
+    /// The same with maps of `most` bytes together at most.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`].
+    pub fn host_within(&self, most: u64) -> Result<HostBuilder, MapError> {
+        // Before there is memory for the first one.
+        let mut room = Room::new(most);
+        self.maps.iter().try_for_each(|source| Map::take_room(source.definition(), &mut room))?;
         let mut builder = Host::builder();
         for source in &self.maps {
             builder = builder.map(Arc::new(source.make()?));
@@ -311,5 +327,52 @@ fn short(name: &[u8]) -> Result<&str, ObjectError> {
 impl Symbol<'_> {
     const fn none() -> Self {
         Self { name: "", section: None, offset: 0, size: 0, is_function: false, is_section: false, is_global: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::{Definition, Kind};
+
+    fn object(maps: Vec<Definition>) -> Object {
+        Object { maps: maps.into_iter().map(MapSource::of).collect(), programs: Vec::new(), btf: None }
+    }
+
+    #[test]
+    fn the_maps_of_an_object_have_one_limit() {
+        let array = |name: &str| Definition::new(name, Kind::Array, 4, 8, 100);
+        // Values, and the numbers of the elements.
+        let both = object(Vec::from([array("a"), array("b")]));
+        assert_eq!(both.host_within(3200).map(drop), Ok(()));
+        let refused = MapError::Room { name: "b".to_string(), bytes: 1600, left: 1599, most: 3199 };
+        assert_eq!(both.host_within(3199).map(drop), Err(refused));
+        // Many sections of zeros, of which the file says no byte.
+        let zeros = (0..400).map(|n| Definition::new(&alloc::format!(".bss.s{n}"), Kind::Array, 4, 1 << 26, 1));
+        let Err(MapError::Room { name, most, .. }) = object(zeros.collect()).host() else { panic!("25 GiB") };
+        assert_eq!((name.as_str(), most), (".bss.s15", MOST_MAP_BYTES));
+    }
+
+    #[test]
+    fn every_part_of_a_map_counts() {
+        let least = |kind, key, value, entries| {
+            let definition = Definition { cpus: Some(3), ..Definition::new("m", kind, key, value, entries) };
+            let Err(MapError::Room { bytes, .. }) = object(Vec::from([definition])).host_within(0).map(drop) else {
+                panic!("there is no room")
+            };
+            bytes
+        };
+        assert_eq!(least(Kind::Array, 4, 9, 10), 10 * (16 + 8));
+        assert_eq!(least(Kind::PerCpuArray, 4, 9, 10), 10 * (3 * 16 + 8));
+        // Values, keys, links, marks; 16 buckets.
+        assert_eq!(least(Kind::Hash, 12, 8, 10), 10 * (8 + 16 + 4 + 1) + 16 * 8);
+        assert_eq!(least(Kind::LruPerCpuHash, 12, 8, 10), 10 * (3 * 8 + 16 + 4 + 1) + 16 * 8);
+        // And how many prefixes there are of 0 to 64 bits.
+        assert_eq!(least(Kind::LpmTrie, 12, 8, 10), 10 * (8 + 16 + 4 + 1) + 16 * 8 + 65 * 4);
+        assert_eq!(least(Kind::Queue, 0, 8, 10), 80);
+        assert_eq!(least(Kind::BloomFilter, 0, 8, 1000), 1024);
+        assert!(least(Kind::RingBuffer, 0, 0, 4096) > 4096);
+        #[cfg(feature = "std")]
+        assert_eq!(least(Kind::Programs, 4, 4, 1 << 29), 1 << 32);
     }
 }

@@ -27,7 +27,12 @@ pub(crate) unsafe extern "C" fn enter(r1: u64, r2: u64, r3: u64, r4: u64, r5: u6
     // A panic must not unwind through compiled code, which no unwinder knows. What a helper leaves behind when it
     // panics is the host's affair, as with any closure that is called again.
     let result = catch_unwind(AssertUnwindSafe(|| entry.call([r1, r2, r3, r4, r5], &mut Vouched)));
-    match result.unwrap_or(Err(HelperError::Panicked)) {
+    let result = result.unwrap_or_else(|raised| {
+        // Dropping it could panic again.
+        std::mem::forget(raised);
+        Err(HelperError::Panicked)
+    });
+    match result {
         Ok(Answer::Value(value)) => value,
         Ok(Answer::Iterate(iteration)) => iterate(iteration),
         Err(error) => {

@@ -102,13 +102,19 @@ impl HostBuilder {
     }
 
     /// Gives programs a helper, instead of the one that had this number. What it returns goes to `r0`; an error ends
-    /// the program, or, compiled, makes it end without result. So does a panic, if panics unwind.
+    /// the program, or, compiled, makes it end without result. So does a panic, if panics unwind; what it was raised
+    /// with is forgotten, not dropped.
+    ///
+    /// # Panics
+    ///
+    /// If `id` is 12, which is the helper that makes tail calls: programs leave behind it.
     pub fn helper(
         mut self,
         id: i32,
         signature: Signature,
         function: impl Fn(&mut Call<'_>) -> Result<u64, HelperError> + Send + Sync + 'static,
     ) -> Self {
+        assert!(id != TAIL_CALL, "helper {id} makes tail calls, and is not replaced; choose another number");
         self.entries.push((id, signature, Custom(Function::Custom(Box::new(function)))));
         self
     }

@@ -14,6 +14,12 @@ pub(super) struct Array {
 }
 
 impl Array {
+    /// Bytes that it takes.
+    pub(super) fn bytes(definition: &Definition, cpus: u32) -> u64 {
+        let count = u64::from(definition.max_entries);
+        Cells::bytes(count * u64::from(cpus), definition.value_len).saturating_add(Cells::bytes(count, 4))
+    }
+
     pub(super) fn new(definition: &Definition, cpus: u32) -> Result<Self, MapError> {
         let count = definition.max_entries;
         let values = Cells::new(definition, u64::from(count) * u64::from(cpus), definition.value_len)?;

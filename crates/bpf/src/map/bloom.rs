@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::cells::{hash, seed, words};
+use super::cells::{WORD, hash, seed, words};
 use super::{Definition, MapError};
 
 /// Functions, if their number is not given (Linux: `kernel/bpf/bloom_filter.c`).
@@ -19,16 +19,26 @@ pub(super) struct Bloom {
     seed: u64,
 }
 
+/// How many functions a filter has.
+fn functions(definition: &Definition) -> u32 {
+    match definition.functions {
+        0 => FUNCTIONS,
+        functions => functions.min(MOST_FUNCTIONS),
+    }
+}
+
 impl Bloom {
     pub(super) fn new(definition: &Definition) -> Result<Self, MapError> {
-        let functions = match definition.functions {
-            0 => FUNCTIONS,
-            functions => functions.min(MOST_FUNCTIONS),
-        };
+        let functions = functions(definition);
+        Ok(Self { bits: words(definition, Self::bytes(definition) / WORD as u64)?, functions, seed: seed() })
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn bytes(definition: &Definition) -> u64 {
         // Where half of the bits are set, values that were not put in are taken for such least often: entries times
         // functions, divided by ln 2.
-        let bits = (u64::from(definition.max_entries) * u64::from(functions) * 7 / 5).next_power_of_two().max(64);
-        Ok(Self { bits: words(definition, bits / 64)?, functions, seed: seed() })
+        let bits = u64::from(definition.max_entries) * u64::from(functions(definition)) * 7 / 5;
+        bits.next_power_of_two().max(64) / 8
     }
 
     fn places(&self, value: &[u8]) -> impl Iterator<Item = (&AtomicU64, u64)> {

@@ -38,7 +38,7 @@ pub(crate) struct Cells {
 
 /// The word of `bytes` with this number; what is missing is zero.
 fn word(bytes: &[u8], index: usize) -> u64 {
-    let rest = &bytes[index * WORD..];
+    let rest = bytes.get(index * WORD..).unwrap_or_default();
     let mut word = [0; WORD];
     let len = rest.len().min(WORD);
     word[..len].copy_from_slice(&rest[..len]);
@@ -46,6 +46,11 @@ fn word(bytes: &[u8], index: usize) -> u64 {
 }
 
 impl Cells {
+    /// Bytes that `count` values of `len` bytes take.
+    pub(super) fn bytes(count: u64, len: u32) -> u64 {
+        count.saturating_mul(u64::from(len).next_multiple_of(WORD as u64))
+    }
+
     /// `count` values of `len` bytes.
     pub(super) fn new(definition: &Definition, count: u64, len: u32) -> Result<Self, MapError> {
         let stride = (len as usize).div_ceil(WORD);
@@ -83,9 +88,9 @@ impl Cells {
         }
     }
 
-    /// Copies a value in.
+    /// Copies a value in; what it lacks is zero.
     pub(super) fn write(&self, index: usize, value: &[u8]) {
-        let value = &value[..self.len];
+        let value = &value[..value.len().min(self.len)];
         for (number, cell) in self.of(index).iter().enumerate() {
             cell.store(word(value, number), Ordering::Relaxed);
         }

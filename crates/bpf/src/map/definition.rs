@@ -132,6 +132,21 @@ pub enum MapError {
         /// Bytes.
         bytes: u64,
     },
+    /// It has no room beside the others.
+    #[error(
+        "map `{name}`: it takes {bytes} bytes, and the maps before it have left {left} of the {most} that are allowed \
+         for all; allow more, or ask for fewer entries"
+    )]
+    Room {
+        /// Its name.
+        name: String,
+        /// Bytes.
+        bytes: u64,
+        /// Bytes.
+        left: u64,
+        /// Bytes.
+        most: u64,
+    },
     /// There is no memory for it.
     #[error("map `{name}`: there is no memory for {bytes} bytes")]
     Memory {
@@ -144,6 +159,30 @@ pub enum MapError {
 
 /// Most bytes that a map has.
 pub const MOST_BYTES: u64 = 1 << 32;
+
+/// Bytes that maps may take together.
+#[derive(Debug)]
+pub(crate) struct Room {
+    left: u64,
+    most: u64,
+}
+
+impl Room {
+    pub(crate) const fn new(most: u64) -> Self {
+        Self { left: most, most }
+    }
+
+    /// Takes `bytes` for a map.
+    pub(super) fn take(&mut self, definition: &Definition, bytes: u64) -> Result<(), MapError> {
+        let name = || definition.name.clone();
+        if bytes > MOST_BYTES {
+            return Err(MapError::Large { name: name(), bytes });
+        }
+        let (left, most) = (self.left, self.most);
+        self.left = left.checked_sub(bytes).ok_or_else(|| MapError::Room { name: name(), bytes, left, most })?;
+        Ok(())
+    }
+}
 /// Most bytes that a key has (`MAX_BPF_STACK` of Linux: programs build keys on their stack).
 const MOST_KEY: u32 = 512;
 /// Most bytes that a value has.

@@ -81,6 +81,15 @@ fn filled<T>(definition: &Definition, count: u32, make: impl FnMut() -> T) -> Re
 }
 
 impl Hash {
+    /// Bytes that it takes.
+    pub(super) fn bytes(definition: &Definition, cpus: u32) -> u64 {
+        let count = u64::from(definition.max_entries);
+        let links = count * (size_of::<AtomicU32>() + size_of::<AtomicU8>()) as u64;
+        let buckets = count.next_power_of_two() * size_of::<Bucket>() as u64;
+        Cells::bytes(count * u64::from(cpus), definition.value_len)
+            .saturating_add(Cells::bytes(count, definition.key_len) + links + buckets)
+    }
+
     pub(super) fn new(definition: &Definition, cpus: u32, eviction: Eviction) -> Result<Self, MapError> {
         let count = definition.max_entries;
         let values = Cells::new(definition, u64::from(count) * u64::from(cpus), definition.value_len)?;

@@ -33,6 +33,7 @@ use core::sync::atomic::AtomicU64;
 
 use array::Array;
 use bloom::Bloom;
+pub(crate) use definition::Room;
 use definition::check;
 pub use definition::{Definition, Kind, MOST_BYTES, MapError, ValueAccess};
 use hash::{Eviction, Hash};
@@ -167,6 +168,27 @@ const fn this_cpu() -> u32 {
     0
 }
 
+/// How many values each key has.
+fn cpus_of(definition: &Definition) -> u32 {
+    if definition.kind.is_per_cpu() { definition.cpus.unwrap_or_else(cpus).max(1) } else { 1 }
+}
+
+/// Bytes that a map takes, all its parts together.
+fn bytes(definition: &Definition, cpus: u32) -> u64 {
+    match definition.kind {
+        Kind::Array | Kind::PerCpuArray => Array::bytes(definition, cpus),
+        Kind::Hash | Kind::LruHash | Kind::PerCpuHash | Kind::LruPerCpuHash => Hash::bytes(definition, cpus),
+        Kind::LpmTrie => Trie::bytes(definition),
+        Kind::Queue | Kind::Stack => Queue::bytes(definition),
+        Kind::BloomFilter => Bloom::bytes(definition),
+        Kind::RingBuffer => Ring::bytes(definition),
+        #[cfg(feature = "std")]
+        Kind::Programs => Programs::bytes(definition),
+        #[cfg(not(feature = "std"))]
+        Kind::Programs => 0,
+    }
+}
+
 impl Map {
     /// Makes a map, with all its memory: values are zeros.
     ///
@@ -174,8 +196,8 @@ impl Map {
     ///
     /// [`MapError`].
     pub fn new(definition: Definition) -> Result<Self, MapError> {
-        check(&definition)?;
-        let cpus = if definition.kind.is_per_cpu() { definition.cpus.unwrap_or_else(cpus).max(1) } else { 1 };
+        Self::take_room(&definition, &mut Room::new(MOST_BYTES))?;
+        let cpus = cpus_of(&definition);
         let store = match definition.kind {
             Kind::Array | Kind::PerCpuArray => Store::Array(Array::new(&definition, cpus)?),
             Kind::Hash | Kind::PerCpuHash => Store::Hash(Hash::new(&definition, cpus, Eviction::Never)?),
@@ -193,6 +215,12 @@ impl Map {
             }
         };
         Ok(Self { definition, cpus, store })
+    }
+
+    /// Checks the measures of a map, and takes what it needs of `room`.
+    pub(crate) fn take_room(definition: &Definition, room: &mut Room) -> Result<(), MapError> {
+        check(definition)?;
+        room.take(definition, bytes(definition, cpus_of(definition)))
     }
 
     /// Puts a ring buffer into memory that other processes can map ([`Ring::descriptor`]); other maps stay as they are.
@@ -380,12 +408,8 @@ impl Map {
 
     /// Sets the first value of an array; what `value` lacks is zero.
     pub(crate) fn set_first(&self, value: &[u8]) {
-        let len = self.definition.value_len as usize;
-        let mut whole = alloc::vec![0; len];
-        let given = value.len().min(len);
-        whole[..given].copy_from_slice(&value[..given]);
         if let Store::Array(array) = &self.store {
-            array.values().write(0, &whole);
+            array.values().write(0, value);
         }
     }
 

@@ -26,11 +26,18 @@ pub struct InsertError {
 }
 
 impl Programs {
+    /// Bytes that it takes, without the programs.
+    pub(super) fn bytes(definition: &Definition) -> u64 {
+        u64::from(definition.max_entries) * size_of::<ArcSwapOption<HostedProgram>>() as u64
+    }
+
     pub(super) fn new(definition: &Definition) -> Result<Self, MapError> {
         let count = definition.max_entries as usize;
         let mut programs = Vec::new();
-        let bytes = (count * size_of::<ArcSwapOption<HostedProgram>>()) as u64;
-        programs.try_reserve_exact(count).map_err(|_| MapError::Memory { name: definition.name.clone(), bytes })?;
+        programs.try_reserve_exact(count).map_err(|_| {
+            let bytes = Self::bytes(definition);
+            MapError::Memory { name: definition.name.clone(), bytes }
+        })?;
         programs.resize_with(count, ArcSwapOption::empty);
         Ok(Self { programs: programs.into_boxed_slice() })
     }

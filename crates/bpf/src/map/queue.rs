@@ -33,6 +33,11 @@ impl Drop for Held<'_> {
 }
 
 impl Queue {
+    /// Bytes that it takes.
+    pub(super) fn bytes(definition: &Definition) -> u64 {
+        Cells::bytes(definition.max_entries.into(), definition.value_len)
+    }
+
     pub(super) fn new(definition: &Definition, order: Order) -> Result<Self, MapError> {
         Ok(Self {
             values: Cells::new(definition, definition.max_entries.into(), definition.value_len)?,

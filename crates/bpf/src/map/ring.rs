@@ -107,10 +107,14 @@ pub(crate) enum Fate {
 }
 
 impl Ring {
+    /// Bytes that it takes.
+    pub(super) fn bytes(definition: &Definition) -> u64 {
+        RECORDS as u64 + u64::from(definition.max_entries)
+    }
+
     pub(super) fn new(definition: &Definition) -> Result<Self, MapError> {
         let len = u64::from(definition.max_entries);
-        let count = RECORDS as u64 / WORD as u64 + len / WORD as u64;
-        let memory = Memory::Own(words(definition, count)?);
+        let memory = Memory::Own(words(definition, Self::bytes(definition) / WORD as u64)?);
         Ok(Self { memory, len, dropped: AtomicU64::new(0), has_consumer: AtomicBool::new(false), waker: None })
     }
 

@@ -45,6 +45,12 @@ impl Prefix {
 }
 
 impl Trie {
+    /// Bytes that it takes.
+    pub(super) fn bytes(definition: &Definition) -> u64 {
+        let lengths = (definition.key_len as usize - HEAD) * 8 + 1;
+        Hash::bytes(definition, 1).saturating_add((lengths * size_of::<AtomicU32>()) as u64)
+    }
+
     pub(super) fn new(definition: &Definition) -> Result<Self, MapError> {
         let bits = (definition.key_len as usize - HEAD) * 8;
         let lengths: Vec<AtomicU32> = (0..=bits).map(|_| AtomicU32::new(0)).collect();
