@@ -16,6 +16,7 @@ use std::process::{Command, ExitCode};
 pub(crate) use arguments::Arguments;
 #[cfg(feature = "documents")]
 pub(crate) use object::{BYTES as OBJECT, NAME as OBJECT_NAME};
+use palimpsest_sys::proc::stat::Incarnation;
 use rustix::process::geteuid;
 
 use crate::run::arguments::{At, PaysAfter, Threads};
@@ -100,8 +101,8 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     let mut command = Command::new(&path);
     command.arg0(&arguments.program).args(&arguments.arguments);
     command.env("LD_PRELOAD", preloaded).envs(variables(arguments));
-    // The program keeps the process id; the object tells of its end alone.
-    command.env("PALIMPSEST_STARTED", std::process::id().to_string());
+    // The program stays this process; the object tells of its end alone.
+    command.env("PALIMPSEST_STARTED", Incarnation::of_this_process().to_string());
     Ok(Prepared { command, path, object })
 }
 
@@ -123,7 +124,10 @@ fn preload(object: &OsStr, present: Option<OsString>) -> OsString {
 fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
     let mut variables: Vec<(&str, OsString)> = Vec::new();
     if arguments.local_text {
-        let text = arguments.node.map_or_else(|| "local".to_owned(), |node| format!("local:{node}"));
+        let mut text = arguments.node.map_or_else(|| "local".to_owned(), |node| format!("local:{node}"));
+        if arguments.heirs {
+            text.push_str(",heirs");
+        }
         variables.push(("PALIMPSEST_TEXT", text.into()));
     }
     if !arguments.freeze {
@@ -230,6 +234,8 @@ mod tests {
         assert!(variables(&parse(&["--freeze", "true"]).expect("a valid line")).is_empty());
         let local = parse(&["--local-text", "--node", "1", "true"]).expect("a valid line");
         assert_eq!(variables(&local), [("PALIMPSEST_TEXT", "local:1".into()), ("PALIMPSEST_FREEZE", "off".into())]);
+        let heirs = parse(&["--local-text", "--heirs", "--freeze", "true"]).expect("a valid line");
+        assert_eq!(variables(&heirs), [("PALIMPSEST_TEXT", "local,heirs".into())]);
         let both = parse(&["--local-text", "--freeze", "true"]).expect("a valid line");
         assert_eq!(variables(&both), [("PALIMPSEST_TEXT", "local".into())]);
         let reported = parse(&["--freeze", "--report", "--", "true"]).expect("a valid line");
@@ -242,6 +248,7 @@ mod tests {
             &["--", "true"][..],
             &["--freeze"],
             &["--freeze", "--node", "1", "true"],
+            &["--freeze", "--heirs", "true"],
             &["--local-text", "--at", "fork", "true"],
             &["--local-text", "--huge", "true"],
             &["--local-text", "--threads", "stop", "true"],

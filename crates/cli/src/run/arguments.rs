@@ -19,6 +19,9 @@ pub(crate) struct Arguments {
     /// Which node, if not that of the main thread.
     #[arg(long, value_name = "N", requires = "local_text")]
     pub(crate) node: Option<u16>,
+    /// Do so, too, with the text of the programs that it executes.
+    #[arg(long, requires = "local_text")]
+    pub(crate) heirs: bool,
     /// When, if not at the first fork that is worth it: `fork` (the first), `fork:N`, `signal:NAME` (at the fork after
     /// it) or `size:BYTES` (the first fork with so much memory; suffixes K, M, G).
     #[arg(long, value_name = "WHEN", requires = "freeze")]
