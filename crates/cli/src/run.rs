@@ -16,11 +16,12 @@ use std::process::{Command, ExitCode};
 pub(crate) use arguments::Arguments;
 #[cfg(feature = "documents")]
 pub(crate) use object::{BYTES as OBJECT, NAME as OBJECT_NAME};
+use palimpsest_sys::proc::stat::Incarnation;
 use rustix::process::geteuid;
 
 use crate::run::arguments::{At, PaysAfter, Threads};
 use crate::run::object::{Folders, Object, ObjectError};
-use crate::run::program::ProgramError;
+use crate::run::program::{ProgramError, Way};
 use crate::run::proof::NotLoaded;
 use crate::{complain, exit};
 
@@ -32,7 +33,9 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Failure::Program(ProgramError::NotFound { .. }) => exit::NOT_FOUND.into(),
         Failure::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => exit::NOT_FOUND.into(),
         Failure::Program(ProgramError::NotExecutable { .. }) | Failure::Exec { .. } => exit::NOT_STARTED.into(),
-        Failure::Program(_) | Failure::Object(_) | Failure::NotLoaded(_) => exit::REFUSED.into(),
+        Failure::Program(_) | Failure::Object(_) | Failure::NotLoaded(_) | Failure::ByEnv { .. } => {
+            exit::REFUSED.into()
+        }
     }
 }
 
@@ -50,6 +53,13 @@ enum Failure {
     Program(#[from] ProgramError),
     #[error(transparent)]
     NotLoaded(#[from] NotLoaded),
+    #[error(
+        "{} is a script for `env`, which would be served in the place of {}, as there is no folder for the object: \
+         {shortcoming}; name the program itself, or set XDG_CACHE_HOME to a folder of your own",
+        path.display(),
+        program.display()
+    )]
+    ByEnv { path: PathBuf, program: PathBuf, shortcoming: String },
     #[error("cannot execute {}", path.display())]
     Exec {
         path: PathBuf,
@@ -79,6 +89,10 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     let folders = Folders::of(geteuid(), &|name| env::var_os(name));
     let executable = env::current_exe().unwrap_or_default();
     let object = object::find(env::var_os("PALIMPSEST_PRELOAD").as_deref(), &executable, &folders)?;
+    if let (Some(shortcoming), Way::ByEnv) = (&object.shortcoming, loader.way) {
+        // The descriptor is closed in `env`.
+        return Err(Failure::ByEnv { path, program: loader.program, shortcoming: shortcoming.clone() });
+    }
     let preloaded = preload(&object.entry, env::var_os("LD_PRELOAD"));
     proof::of_loading(&loader, &object.entry, &preloaded)?;
     if let (Some(shortcoming), false) = (&object.shortcoming, arguments.quiet) {
@@ -87,17 +101,21 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     let mut command = Command::new(&path);
     command.arg0(&arguments.program).args(&arguments.arguments);
     command.env("LD_PRELOAD", preloaded).envs(variables(arguments));
-    // The program keeps the process id; the object tells of its end alone.
-    command.env("PALIMPSEST_STARTED", std::process::id().to_string());
+    // The program stays this process; the object tells of its end alone.
+    command.env("PALIMPSEST_STARTED", Incarnation::of_this_process().to_string());
     Ok(Prepared { command, path, object })
 }
 
-/// The value of `LD_PRELOAD` with the object first. What is there stays: allocators are often preloaded.
+/// The value of `LD_PRELOAD` with the object first. What is there stays, as allocators are often preloaded; but not this
+/// object or another version of it: two would both freeze.
 fn preload(object: &OsStr, present: Option<OsString>) -> OsString {
     let mut value = object.to_owned();
-    if let Some(present) = present.filter(|present| !present.is_empty()) {
+    let present = present.unwrap_or_default();
+    let is_ours = |entry: &&[u8]| entry.rsplit(|&byte| byte == b'/').next() == Some(object::NAME.as_bytes());
+    let entries = present.as_bytes().split(|byte| b": ".contains(byte)).filter(|entry| !entry.is_empty());
+    for entry in entries.filter(|entry| !is_ours(entry)) {
         value.push(":");
-        value.push(present);
+        value.push(OsStr::from_bytes(entry));
     }
     value
 }
@@ -106,14 +124,20 @@ fn preload(object: &OsStr, present: Option<OsString>) -> OsString {
 fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
     let mut variables: Vec<(&str, OsString)> = Vec::new();
     if arguments.local_text {
-        let text = arguments.node.map_or_else(|| "local".to_owned(), |node| format!("local:{node}"));
+        let mut text = arguments.node.map_or_else(|| "local".to_owned(), |node| format!("local:{node}"));
+        if arguments.heirs {
+            text.push_str(",heirs");
+        }
         variables.push(("PALIMPSEST_TEXT", text.into()));
     }
     if !arguments.freeze {
         variables.push(("PALIMPSEST_FREEZE", "off".into()));
     }
-    if let (Some(At(text)), true) = (&arguments.at, arguments.freeze) {
+    if let Some(At(text)) = &arguments.at {
         variables.push(("PALIMPSEST_FREEZE", text.into()));
+    } else if arguments.freeze && env::var_os("PALIMPSEST_FREEZE").is_some_and(|inherited| inherited == "off") {
+        // By an outer `run --local-text`, say. What is asked for here is the opposite.
+        variables.push(("PALIMPSEST_FREEZE", OsString::new()));
     }
     if let Some(place) = &arguments.report {
         variables.push(("PALIMPSEST_REPORT", place.clone()));
@@ -210,6 +234,8 @@ mod tests {
         assert!(variables(&parse(&["--freeze", "true"]).expect("a valid line")).is_empty());
         let local = parse(&["--local-text", "--node", "1", "true"]).expect("a valid line");
         assert_eq!(variables(&local), [("PALIMPSEST_TEXT", "local:1".into()), ("PALIMPSEST_FREEZE", "off".into())]);
+        let heirs = parse(&["--local-text", "--heirs", "--freeze", "true"]).expect("a valid line");
+        assert_eq!(variables(&heirs), [("PALIMPSEST_TEXT", "local,heirs".into())]);
         let both = parse(&["--local-text", "--freeze", "true"]).expect("a valid line");
         assert_eq!(variables(&both), [("PALIMPSEST_TEXT", "local".into())]);
         let reported = parse(&["--freeze", "--report", "--", "true"]).expect("a valid line");
@@ -222,6 +248,13 @@ mod tests {
             &["--", "true"][..],
             &["--freeze"],
             &["--freeze", "--node", "1", "true"],
+            &["--freeze", "--heirs", "true"],
+            &["--local-text", "--at", "fork", "true"],
+            &["--local-text", "--huge", "true"],
+            &["--local-text", "--threads", "stop", "true"],
+            &["--local-text", "--pays-after", "any", "true"],
+            &["--local-text", "--trust", "go", "true"],
+            &["--local-text", "--dry-run", "true"],
             &["--freeze", "--at", "never", "true"],
             &["--freeze", "--at", "fork:0", "true"],
             &["--freeze", "--at", "size:1T", "true"],
@@ -239,6 +272,8 @@ mod tests {
         let object = OsStr::new("/a/x.so");
         assert_eq!(preload(object, None), "/a/x.so");
         assert_eq!(preload(object, Some("".into())), "/a/x.so");
-        assert_eq!(preload(object, Some("jemalloc.so".into())), "/a/x.so:jemalloc.so");
+        assert_eq!(preload(object, Some("jemalloc.so b.so".into())), "/a/x.so:jemalloc.so:b.so");
+        let older = "/old/libpalimpsest_preload.so:jemalloc.so:libpalimpsest_preload.so";
+        assert_eq!(preload(object, Some(older.into())), "/a/x.so:jemalloc.so");
     }
 }

@@ -144,6 +144,37 @@ fn where_no_folder_will_do_the_object_comes_in_memory_and_leaves_no_descriptor()
     assert!(!shown.contains("memfd"), "{shown}");
 }
 
+#[test]
+fn a_script_for_env_is_refused_where_the_object_comes_in_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    open_to_all(folder.path());
+    let copy = copied(folder.path());
+    let script = folder.path().join("script");
+    fs::write(&script, "#!/usr/bin/env sh\necho ran\n").expect("it can be written");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let Some(mut command) = as_somebody(&copy) else { return };
+    for variable in ["XDG_CACHE_HOME", "HOME", "LD_PRELOAD", "PALIMPSEST_PRELOAD"] {
+        command.env_remove(variable);
+    }
+    let output = command.args(["run", "--freeze"]).arg(&script).output().expect("the program was copied");
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(125), String::new()), "{said}");
+    assert!(said.contains("is a script for `env`") && said.contains("XDG_CACHE_HOME"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn to_freeze_wins_over_an_inherited_off() {
+    let report = |inherited: &str| {
+        let mut command = command();
+        command.env("PALIMPSEST_FREEZE", inherited).args(["--freeze", "--report", "true"]);
+        text(&command.output().expect("the program was built").stderr)
+    };
+    assert!(report("off").contains("froze nothing in process "), "{}", report("off"));
+    let kept = report("size:1G");
+    assert!(kept.contains("froze nothing in process "), "{kept}");
+}
+
 /// A user that owns nothing, for root's tests; the user itself otherwise.
 const SOMEBODY: u32 = 64_213;
 

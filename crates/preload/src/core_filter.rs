@@ -79,12 +79,18 @@ fn take_back_now() {
 
 /// Runs `spawn`, which executes a program in a process of its own, with the filter lent to it.
 pub(crate) fn around<T>(spawn: impl FnOnce() -> T) -> T {
+    /// Also when a cancelled thread is unwound.
+    struct UnderWay;
+    impl Drop for UnderWay {
+        fn drop(&mut self) {
+            SPAWNS.fetch_sub(1, Ordering::Relaxed);
+            take_back();
+        }
+    }
     SPAWNS.fetch_add(1, Ordering::Relaxed);
+    let _under_way = UnderWay;
     lend();
-    let outcome = spawn();
-    SPAWNS.fetch_sub(1, Ordering::Relaxed);
-    take_back();
-    outcome
+    spawn()
 }
 
 /// Notes that this is a new child: it does not have the spawns of its parent's other threads.
@@ -146,6 +152,8 @@ mod tests {
             around(|| assert_eq!(current(), Some(first)));
         });
         assert_eq!((current(), errno::get()), (Some(other), 7));
+        std::panic::catch_unwind(|| around(|| panic!("the thread is cancelled"))).expect_err("it is unwound");
+        assert_eq!((current(), SPAWNS.load(Ordering::Relaxed)), (Some(other), 0));
 
         let own = first ^ 1 << 3;
         assert!(set(own));

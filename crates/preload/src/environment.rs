@@ -44,7 +44,7 @@ fn present() -> *mut *mut c_char {
         static mut environ: *mut *mut c_char;
     }
     // SAFETY: a variable of the C library's; `leave` is called where no other thread uses the environment.
-    unsafe { (&raw const environ).read() }
+    unsafe { environ }
 }
 
 /// Does the work of [`leave`] for one array.

@@ -2,11 +2,35 @@
 
 use std::sync::OnceLock;
 
+use palimpsest_sys::proc::stat::Incarnation;
+
 use crate::channel::Noted;
 use crate::settings::Settings;
 
-/// What `palimpsest run` sets: its process id, which the program keeps.
+/// What `palimpsest run` sets: its process, which is the program's then.
 const FIRST: &str = "PALIMPSEST_STARTED";
+
+/// How this process came to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// `palimpsest run` has started it, whatever it has executed since.
+    Run,
+    /// The one that `palimpsest run` has started, or one of its heirs, has started it.
+    Heir,
+    /// Somebody has set the variables by himself.
+    Variables,
+}
+
+impl Origin {
+    /// That of this process.
+    pub(crate) fn of_this_process() -> Self {
+        match std::env::var(FIRST) {
+            Err(_) => Self::Variables,
+            Ok(first) if first.parse() == Ok(Incarnation::of_this_process()) => Self::Run,
+            Ok(_) => Self::Heir,
+        }
+    }
+}
 
 /// Whether the end of this process is told of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,9 +43,10 @@ pub(crate) enum End {
 impl End {
     /// That of this process.
     pub(crate) fn of_this_process() -> Self {
-        let own = std::process::id();
-        let is_first = std::env::var(FIRST).is_ok_and(|first| first == own.to_string());
-        if is_first { Self::Told(own) } else { Self::Silent }
+        match Origin::of_this_process() {
+            Origin::Run => Self::Told(std::process::id()),
+            Origin::Heir | Origin::Variables => Self::Silent,
+        }
     }
 }
 

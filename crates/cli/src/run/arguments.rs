@@ -19,28 +19,31 @@ pub(crate) struct Arguments {
     /// Which node, if not that of the main thread.
     #[arg(long, value_name = "N", requires = "local_text")]
     pub(crate) node: Option<u16>,
+    /// Do so, too, with the text of the programs that it executes.
+    #[arg(long, requires = "local_text")]
+    pub(crate) heirs: bool,
     /// When, if not at the first fork that is worth it: `fork` (the first), `fork:N`, `signal:NAME` (at the fork after
     /// it) or `size:BYTES` (the first fork with so much memory; suffixes K, M, G).
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", requires = "freeze")]
     pub(crate) at: Option<At>,
     /// Tell what was frozen and what it gains: on standard error, or `fd:N`, or appended to a file.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "stderr")]
     pub(crate) report: Option<OsString>,
     /// Ask for huge pages (MADV_COLLAPSE).
-    #[arg(long)]
+    #[arg(long, requires = "freeze")]
     pub(crate) huge: bool,
     /// What to do if the program has other threads when it is time.
-    #[arg(long, value_name = "WHAT")]
+    #[arg(long, value_name = "WHAT", requires = "freeze")]
     pub(crate) threads: Option<Threads>,
     /// Within how many forks freezing a part of the memory must pay, by what is expected; `any` freezes all of it. 100
     /// if not said.
-    #[arg(long, value_name = "FORKS")]
+    #[arg(long, value_name = "FORKS", requires = "freeze")]
     pub(crate) pays_after: Option<PaysAfter>,
     /// Hazards that you answer for.
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "freeze")]
     pub(crate) trust: Vec<Trusted>,
     /// Change nothing, only report what a freeze would do.
-    #[arg(long)]
+    #[arg(long, requires = "freeze")]
     pub(crate) dry_run: bool,
     /// Do not tell why a program was not frozen.
     #[arg(long)]

@@ -99,6 +99,16 @@ pub(crate) fn locate(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Prog
 pub(crate) struct Loader {
     pub(crate) linker: PathBuf,
     pub(crate) program: PathBuf,
+    pub(crate) way: Way,
+}
+
+/// How the kernel comes to the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// By itself.
+    Direct,
+    /// It starts `env`, which executes the program.
+    ByEnv,
 }
 
 /// Looks at a program, or at the interpreter of a script.
@@ -108,23 +118,27 @@ pub(crate) struct Loader {
 /// Why nothing would be preloaded.
 pub(crate) fn check(path: &Path) -> Result<Loader, ProgramError> {
     let mut path = path.to_owned();
+    let mut way = Way::Direct;
     for _ in 0..DEPTH {
         let read = |source| ProgramError::Read { path: path.clone(), source };
         let mut file = File::open(&path).map_err(read)?;
         // The kernel looks at the first 256 bytes (`BINPRM_BUF_SIZE`).
         let mut start = Vec::new();
         (&mut file).take(256).read_to_end(&mut start).map_err(read)?;
-        let Some(script) = interpreter(&start) else { return check_elf(path, &file) };
+        let Some(script) = interpreter(&start) else { return check_elf(path, &file, way) };
         path = match script {
             Interpreter::Program(program) => program,
             // `env` is served; but the program that it becomes is the one that matters.
-            Interpreter::ByEnv(name) => locate(&name, std::env::var_os("PATH").as_deref())?,
+            Interpreter::ByEnv(name) => {
+                way = Way::ByEnv;
+                locate(&name, std::env::var_os("PATH").as_deref())?
+            }
         };
     }
     Err(ProgramError::TooDeep { path })
 }
 
-fn check_elf(path: PathBuf, file: &File) -> Result<Loader, ProgramError> {
+fn check_elf(path: PathBuf, file: &File, way: Way) -> Result<Loader, ProgramError> {
     let linking = match elf::linking(file) {
         Ok(linking) => linking,
         Err(source) => return Err(ProgramError::NoProgram { path, source }),
@@ -137,7 +151,7 @@ fn check_elf(path: PathBuf, file: &File) -> Result<Loader, ProgramError> {
             Err(ProgramError::OtherLibrary { path, linker })
         }
         Linking::Dynamic { .. } if is_privileged(&path, file) => Err(ProgramError::Privileged { path }),
-        Linking::Dynamic { linker } => Ok(Loader { linker, program: path }),
+        Linking::Dynamic { linker } => Ok(Loader { linker, program: path, way }),
     }
 }
 

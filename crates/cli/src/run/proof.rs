@@ -46,12 +46,7 @@ fn way_out(said: &str) -> &'static str {
 /// It does not, and what it said.
 pub(crate) fn of_loading(loader: &Loader, entry: &OsStr, preloaded: &OsStr) -> Result<(), NotLoaded> {
     let linker = loader.linker.clone();
-    let mut command = Command::new(&linker);
-    // `$ORIGIN` is the folder of the file behind all links, as in `/proc/self/exe`; and a name without a slash would be
-    // looked for among libraries.
-    let program = fs::canonicalize(&loader.program).unwrap_or_else(|_| loader.program.clone());
-    command.arg("--list").arg(program).env("LD_PRELOAD", preloaded).env_remove("LD_DEBUG");
-    match outputs(&mut command) {
+    match outputs(&mut question(loader, preloaded)) {
         Err(source) => Err(NotLoaded::Linker { linker, source }),
         Ok((listing, errors)) if lists(&listing, entry) && complaint(&errors, entry).is_none() => Ok(()),
         Ok((_, errors)) => {
@@ -60,6 +55,31 @@ pub(crate) fn of_loading(loader: &Loader, entry: &OsStr, preloaded: &OsStr) -> R
             Err(NotLoaded::Refused { linker, said })
         }
     }
+}
+
+/// What would run code of others in the linker, or make it say more or elsewhere (`ld.so(8)`).
+const NOT_ASKED: [&str; 9] = [
+    "LD_AUDIT",
+    "LD_DEBUG",
+    "LD_DEBUG_OUTPUT",
+    "LD_PROFILE",
+    "LD_PROFILE_OUTPUT",
+    "LD_SHOW_AUXV",
+    "LD_TRACE_LOADED_OBJECTS",
+    "LD_TRACE_PRELINKING",
+    "LD_VERBOSE",
+];
+
+fn question(loader: &Loader, preloaded: &OsStr) -> Command {
+    let mut command = Command::new(&loader.linker);
+    // `$ORIGIN` is the folder of the file behind all links, as in `/proc/self/exe`; and a name without a slash would be
+    // looked for among libraries.
+    let program = fs::canonicalize(&loader.program).unwrap_or_else(|_| loader.program.clone());
+    command.arg("--list").arg(program).env("LD_PRELOAD", preloaded);
+    for variable in NOT_ASKED {
+        command.env_remove(variable);
+    }
+    command
 }
 
 /// What a command writes to standard output and to standard error. How it ended is not asked: where SIGCHLD is ignored,
@@ -94,6 +114,7 @@ fn complaint<'a>(said: &'a [u8], entry: &OsStr) -> Option<&'a [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::program::Way;
 
     const ENTRY: &str = "/c/libpalimpsest_preload.so";
 
@@ -105,6 +126,18 @@ mod tests {
         {
             assert!(!lists(other.as_bytes(), OsStr::new(ENTRY)), "{other}");
         }
+    }
+
+    #[test]
+    fn auditors_and_the_like_are_left_out_of_the_question() {
+        let loader = Loader { linker: "/ld.so".into(), program: "/bin/sh".into(), way: Way::Direct };
+        let asked = question(&loader, OsStr::new(ENTRY));
+        let removed: Vec<&OsStr> =
+            asked.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+        for variable in ["LD_AUDIT", "LD_DEBUG", "LD_DEBUG_OUTPUT", "LD_SHOW_AUXV"] {
+            assert!(removed.contains(&OsStr::new(variable)), "{variable}");
+        }
+        assert!(!removed.contains(&OsStr::new("LD_LIBRARY_PATH")), "the program's own libraries");
     }
 
     #[test]

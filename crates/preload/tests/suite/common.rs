@@ -136,3 +136,7 @@ pub(crate) fn setenv_first() -> Option<PathBuf> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/setenv_first.c");
     compile(Path::new(source), "setenv_first.so", &["-shared", "-fPIC"])
 }
+
+/// What `palimpsest run` says of a process, in the words of a shell that is about to become the program: its number and
+/// when it was started. A shell's name has no blank.
+pub(crate) const STARTED: &str = "$$-$(cut -d' ' -f22 /proc/$$/stat)";

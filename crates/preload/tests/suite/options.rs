@@ -1,6 +1,6 @@
 //! What the user can say.
 
-use crate::common::{Ran, assert_same, frozen, object, run, scenarios};
+use crate::common::{Ran, STARTED, assert_same, frozen, object, run, scenarios};
 
 fn count(ran: &Ran) -> usize {
     ran.report.matches("palimpsest: froze process").count()
@@ -162,7 +162,7 @@ fn the_report_tells_why_the_program_that_was_started_was_not_frozen() {
     let object = object.to_str().expect("UTF-8");
     let Some(scenarios) = scenarios() else { return };
     let started = |program: &str, variable: &str| {
-        let script = format!("{variable} PALIMPSEST_STARTED=$$ LD_PRELOAD={object} exec {program}");
+        let script = format!("{variable} PALIMPSEST_STARTED={STARTED} LD_PRELOAD={object} exec {program}");
         run(&["sh", "-c", &script], crate::common::PLAIN)
     };
     let protect = format!("{} protect", scenarios.display());
@@ -177,6 +177,9 @@ fn the_report_tells_why_the_program_that_was_started_was_not_frozen() {
         assert!(line.is_some_and(|line| line.starts_with(reason)), "{program}: {}", ran.report);
         assert_eq!((ran.report.lines().count(), ran.stderr.as_str()), (2, ""), "{program}: {}", ran.report);
     }
+    // A later process with the same number is another.
+    let script = format!("PALIMPSEST_STARTED=$$-1 LD_PRELOAD={object} exec true");
+    assert_eq!(run(&["sh", "-c", &script], crate::common::PLAIN).report, "");
     // One that was frozen tells that, and others nothing.
     let ran = started(&protect, "");
     assert_eq!((count(&ran), ran.report.contains("froze nothing")), (1, false), "{}", ran.report);

@@ -1,6 +1,6 @@
 //! The memory that a program sees is the same, frozen or not.
 
-use crate::common::{PLAIN, Ran, Way, frozen};
+use crate::common::{PLAIN, Ran, STARTED, Way, frozen};
 use crate::common::{assert_same, linked_scenarios, object, run, scenarios, slow_madvise, static_scenarios};
 
 /// The settings under which each scenario runs.
@@ -100,7 +100,7 @@ fn a_filter_that_forbids_to_open_files_ends_nothing() {
     let ran = assert_same("confined_executes", &[]).expect("compiled above");
     assert!(ran.report.contains("froze process"), "{}", ran.stderr);
     let script = format!(
-        "PALIMPSEST_STARTED=$$ PALIMPSEST_FREEZE=size:1G LD_PRELOAD={} exec {} confined_forks",
+        "PALIMPSEST_STARTED={STARTED} PALIMPSEST_FREEZE=size:1G LD_PRELOAD={} exec {} confined_forks",
         object().display(),
         scenarios().expect("compiled above").display()
     );

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::common::{PLAIN, Ran, compile, frozen, object, run};
+use crate::common::{PLAIN, Ran, STARTED, compile, frozen, object, run};
 
 fn program() -> Option<&'static Path> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -103,4 +103,28 @@ fn gdb_stops_in_exchanged_text() {
     assert!(ran.stdout.contains("hot + ") || ran.stdout.contains("hot in section"), "{}", ran.stdout);
     assert!(ran.stdout.contains("/memfd:palimpsest-constant"), "{}", ran.stdout);
     assert!(ran.stdout.contains("exited normally"), "{}", ran.stdout);
+}
+
+#[test]
+fn only_the_program_that_was_started_is_localised_and_tells_unless_heirs_are_named() {
+    let Some(program) = program().and_then(Path::to_str) else { return };
+    let object = object();
+    let run_in_shell = |value: &str, quiet: &str, line: &str| {
+        let script = format!(
+            "PALIMPSEST_STARTED={STARTED} PALIMPSEST_TEXT={value} PALIMPSEST_FREEZE=off PALIMPSEST_QUIET={quiet} \
+             LD_PRELOAD={} exec {line}",
+            object.display()
+        );
+        run(&["sh", "-c", &script], PLAIN)
+    };
+    let executed = format!("sh -c 'exec {program}'");
+    let started = format!("sh -c '{program}; :'");
+    for (value, line, in_memory) in
+        [("local", program, 1), ("local", &executed, 1), ("local", &started, 0), ("local,heirs", &started, 1)]
+    {
+        let ran = run_in_shell(value, "0", line);
+        assert_eq!(ran.stdout, format!("text in memory: {in_memory}\n{RUNS}"), "{value} {line}: {}", ran.stderr);
+    }
+    assert_eq!(run_in_shell("here", "0", &started).stderr.lines().count(), 1, "the shell, not what it starts");
+    assert_eq!(run_in_shell("here", "1", &started).stderr, "");
 }
