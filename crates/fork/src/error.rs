@@ -46,7 +46,8 @@ pub enum FreezeError {
     },
     /// The kernel may write to pages that would be replaced.
     #[error(
-        "io_uring {} {hold}: the kernel would go on with old pages; freeze without it, or answer for it (Answer::IoUring)",
+        "io_uring {} {hold}: the kernel would go on with old pages; \
+         freeze without it, or answer for it (Answer::IoUring)",
         Descriptor(*.descriptor)
     )]
     IoUring {
@@ -57,7 +58,8 @@ pub enum FreezeError {
     },
     /// The kernel may write to pages that would be replaced, for requests under way.
     #[error(
-        "there is a context of Linux AIO ({context:#x}), whose requests under way would go to old pages; freeze before io_setup, or answer for it (Answer::LinuxAio)"
+        "there is a context of Linux AIO ({context:#x}), whose requests under way would go to old pages; \
+         freeze before io_setup, or answer for it (Answer::LinuxAio)"
     )]
     LinuxAio {
         /// The context.
@@ -65,7 +67,8 @@ pub enum FreezeError {
     },
     /// `mlockall(MCL_FUTURE)` is in effect.
     #[error(
-        "all future memory is locked (mlockall(MCL_FUTURE)), so that freezing would copy memory and gain nothing; call munlockall first"
+        "all future memory is locked (mlockall(MCL_FUTURE)), so that freezing would copy memory and gain \
+         nothing; call munlockall first"
     )]
     FutureLocked,
     /// Memory files cannot be made.
