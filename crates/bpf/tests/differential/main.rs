@@ -1,9 +1,9 @@
 //! Random programs mean the same to the interpreter and to the compiler.
 //!
-//! A program gets a block of memory in `r1` and works on it, on its stack and on its registers: every operation, width,
-//! byte order, access, atomic operation and condition, with constants that are near the limits. Jumps go forward, but
-//! for one that goes to the first instruction a few times, so that it ends. In the end memory and all registers are
-//! folded into `r0`, so that no difference is lost.
+//! A program gets a block of memory in `r1` and works on it, on its stack and on its registers: every operation,
+//! width, byte order, access, atomic operation and condition, with constants that are near the limits. Jumps go
+//! forward, but for one that goes to the first instruction a few times, so that it ends. In the end memory and all
+//! registers are folded into `r0`, so that no difference is lost.
 
 mod generator;
 

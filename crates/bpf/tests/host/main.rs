@@ -1,5 +1,7 @@
 //! Programs with maps and helpers: verified, interpreted and compiled, on hosts that begin alike and end alike.
 
+mod helpers;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +10,7 @@ use palimpsest_bpf::insn::Register;
 use palimpsest_bpf::interp::{HelperError, Interpreter};
 use palimpsest_bpf::jit::Target;
 use palimpsest_bpf::map::{ArrayHandle, Definition, HashHandle, Kind, Map, Update, ValueAccess};
-use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Fault, MapUse, Signature};
+use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Fault, Signature};
 use palimpsest_bpf::{Code, Packs, asm};
 
 /// What programs find: an array of two numbers for each of 4, a hash map, a ring buffer, a queue, an array of
@@ -579,117 +581,4 @@ fn what_was_an_address_is_no_number_for_atomic_operations() {
                 r2 = 0\ncall 133\nr1 = 0\nr1 = atomic_fetch_add((u64 *)(r10 - 8), r1)\nr0 = r1\nexit\n\
                 none: r0 = 0\nexit";
     assert_eq!(refused(text), Fault::PartOfAddress { offset: -8, len: 8 });
-}
-
-#[test]
-fn helpers_change_no_read_only_map() {
-    let read_only = || {
-        let map = |name: &str, kind, key, value| {
-            let definition = Definition::new(name, kind, key, value, 4);
-            Arc::new(Map::new(Definition { access: ValueAccess::Read, ..definition }).expect("good measures"))
-        };
-        Host::builder().map(map("array", Kind::Array, 4, 8)).map(map("hash", Kind::Hash, 4, 8)).map(map(
-            "queue",
-            Kind::Queue,
-            0,
-            8,
-        ))
-    };
-    let refused = |text: &str| read_only().build().verify(contract(), code(text)).map(drop).expect_err(text).fault;
-    let start = "*(u32 *)(r10 - 4) = 0\n*(u64 *)(r10 - 16) = 9\nr2 = r10\nr2 += -4\nr3 = r10\nr3 += -16\nr4 = 0\n";
-    for map in [0, 1] {
-        assert_eq!(refused(&format!("{start}r1 = map[idx:{map}] ll\ncall 2\nr0 = 0\nexit")), Fault::ReadOnlyMap);
-    }
-    assert_eq!(refused(&format!("{start}r1 = map[idx:1] ll\ncall 3\nr0 = 0\nexit")), Fault::ReadOnlyMap);
-    let queue = format!("{start}r1 = map[idx:2] ll\nr2 = r3\nr3 = 0\n");
-    for helper in [87, 88] {
-        assert_eq!(refused(&format!("{queue}call {helper}\nr0 = 0\nexit")), Fault::ReadOnlyMap);
-    }
-    // They may be looked at.
-    for text in [format!("{queue}call 89\nr0 = 0\nexit"), format!("{start}r1 = map[idx:1] ll\ncall 1\nr0 = 0\nexit")] {
-        assert_eq!(run_on(read_only, &text), 0);
-    }
-}
-
-/// Helpers that leave room as it is: all of it, a part of it, or that fail on the way.
-fn sparing() -> HostBuilder {
-    use Argument::{BytesOut, Map, Number, NumberOut, Size, ValueOut};
-    builder()
-        .helper(1000, Signature::new([BytesOut, Size]), |_| Ok(0))
-        .helper(1001, Signature::new([BytesOut, Size]), |call| Ok(call.write(0, &[0x55; 3])? as u64))
-        .helper(1002, Signature::new([NumberOut]), |_| Ok(0))
-        .helper(1003, Signature::new([Map(MapUse::Peek), ValueOut]), |_| Ok(0))
-        .helper(1004, Signature::new([NumberOut, Number]), |call| match call.number(1) {
-            0 => Err(HelperError::NoArgument { index: 7 }),
-            _ => panic!("on purpose"),
-        })
-        // Takes what it gives back from the same place.
-        .helper(1005, Signature::new([Argument::Bytes, Size, BytesOut, Size]), |call| {
-            let bytes = call.bytes(0)?;
-            Ok(call.write(2, &bytes)? as u64)
-        })
-        .helper(1006, Signature::new([Map(MapUse::Peek), ValueOut]), |call| call.write(1, &[1; 8]).map(|_| 0))
-}
-
-#[test]
-fn room_that_a_helper_leaves_as_it_was_is_zero() {
-    // The context, of 16 times 0xaa, tells it without reading the stack.
-    assert_eq!(run_on(sparing, "r6 = r1\nr2 = 16\ncall 1000\nr0 = *(u64 *)(r6 + 8)\nexit"), 0);
-    assert_eq!(run_on(sparing, "r6 = r1\nr2 = 12\ncall 1001\nr0 = *(u64 *)(r6 + 0)\nexit"), 0x55_5555);
-    assert_eq!(run_on(sparing, "r6 = r1\nr2 = 12\ncall 1001\nr0 = *(u64 *)(r6 + 8)\nexit"), 0xaaaa_aaaa << 32);
-    assert_eq!(run_on(sparing, "r6 = r1\ncall 1002\nr0 = *(u64 *)(r6 + 0)\nexit"), 0);
-    let value = "r6 = r1\nr2 = r1\nr1 = map[idx:3] ll\ncall 1003\nr0 = *(u64 *)(r6 + 0)\nexit";
-    assert_eq!(run_on(sparing, value), 0);
-    let large =
-        "r1 = map[idx:0][0]+0 ll\nr6 = r1\n*(u64 *)(r1 + 0) = -1\nr2 = 16\ncall 1001\nr0 = *(u64 *)(r6 + 0)\nexit";
-    assert_eq!(run_on(sparing, large), 0x55_5555);
-    let overlapping =
-        "r6 = r1\n*(u64 *)(r1 + 0) = 7\nr2 = 8\nr3 = r1\nr3 += 4\nr4 = 12\ncall 1005\nr0 = *(u64 *)(r6 + 4)\nexit";
-    assert_eq!(run_on(sparing, overlapping), 7);
-    // A bloom filter's value is not written, and is no room.
-    let filter = value.replace("idx:3", "idx:6");
-    assert_eq!(run_on(sparing, &filter), 0xaaaa_aaaa_aaaa_aaaa);
-    let linked = sparing().build().verify(contract(), code(&filter.replace("1003", "1006"))).expect("harmless");
-    linked.interpret(&Interpreter::default(), &mut [0; LEN]).expect_err("nothing to write to");
-}
-
-#[test]
-fn room_is_zero_behind_a_helper_that_failed() {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let packs = Packs::new().expect("packs");
-    let host = sparing().build();
-    for (mode, error) in [(0, HelperError::NoArgument { index: 7 }), (1, HelperError::Panicked)] {
-        let linked = host.verify(contract(), code(&format!("r2 = {mode}\ncall 1004\nr0 = 0\nexit")));
-        let program = HostedProgram::load(&packs, &linked.expect("harmless")).expect("room");
-        let mut context = [0xaa; LEN];
-        assert_eq!(program.run(&mut context), Err(HostedError::Helper { id: 1004, error }));
-        assert_eq!(context, [[0; 8], [0xaa; 8]].concat()[..], "{error:?}");
-    }
-}
-
-#[test]
-#[should_panic(expected = "helper 12 makes tail calls, and is not replaced")]
-fn the_helper_that_makes_tail_calls_is_not_replaced() {
-    let _ = Host::builder().helper(12, Signature::new([]), |_| Ok(0));
-}
-
-#[test]
-fn what_a_panic_was_raised_with_does_not_panic_again() {
-    struct Again;
-    impl Drop for Again {
-        fn drop(&mut self) {
-            panic!("once more");
-        }
-    }
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let host = Host::builder().helper(1000, Signature::new([]), |_| std::panic::resume_unwind(Box::new(Again))).build();
-    let linked = host.verify(contract(), code("call 1000\nr0 = 9\nexit")).expect("harmless");
-    let program = HostedProgram::load(&Packs::new().expect("packs"), &linked).expect("room");
-    assert_eq!(program.run(&mut [0; LEN]), Err(HostedError::Helper { id: 1000, error: HelperError::Panicked }));
 }
