@@ -3,13 +3,11 @@
 
 use std::ffi::{c_int, c_long, c_ulong};
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use palimpsest_fork::guard;
 
 use crate::arch::system_call;
 use crate::next::Next;
-use crate::{errno, freezing, started};
+use crate::{confined, errno, freezing, started};
 
 type Prctl = unsafe extern "C" fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int;
 
@@ -17,21 +15,12 @@ type Prctl = unsafe extern "C" fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> 
 // five parameters on the supported ISAs.
 static PRCTL: Next<Prctl> = unsafe { Next::new(c"prctl") };
 
-/// Whether the program confines itself by a filter of its own, as far as that was seen; raised before the filter is
-/// there. `Relaxed`: a thread that does not see it yet is not confined yet.
-static SEEN: AtomicBool = AtomicBool::new(false);
-
-/// Whether the program confines itself: no file may be opened for it from then on. Async-signal-safe.
-pub(crate) fn is_seen() -> bool {
-    SEEN.load(Ordering::Relaxed)
-}
-
 /// Notes that a filter is about to be installed.
 fn note() {
     if let Some(started) = started::get() {
         freezing::before_filter(started);
     }
-    SEEN.store(true, Ordering::Relaxed);
+    confined::note();
     guard::confined();
 }
 
@@ -92,12 +81,12 @@ mod tests {
         seen(libc::SYS_seccomp, [filter, 0, 0]);
         seen(libc::SYS_prctl, [prctl, libc::SECCOMP_MODE_FILTER as usize, 0]);
         seen(libc::SYS_prctl, [libc::PR_SET_NAME as usize, 1, 1]);
-        assert!(!is_seen());
+        assert!(!confined::is_seen());
         seen(libc::SYS_seccomp, [filter, 0, 1]);
-        assert!(is_seen());
-        SEEN.store(false, Ordering::Relaxed);
+        assert!(confined::is_seen());
+        confined::forget();
         seen(libc::SYS_prctl, [prctl, libc::SECCOMP_MODE_FILTER as usize, 1]);
-        assert!(is_seen());
-        SEEN.store(false, Ordering::Relaxed);
+        assert!(confined::is_seen());
+        confined::forget();
     }
 }

@@ -15,7 +15,7 @@ use palimpsest_fork::guard;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{read, retry_on_intr, write};
 
-use crate::{confine, errno};
+use crate::{confined, errno};
 
 const PATH: &str = "/proc/self/coredump_filter";
 
@@ -46,7 +46,7 @@ pub(crate) fn watch<T>(freeze: impl FnOnce() -> T) -> T {
 /// Puts the filter back for a program that is about to be executed. Async-signal-safe, also in a child of `vfork`.
 pub(crate) fn lend() {
     // What was asked of `/proc` could end a process that has confined itself by a filter.
-    let Some((before, after)) = change().filter(|_| !confine::is_seen()) else { return };
+    let Some((before, after)) = change().filter(|_| !confined::is_seen()) else { return };
     let errno = errno::get();
     if current() == Some(after) && set(before) {
         IS_LENT.store(true, Ordering::Relaxed);
@@ -65,7 +65,7 @@ pub(crate) fn take_back() {
 #[cold]
 fn take_back_now() {
     // A child of `vfork` would set it in its parent's memory for the program that it is about to execute.
-    if SPAWNS.load(Ordering::Relaxed) != 0 || guard::is_borrowed() || confine::is_seen() {
+    if SPAWNS.load(Ordering::Relaxed) != 0 || guard::is_borrowed() || confined::is_seen() {
         return;
     }
     let Some((before, after)) = change().filter(|_| IS_LENT.swap(false, Ordering::Relaxed)) else { return };

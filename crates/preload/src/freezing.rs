@@ -11,7 +11,7 @@ use palimpsest_sys::proc::status::Status;
 
 use crate::settings::{Action, Refusals, ReportTo, Sandbox};
 use crate::started::Started;
-use crate::{channel, confine, core_filter, moment};
+use crate::{channel, confined, core_filter, moment};
 
 /// Whether the moment has come and was used, in this process or an ancestor. `Relaxed`: one thread wins, and what the
 /// others then do is right without knowing of the winner's work.
@@ -48,7 +48,7 @@ pub(crate) fn at_fork(started: &Started) -> bool {
 
 /// Whether the program has confined itself, and opening a file could end it.
 pub(crate) fn is_confined(started: &Started) -> bool {
-    started.settings.sandbox == Sandbox::Feared && confine::is_seen()
+    started.settings.sandbox == Sandbox::Feared && confined::is_seen()
 }
 
 /// Called before the program confines itself: what could be told at a fork later is told now, as even a look at a
@@ -57,7 +57,7 @@ pub(crate) fn before_filter(started: &Started) {
     const REFUSAL: &str = "palimpsest: not frozen: the program installs a seccomp filter, which could end it for a \
         system call of the freeze; freeze earlier, or say PALIMPSEST_TRUST=seccomp if it allows memfd_create, ioctl \
         and pwrite64\n";
-    let is_other = started.settings.sandbox == Sandbox::Trusted || confine::is_seen() || guard::is_borrowed();
+    let is_other = started.settings.sandbox == Sandbox::Trusted || confined::is_seen() || guard::is_borrowed();
     if is_other || IS_DECIDED.load(Ordering::Relaxed) || !moment::would_come(started.settings.moment) {
         return;
     }
