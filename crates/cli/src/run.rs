@@ -16,6 +16,7 @@ use std::process::{Command, ExitCode};
 pub(crate) use arguments::Arguments;
 #[cfg(feature = "documents")]
 pub(crate) use object::{BYTES as OBJECT, NAME as OBJECT_NAME};
+use palimpsest_sys::broken_pipe;
 use palimpsest_sys::proc::stat::Incarnation;
 use rustix::process::geteuid;
 
@@ -71,7 +72,9 @@ enum Failure {
 fn start(arguments: &Arguments) -> Failure {
     match prepare(arguments) {
         // The object's descriptor, if it has one, stays open until then.
-        Ok(Prepared { mut command, path, object: _object }) => Failure::Exec { source: command.exec(), path },
+        Ok(Prepared { mut command, path, object: _object }) => {
+            Failure::Exec { source: broken_pipe::execute(&mut command), path }
+        }
         Err(failure) => failure,
     }
 }

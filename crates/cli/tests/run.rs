@@ -291,3 +291,17 @@ fn an_empty_folder_in_path_is_the_current_one() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
     assert!(text(&output.stdout).starts_with("palimpsest "), "{}", text(&output.stdout));
 }
+
+#[test]
+fn what_becomes_of_broken_pipes_is_handed_on() {
+    let ignored = |how: &str| {
+        let mut command = Command::new("env");
+        command.args([how, env!("CARGO_BIN_EXE_palimpsest"), "run", "--freeze", "grep", "SigIgn", "/proc/self/status"]);
+        command.env_remove("LD_PRELOAD").env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
+        let shown = text(&command.output().expect("coreutils are there").stdout);
+        let digits = shown.trim_start_matches("SigIgn:").trim();
+        // SIGPIPE is 13, and the first signal has bit 0.
+        u64::from_str_radix(digits, 16).expect("a mask") >> 12 & 1
+    };
+    assert_eq!((ignored("--ignore-signal=PIPE"), ignored("--default-signal=PIPE")), (1, 0));
+}

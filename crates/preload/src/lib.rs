@@ -20,7 +20,8 @@
 //! | `dispatch` | these calls through `syscall` |
 //! | `next`, `kernel`, `arch`, `errno` | what would be called without this object: the next definition, or the kernel |
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
-//! | `confine`, `confined` | `prctl`: whether the program has confined itself |
+//! | `confine` | `prctl`: the program confines itself |
+//! | `confined` | whether it has |
 //! | `channel`, `environment`, `allocator` | care for the program: its descriptors, its children, its heap |
 //! | `handed_over` | the descriptor that this object came by, if it did |
 //!

@@ -35,6 +35,7 @@
 
 pub mod arch;
 pub mod async_io;
+pub mod broken_pipe;
 mod caller;
 pub mod capabilities;
 mod causes;

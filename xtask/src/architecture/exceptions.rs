@@ -53,7 +53,6 @@ pub(super) const ALL: &[Exception] = &[
     except(Rule::LongLine, "crates/fork/", 6, UNBROKEN),
     except(Rule::LongLine, "crates/forkserver/", 4, UNBROKEN),
     except(Rule::LongLine, "crates/paging/", 9, UNBROKEN),
-    except(Rule::LongLine, "crates/preload/", 1, UNBROKEN),
     except(Rule::LongLine, "crates/sys/", 7, UNBROKEN),
     except(Rule::LongLine, "crates/text/", 14, UNBROKEN),
     except(Rule::LongLine, "guests/paging/", 1, UNBROKEN),

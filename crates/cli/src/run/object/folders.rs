@@ -16,8 +16,8 @@ impl Folders {
     ///
     /// - The cache of the XDG base directory specification. The folder of a session (`$XDG_RUNTIME_DIR`) goes when the
     ///   user leaves, while his programs run on.
-    /// - Root's cache, if it is not named, is one that others can read: a server that gives its rights up executes other
-    ///   programs later.
+    /// - Root's cache, if it is not named, is one that others can read: a server that gives its rights up executes
+    ///   other programs later.
     /// - None below `/tmp`: `LD_PRELOAD` names the folder for as long as the program lives, and whoever makes it anew
     ///   after it was cleaned away (`tmpfiles.d(5)`) would have his object loaded.
     pub(crate) fn of(user: Uid, look_up: &dyn Fn(&str) -> Option<OsString>) -> Self {

@@ -1,0 +1,44 @@
+//! What this process was told to do about broken pipes, and handing that on.
+//!
+//! Rust's runtime ignores SIGPIPE before `main`, and the standard library sets it to its default for programs that are
+//! executed. So whoever was started with SIGPIPE ignored (`IgnoreSIGPIPE=` of systemd, `nohup`-like wrappers) must put
+//! that back for a program that takes this one's place.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether SIGPIPE was ignored when this process was started. `Relaxed`: written before there are threads.
+static WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// The dynamic linker calls this before Rust's runtime starts.
+#[used]
+#[cfg_attr(not(miri), unsafe(link_section = ".init_array"))]
+static NOTE: extern "C" fn() = note;
+
+extern "C" fn note() {
+    let mut present = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: nothing is changed, and the place is that of an action.
+    let asked = unsafe { libc::sigaction(libc::SIGPIPE, ptr::null(), present.as_mut_ptr()) };
+    // SAFETY: all zeros is a valid action, and the kernel's is one.
+    let present = unsafe { present.assume_init() };
+    WAS_IGNORED.store(asked == 0 && present.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+}
+
+/// Executes a program in the place of this one, with SIGPIPE ignored if this one was started so. Comes back only if
+/// that fails.
+pub fn execute(command: &mut Command) -> io::Error {
+    if WAS_IGNORED.load(Ordering::Relaxed) {
+        let ignore = || {
+            // SAFETY: to ignore a signal runs no code, and nobody else sets it just before the program is executed.
+            unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+            Ok(())
+        };
+        // SAFETY: the closure makes one system call, which is async-signal-safe, and allocates nothing.
+        unsafe { command.pre_exec(ignore) };
+    }
+    command.exec()
+}
