@@ -164,6 +164,11 @@ fn nothing_is_made_below_another_users_folder_or_where_his_links_lead() {
     std::os::unix::fs::lchown(&link, Some(OTHER), None).expect("root may");
     assert!(matches!(put_in(&link.join("a/b")), Err(Refused::BelowForeign { owner: OTHER, .. })));
     assert!(is_empty(&own));
+    // One's own link, to his folder.
+    let link = above.path().join("own_link");
+    symlink(&his, &link).expect("a link");
+    assert!(matches!(put_in(&link.join("a/b")), Err(Refused::BelowForeign { owner: OTHER, .. })));
+    assert!(is_empty(&his));
 }
 
 #[test]
