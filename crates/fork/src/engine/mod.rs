@@ -7,8 +7,9 @@
 //! | `own`, `plan` | what is frozen, what is not and why |
 //! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
 //! | `repair`, `subject`, `thawing` | frozen memory that was written to since, and what becomes anonymous again |
+//! | `mending` | huge pages of ours that were split since |
 //! | `piece`, `runs` | one piece: copied, and shown with what it had |
-//! | `ledger`, `prices`, `hot` | what pays, and what is left alone; they ask the kernel nothing |
+//! | `ledger`, `prices`, `hot`, `huge` | what pays, and what is left alone and how; they ask the kernel nothing |
 //! | `tables`, `records`, `contents`, `frozen_map`, `origins` | what is known, outside the heap |
 //! | `budget`, `guards`, `span`, `traits` | what they need |
 //!
@@ -25,7 +26,9 @@ mod fresh;
 pub(crate) mod frozen_map;
 pub(crate) mod guards;
 mod hot;
+mod huge;
 mod ledger;
+mod mending;
 mod origins;
 pub(crate) mod own;
 pub(crate) mod piece;
