@@ -115,6 +115,7 @@ unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
                 worked,
                 froze: share(taken, done.froze, done.taken),
                 fresh: nanos(done.expected.worth.per_fork),
+                huge: done.repaired.huge + done.repaired.mended,
                 frozen: done.frozen,
             };
             (done.repaired, repair, done.reach)

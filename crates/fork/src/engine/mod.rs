@@ -9,8 +9,9 @@
 //! | `slice`, `agenda`, `pace`, `places` | the freeze in slices: what is left to do, how much fits into a slice, and what is there by now |
 //! | `progress`, `left_alone` | how far it is, and what the program has changed meanwhile |
 //! | `repair`, `subject`, `thawing` | frozen memory that was written to since, and what becomes anonymous again |
+//! | `mending` | huge pages of ours that were split since |
 //! | `piece`, `runs` | one piece: copied, and shown with what it had |
-//! | `ledger`, `prices`, `hot` | what pays, and what is left alone; they ask the kernel nothing |
+//! | `ledger`, `prices`, `hot`, `huge` | what pays, and what is left alone and how; they ask the kernel nothing |
 //! | `tables`, `records`, `contents`, `frozen_map`, `origins` | what is known, outside the heap |
 //! | `budget`, `guards`, `span`, `traits` | what they need |
 //!
@@ -28,8 +29,10 @@ mod fresh;
 pub(crate) mod frozen_map;
 pub(crate) mod guards;
 mod hot;
-mod ledger;
+mod huge;
 pub(crate) mod left_alone;
+mod ledger;
+mod mending;
 mod origins;
 pub(crate) mod own;
 mod pace;

@@ -9,7 +9,7 @@ mod rings;
 pub(crate) mod wiped;
 
 pub use found::{RawAllocator, RingHold};
-pub(crate) use limits::{FileSize, Headroom, headroom};
+pub(crate) use limits::{FileSize, Headroom, HugePages, headroom};
 
 use palimpsest_sys::memory::extent::locks_future_memory;
 use palimpsest_sys::seccomp::{self, FreezeCall};
