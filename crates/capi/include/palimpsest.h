@@ -532,8 +532,8 @@ void *palimpsest_mremap(void *address, size_t len, size_t new_len, int flags, vo
 //
 // A block belongs to the caller until it is passed to `palimpsest_arena_free` or `_realloc`. Blocks of the arena and
 // of the C library's `malloc` must not be mixed up: the arena ends the process when it is given a pointer that it did
-// not hand out. A child of `fork()` may go on using the arena, and has blocks of its own from then on. `fork()` of the C
-// library freezes by itself; a raw clone system call does not, see `palimpsest_arena_freeze`.
+// not hand out. A child of `fork()` may go on using the arena, and has blocks of its own from then on. `fork()` of the
+// C library freezes by itself; a raw clone system call does not, see `palimpsest_arena_freeze`.
 void *palimpsest_arena_malloc(size_t size);
 
 // `calloc`.

@@ -53,8 +53,8 @@ fn given(block: *mut u8) -> *mut c_void {
 ///
 /// A block belongs to the caller until it is passed to `palimpsest_arena_free` or `_realloc`. Blocks of the arena and
 /// of the C library's `malloc` must not be mixed up: the arena ends the process when it is given a pointer that it did
-/// not hand out. A child of `fork()` may go on using the arena, and has blocks of its own from then on. `fork()` of the C
-/// library freezes by itself; a raw clone system call does not, see `palimpsest_arena_freeze`.
+/// not hand out. A child of `fork()` may go on using the arena, and has blocks of its own from then on. `fork()` of the
+/// C library freezes by itself; a raw clone system call does not, see `palimpsest_arena_freeze`.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_arena_malloc(size: usize) -> *mut c_void {
     given(ARENA.allocate(size, ALIGN))
