@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `python3`, a link to `/usr/bin/python3.11` | `python3` and `python3.11` |
 //! | the script `gunicorn` with `#!/usr/bin/python3` | `gunicorn`, `python3` and `python3.11` |
-//! | the script `gunicorn` with `#!/usr/bin/env python3` | `python3` and `python3.11`, as `env` executes it by this name |
+//! | the script `gunicorn` with `#!/usr/bin/env python3` | `python3` and `python3.11`, which `env` executes |
 //! | `sh`, a link to `busybox`; a login shell `-bash` | `sh` and `busybox`; `bash` |
 //! | `exec -a worker sleep 1` | `worker` and `sleep` |
 
@@ -12,8 +12,8 @@ use std::ffi::{CStr, OsString, c_char};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// The names that are wanted, out of the variable, where a slash stands between them, which no name has. `None` if there
-/// is none.
+/// The names that are wanted, out of the variable, where a slash stands between them, which no name has. `None` if
+/// there is none.
 pub(crate) fn wanted(value: &[u8]) -> Option<Vec<OsString>> {
     let names = value.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
     let names: Vec<OsString> = names.map(|name| OsString::from_vec(name.to_vec())).collect();

@@ -13,8 +13,8 @@ use palimpsest_sys::signals::{UnfitSignal, noticeable};
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Arguments {
-    /// Leave its memory as it is; for `--local-text` alone. Without this, it is frozen at a fork, so that this and later
-    /// forks take constant time.
+    /// Leave its memory as it is; for `--local-text` alone. Without this, it is frozen at a fork, so that this and
+    /// later forks take constant time.
     #[arg(long, requires = "local_text")]
     pub(crate) no_freeze: bool,
     /// Freeze only programs with this file name, among all that are executed. Can be said more than once.

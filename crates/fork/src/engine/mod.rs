@@ -8,7 +8,7 @@
 //! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
 //! | `repair`, `subject`, `thawing` | frozen memory that was written to since, and what becomes anonymous again |
 //! | `piece`, `runs` | one piece: copied, and shown with what it had |
-//! | `ledger`, `prices`, `hot` | what pays, and what is left alone; they ask the kernel nothing |
+//! | `ledger`, `prices`, `hot`, `account` | what pays, and what is left alone; they ask the kernel nothing |
 //! | `tables`, `records`, `contents`, `frozen_map`, `origins` | what is known, outside the heap |
 //! | `budget`, `guards`, `span`, `traits` | what they need |
 //!
@@ -18,6 +18,7 @@
 //! From the inventory on nothing uses the heap: it is the heap that is rewritten, and a call of `malloc` could make or
 //! remove a mapping that the inventory speaks of.
 
+mod account;
 mod budget;
 mod contents;
 mod copy;
