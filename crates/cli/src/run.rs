@@ -15,7 +15,8 @@ use std::process::{Command, ExitCode};
 
 pub(crate) use arguments::Arguments;
 #[cfg(feature = "documents")]
-pub(crate) use object::{BYTES as OBJECT, NAME as OBJECT_NAME};
+pub(crate) use object::BYTES as OBJECT;
+pub(crate) use object::NAME as OBJECT_NAME;
 use palimpsest_sys::broken_pipe;
 use palimpsest_sys::proc::stat::Incarnation;
 use rustix::process::geteuid;

@@ -5,8 +5,9 @@
 //!
 //! They are found by a note in each object that has this library inside (`PT_NOTE`, owner [`NOTE_OWNER`], type
 //! [`NOTE_TYPE`]), whose description is [`Note`]: where a pointer to the tables of the process is, which is null before
-//! the first freeze, and where in the tables the words are. The words begin with a sign, the version and their number. New
-//! words come at the end; another version means that old ones have changed.
+//! the first freeze, and where in the tables the words are. The words begin with a sign, the version and their number.
+//! New words come at the end; another version means that old ones have changed. All times are of the processor, not of
+//! the clock.
 //!
 //! A writer makes the word [`SEQUENCE`] odd, changes others, and makes it even again. A reader reads it, all words, and
 //! it again, by a system call each; what he got belongs together if both were the same and even.
