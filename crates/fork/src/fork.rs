@@ -167,9 +167,9 @@ pub struct Status {
     pub extents: usize,
     /// Pieces of up to 2 MiB that are written to all the time and left alone for now.
     pub hot_pieces: usize,
-    /// Forks by [`fork`](crate::fork()).
+    /// Forks by [`fork`](crate::fork()); a child begins at 0.
     pub forks: u64,
-    /// Repairs.
+    /// Repairs; a child begins at 0.
     pub repairs: u64,
     /// Nanoseconds of CPU time that forks took above `clean` since the last freeze or repair.
     pub debt: u64,

@@ -35,6 +35,7 @@ use super::span::Span;
 use super::statistics::Statistics;
 use super::tables::{Lasting, Tables};
 use super::trials::Trials;
+use crate::figures::{NOTE_TYPE, Note, VERSION};
 use crate::hazards::borrowed;
 use crate::options::Options;
 
@@ -64,6 +65,26 @@ unsafe impl Sync for Shared {}
 
 /// Null in a process that has never frozen.
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
+
+// The note by which others find the figures (`figures`).
+#[cfg(not(miri))]
+std::arch::global_asm!(
+    ".pushsection .note.palimpsest_fork,\"a\",%note",
+    ".balign 4",
+    ".long 11, {bytes}, {kind}",
+    ".asciz \"Palimpsest\"",
+    ".balign 4",
+    ".long {version}, {tables} - . + 4, {offset}",
+    ".popsection",
+    bytes = const Note::LEN,
+    kind = const NOTE_TYPE,
+    version = const VERSION,
+    tables = sym SHARED,
+    offset = const std::mem::offset_of!(Shared, statistics),
+);
+
+// All figures are on the page that every fork uses.
+const _: () = assert!(std::mem::offset_of!(Shared, statistics) + size_of::<Statistics>() <= 4096);
 
 /// The tables, if this process or one that it was forked from has frozen.
 pub(crate) fn shared() -> Option<&'static Shared> {
@@ -176,6 +197,7 @@ impl Shared {
     pub(crate) fn unlock_in_child(&self) {
         // Relaxed: there is one thread.
         self.owner.store(0, Ordering::Relaxed);
+        self.statistics.born();
     }
 
     /// Whether anybody has the lock, or has had it when this process was forked.
@@ -289,7 +311,9 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        self.shared.statistics.publish(&self.lasting.ledger);
+        // A process id is not negative.
+        let process = u64::from(self.shared.owner.load(Ordering::Relaxed).unsigned_abs());
+        self.shared.statistics.publish(&self.lasting.ledger, process);
         // Release, partner: the Acquire exchange in `Shared::lock`.
         self.shared.owner.store(0, Ordering::Release);
     }
