@@ -73,20 +73,22 @@ impl Subject {
     }
 
     /// The work on it, as far as the figures of the mapping tell.
-    fn work(&self, page: usize) -> Work {
+    fn work(&self, page: usize, grain: usize) -> Work {
         let len = self.vma.range().len();
         if self.way == Way::Move {
             return Work { mappings: len.div_ceil(PIECE), bytes: len };
         }
         // Scattered as badly as can be.
-        let stretches = (self.vma.anonymous / page).min(len / GRAIN + 1);
-        Work { mappings: len / PIECE + 1 + 2 * stretches, bytes: (stretches * GRAIN).min(len) }
+        let stretches = (self.vma.anonymous / page).min(len / grain + 1);
+        Work { mappings: len / PIECE + 1 + 2 * stretches, bytes: (stretches * grain).min(len) }
     }
 }
 
 /// The work that a repair is going to be, and the freeze of what is new.
 pub(super) fn work(tables: &mut Tables<'_>) -> Work {
     let page = rustix::param::page_size();
+    // What becomes a huge page is copied whole.
+    let grain = if tables.ledger.huge.is_open() { PIECE } else { GRAIN };
     let mut all = Work { mappings: 0, bytes: tables.eligible_bytes() };
     for index in 0..tables.vmas.len() {
         let vma = tables.vmas[index];
@@ -95,8 +97,7 @@ pub(super) fn work(tables: &mut Tables<'_>) -> Work {
         if subject.way != Way::Move && span.len() <= SMALL && tables.ledger.hot.rests(span) {
             continue;
         }
-        let Work { mappings, bytes } = subject.work(page);
-        all = Work { mappings: all.mappings + mappings, bytes: all.bytes + bytes };
+        all = all.and(subject.work(page, grain));
     }
     all
 }

@@ -1,8 +1,10 @@
-//! Back to anonymous memory.
+//! Back to anonymous memory, in base pages or in a huge one.
+
+use std::ptr;
 
 use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::extent::{Extent, ExtentError, Use, map_zeros_over};
-use palimpsest_sys::memory::remap::give_up;
+use palimpsest_sys::memory::remap::{self, give_up};
 use palimpsest_sys::pages::maps::Permissions;
 
 use super::piece::{Target, show};
@@ -52,6 +54,74 @@ pub(super) unsafe fn make_anonymous(piece: Span, runs: &[Span], traits: Traits) 
     }
     traits.restrict(piece);
     Ok(())
+}
+
+/// What came of asking for a huge page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Asked {
+    /// It is there.
+    Made,
+    /// There is none. Everything is as it was.
+    Refused,
+}
+
+/// Replaces `piece`, which can be read, by an anonymous huge page with the same bytes. Takes one huge page more
+/// meanwhile. An error leaves everything as it was.
+///
+/// The page is made before it is filled: to fill base pages and have the kernel put them together takes three times as
+/// long. The old mapping is moved aside for that, and goes back whole where there is no huge page.
+///
+/// # Safety
+///
+/// 1. `piece` is a piece of one private mapping of this process, `runs` hold all bytes of it that are not zero, and
+///    nothing reads or writes it, nor maps anything.
+pub(super) unsafe fn make_huge(piece: Span, runs: &[Span], traits: Traits) -> Result<Asked, ExtentError> {
+    let refused = |errno| ExtentError::Map { address: piece.start, len: piece.len(), errno };
+    // SAFETY: 1. (1).
+    let aside = unsafe { calls::duplicate(piece) }.map_err(refused)?;
+    let aside = Span::new(aside, aside + piece.len());
+    let writable = traits.permissions.union(Permissions::READ).union(Permissions::WRITE);
+    // SAFETY: 1. all bytes are aside by now, and what is left shows the bare file; 2. (1).
+    let zeroed = unsafe { remap::zero(piece, writable, traits.commit()) };
+    let made = zeroed.map(|()| {
+        traits.advise(piece);
+        collapse_empty(piece)
+    });
+    if made != Ok(Asked::Made) {
+        // SAFETY: 1. made above, by one call; the piece shows nothing that is not aside. 2. (1).
+        if let Err(error) = unsafe { remap::replace_by(aside, piece) } {
+            give_up(piece, &error);
+        }
+        return made;
+    }
+    for run in runs {
+        let from = ptr::with_exposed_provenance::<u8>(aside.start + (run.start - piece.start));
+        // SAFETY: the runs are in the piece (1): `from` is in the mapping aside, which can be read as the piece could,
+        // and the piece was made writable above; they are apart.
+        unsafe { ptr::copy_nonoverlapping(from, ptr::with_exposed_provenance_mut::<u8>(run.start), run.len()) };
+    }
+    // SAFETY: 1. made above, and nobody else's. A refusal, for too many mappings, cannot be: nothing is divided.
+    let _ = unsafe { calls::unmap(aside) };
+    if traits.permissions != writable {
+        protect(piece, traits.permissions);
+    }
+    traits.restrict(piece);
+    Ok(Asked::Made)
+}
+
+/// Asks for a huge page in the place of fresh zeros.
+fn collapse_empty(piece: Span) -> Asked {
+    // The kernel wants a page table that it can replace.
+    // SAFETY: the caller's own fresh memory, which it has mapped writable.
+    unsafe { ptr::with_exposed_provenance_mut::<u8>(piece.start).write_volatile(0) };
+    collapse(piece)
+}
+
+/// Asks for a huge page in the place of the base pages of `piece`, whose bytes stay. To threads it is as if nothing
+/// happened.
+pub(super) fn collapse(piece: Span) -> Asked {
+    // SAFETY: 1. a collapse keeps contents and rights.
+    if unsafe { calls::advise(piece, libc::MADV_COLLAPSE) }.is_ok() { Asked::Made } else { Asked::Refused }
 }
 
 /// Gives a piece rights: those of the program, and for a moment the right to be read. A refusal, for too many mappings,

@@ -9,7 +9,7 @@ mod rings;
 pub(crate) mod wiped;
 
 pub use found::{RawAllocator, RingHold};
-pub(crate) use limits::{FileSize, Headroom, headroom};
+pub(crate) use limits::{FileSize, Headroom, HugePages, headroom};
 
 use palimpsest_sys::memory::extent::locks_future_memory;
 use palimpsest_sys::seccomp::{self, FreezeCall};
@@ -28,11 +28,7 @@ pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
     if count > 1 && options.other_threads == OtherThreads::Refuse {
         return Err(FreezeError::Threads { count });
     }
-    match seccomp::probe_freeze() {
-        Ok(()) => {}
-        Err((FreezeCall::MemfdCreate, verdict)) => return Err(FreezeError::NoMemfd { verdict }),
-        Err((call, verdict)) => return Err(FreezeError::Filtered { call, verdict }),
-    }
+    filters()?;
     if count > 1 {
         // Before anything else that takes time.
         World::prepare()?.rehearse()?;
@@ -42,6 +38,34 @@ pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
     {
         return Err(FreezeError::RawAllocator { what });
     }
+    requests(options)?;
+    limits::file_size_suffices()
+}
+
+/// Refuses what may have come since [`check`] let the process pass. For a slice, which has little time.
+pub(crate) fn check_again(options: &Options) -> Result<(), FreezeError> {
+    if let Some(owner) = borrowed::owner() {
+        return Err(FreezeError::BorrowedMemory { owner });
+    }
+    let count = hold::count().map_err(|source| FreezeError::NoProc { path: "/proc/self/task", source })?;
+    if count > 1 && options.other_threads == OtherThreads::Refuse {
+        return Err(FreezeError::Threads { count });
+    }
+    filters()?;
+    requests(options)
+}
+
+/// Refuses filters that forbid what a freeze does.
+fn filters() -> Result<(), FreezeError> {
+    match seccomp::probe_freeze() {
+        Ok(()) => Ok(()),
+        Err((FreezeCall::MemfdCreate, verdict)) => Err(FreezeError::NoMemfd { verdict }),
+        Err((call, verdict)) => Err(FreezeError::Filtered { call, verdict }),
+    }
+}
+
+/// Refuses what the kernel may write to on its own time, and memory that would be locked.
+fn requests(options: &Options) -> Result<(), FreezeError> {
     if !options.answers_for(Answer::IoUring) {
         rings::refuse()?;
     }
@@ -51,5 +75,5 @@ pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
     if !options.answers_for(Answer::LockedMemory) && locks_future_memory() {
         return Err(FreezeError::FutureLocked);
     }
-    limits::file_size_suffices()
+    Ok(())
 }

@@ -8,3 +8,4 @@ mod options;
 mod sanitized;
 mod scenarios;
 mod text;
+mod waits;
