@@ -28,6 +28,8 @@ pub fn all() -> Vec<Box<dyn Suite>> {
         Box::new(afl::Afl),
         Box::new(programs::Redis),
         Box::new(programs::Python),
+        Box::new(programs::Mix),
+        Box::new(programs::Programs),
     ]
 }
 
@@ -59,6 +61,7 @@ pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
     match arguments {
         [name, contestant] if name == pack::MEMORY_PROBE => pack::probe_memory(contestant),
         [name, contestant, bytes] if name == fork::WORKER => fork::work(contestant, bytes),
+        [name, way, bytes] if name == fork::PAUSER => fork::work_pause(way, bytes),
         _ => Err(BenchError::Helper { contestant: arguments.join(" "), reason: "there is no such helper".to_owned() }),
     }
 }
