@@ -110,8 +110,8 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     Ok(Prepared { command, path, object })
 }
 
-/// The value of `LD_PRELOAD` with the object first. What is there stays, as allocators are often preloaded; but not this
-/// object or another version of it: two would both freeze.
+/// The value of `LD_PRELOAD` with the object first. What is there stays, as allocators are often preloaded; but not
+/// this object or another version of it: two would both freeze.
 fn preload(object: &OsStr, present: Option<OsString>) -> OsString {
     let mut value = object.to_owned();
     let present = present.unwrap_or_default();

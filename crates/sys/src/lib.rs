@@ -4,7 +4,7 @@
 //!
 //! | module or type | what it does |
 //! |---|---|
-//! | [`SharedMemory`], [`Mapping`], [`Reservation`], [`View`] | memory with an owner, never writable and executable |
+//! | [`SharedMemory`], [`Mapping`], [`Reservation`], [`PlacedMapping`] | owned memory, never writable and executable |
 //! | [`collapse`] | huge pages by request |
 //! | [`pages`] | what the kernel says of memory: mappings, populated pages, private copies |
 //! | [`CoreSync`] | makes every core of this process drop what it has fetched ahead |
@@ -70,7 +70,7 @@ pub use memory::error::MapError;
 pub use memory::file::ExecRung;
 pub use memory::huge::{CollapseError, HUGE_PAGE, collapse};
 pub use memory::mapping::{Mapping, Protection, Source};
-pub use memory::reservation::{Reservation, View};
+pub use memory::reservation::{PlacedMapping, Reservation};
 pub use memory::shared_memory::{CreateError, Pages, SharedMemory};
 pub use memory::shutter::{Shutter, Window};
 pub use objects::{

@@ -221,7 +221,8 @@ pub enum Fault {
     Unknown,
     /// A loop that does not end.
     #[error(
-        "everything is as it was the last time, so that the loop never ends; change the condition, or put `may_goto` into it"
+        "everything is as it was the last time, so that the loop never ends; change the condition, or put `may_goto` \
+         into it"
     )]
     Endless,
     /// There is too much to keep in mind.
@@ -234,7 +235,8 @@ pub enum Fault {
     },
     /// There is too much to look at.
     #[error(
-        "after {budget} instructions on all ways through the program no end is in sight; bound its loops more tightly, or put `may_goto` into them"
+        "after {budget} instructions on all ways through the program no end is in sight; bound its loops more tightly, \
+         or put `may_goto` into them"
     )]
     Budget {
         /// Instructions.

@@ -119,9 +119,11 @@ extern "C" fn after_in_child() {
 mod tests {
     use std::sync::mpsc;
 
+    use palimpsest_sys::threads::child;
+
     use super::*;
 
-    /// The child of a raw system call stands for every child for which no handler ran.
+    /// A child without the C library's `fork` stands for every child for which no handler ran.
     #[test]
     fn a_child_that_no_handler_saw_has_the_registry() {
         watch().expect("the handlers are registered");
@@ -134,18 +136,11 @@ mod tests {
                 let _ = is_done.recv();
             });
             is_held.recv().expect("the thread lives");
-            // SAFETY: a fork without its handlers; the child makes system calls and atomic accesses only.
-            let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
-            if child == 0 {
-                let is_free = registry().is_free();
-                // SAFETY: ends the child.
-                unsafe { libc::_exit(i32::from(!is_free)) };
-            }
-            let mut status = 0;
-            // SAFETY: the child is ours; the status goes to a local.
-            assert_eq!(libc::c_long::from(unsafe { libc::waitpid(child as i32, &raw mut status, 0) }), child);
+            // SAFETY: 1. the child makes atomic accesses only.
+            let child = unsafe { child::spawn(&[], || i32::from(!registry().is_free())) }.expect("a child");
+            let status = child.wait();
             drop(done);
-            assert_eq!(status, 0, "the child would wait for a thread that it does not have");
+            assert_eq!(status, Ok(0), "the child would wait for a thread that it does not have");
         });
     }
 }

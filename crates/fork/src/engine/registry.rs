@@ -192,8 +192,8 @@ impl Shared {
         Some(Locked { lasting, shared: self })
     }
 
-    /// In a child that was forked just now: whoever had the lock is not here, and its process id may be given to a child
-    /// of this one.
+    /// In a child that was forked just now: whoever had the lock is not here, and its process id may be given to a
+    /// child of this one.
     pub(crate) fn unlock_in_child(&self) {
         // Relaxed: there is one thread.
         self.owner.store(0, Ordering::Relaxed);

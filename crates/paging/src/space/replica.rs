@@ -182,7 +182,8 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
             Entry::Empty => false,
             Entry::Table { frame, .. } => self.space.meta(frame).replica().is_some(),
             Entry::Leaf(leaf) => self.replicas().any(|replica| {
-                !matches!(F::decode(self.level, load(&replica.0[index])), Entry::Leaf(there) if there.frame == leaf.frame)
+                let there = F::decode(self.level, load(&replica.0[index]));
+                !matches!(there, Entry::Leaf(there) if there.frame == leaf.frame)
             }),
         })
     }
