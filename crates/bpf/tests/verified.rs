@@ -5,7 +5,7 @@ use palimpsest_bpf::insn::{AluOp, Condition, Extension, Instruction, Operand, Re
 use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers};
 use palimpsest_bpf::jit::Target;
 use palimpsest_bpf::verify::{ContextAccess, Contract};
-use palimpsest_bpf::{Code, ContextError, VerifiedProgram, asm};
+use palimpsest_bpf::{Code, ContextError, VerifiedError, VerifiedProgram, asm};
 use palimpsest_text::Packs;
 
 /// Bytes of context.
@@ -174,12 +174,16 @@ fn a_context_is_what_was_promised() {
     let reader = load("r0 = *(u64 *)(r1 + 8)\nexit", ContextAccess::Read);
     let context: Vec<u8> = (0..16).collect();
     assert_eq!(reader.run_read_only(&context), Ok(u64::from_ne_bytes([8, 9, 10, 11, 12, 13, 14, 15])));
-    assert_eq!(reader.run_read_only(&context[..15]), Err(ContextError::Short { len: 15, least: 16 }));
+    assert_eq!(reader.run_read_only(&context[..15]), Err(ContextError::Short { len: 15, least: 16 }.into()));
     let writer = load("r2 = 1\nlock *(u64 *)(r1 + 0) += r2\nr0 = 0\nexit", ContextAccess::Write);
-    assert_eq!(writer.run_read_only(&context), Err(ContextError::ReadOnly));
+    assert_eq!(writer.run_read_only(&context), Err(ContextError::ReadOnly.into()));
     let mut words = [0_u8; 32];
     let start = words.as_ptr().align_offset(8);
     assert_eq!(writer.run(&mut words[start..start + 16]), Ok(0));
     assert_eq!(words[start..start + 8], 1_u64.to_ne_bytes());
-    assert!(matches!(writer.run(&mut words[start + 1..start + 17]), Err(ContextError::Unaligned { align: 8, .. })));
+    let unaligned = writer.run(&mut words[start + 1..start + 17]);
+    assert!(
+        matches!(unaligned, Err(VerifiedError::Context(ContextError::Unaligned { align: 8, .. }))),
+        "{unaligned:?}"
+    );
 }
