@@ -116,6 +116,11 @@ pub(crate) trait Resolve {
     /// The helper with this number.
     fn helper(&self, id: i32) -> Option<Called>;
 
+    /// The function that programs know by this index.
+    fn function(&self, _index: i32) -> Option<Called> {
+        None
+    }
+
     /// What `callx` goes to.
     fn dispatcher(&self) -> Option<Dispatcher> {
         None
@@ -289,10 +294,21 @@ pub(crate) fn compile_resolved(
     }
 }
 
+/// Who is called outside the program.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Outside {
+    /// What calls by register go to.
+    Dispatcher,
+    /// A helper, by number.
+    Helper(i32),
+    /// A function of the host, by index.
+    Function(i32),
+}
+
 /// Addresses that calls load, and numbers that references stand for.
 struct Literals<'a> {
-    /// Helpers by number, in order; calls by register go to `None`.
-    values: Vec<(Option<i32>, Called)>,
+    /// In order.
+    values: Vec<(Outside, Called)>,
     resolve: &'a dyn Resolve,
     wanted: Wanted<'a>,
     gauge: Gauge,
@@ -300,16 +316,21 @@ struct Literals<'a> {
 
 impl<'a> Literals<'a> {
     fn of(code: &Code, resolve: &'a dyn Resolve) -> Result<Self, CompileError> {
-        let mut values: Vec<(Option<i32>, Called)> = Vec::new();
+        let mut values: Vec<(Outside, Called)> = Vec::new();
         for (index, instruction) in code.instructions().iter().enumerate() {
             let slot = code.slot(index);
             let value = match *instruction {
                 Instruction::Call(Callee::Helper(id)) => {
-                    (Some(id), resolve.helper(id).ok_or(CompileError::Helper { slot, id })?)
+                    (Outside::Helper(id), resolve.helper(id).ok_or(CompileError::Helper { slot, id })?)
+                }
+                Instruction::Call(Callee::Kernel { id, .. }) => {
+                    let instruction = *instruction;
+                    let called = resolve.function(id).ok_or(CompileError::Unsupported { slot, instruction })?;
+                    (Outside::Function(id), called)
                 }
                 Instruction::Call(Callee::Register(_)) => {
                     let dispatcher = resolve.dispatcher().ok_or(CompileError::Dispatcher { slot })?;
-                    (None, Called { function: dispatcher as usize as u64, data: None, then: Then::GoOn })
+                    (Outside::Dispatcher, Called { function: dispatcher as usize as u64, data: None, then: Then::GoOn })
                 }
                 Instruction::LoadWide {
                     value: value @ (Wide::MapByIndex(index) | Wide::MapValueByIndex { map: index, .. }),
@@ -328,16 +349,16 @@ impl<'a> Literals<'a> {
     }
 
     /// The place of a literal.
-    fn place(&self, id: Option<i32>) -> usize {
-        self.values.binary_search_by_key(&id, |(known, _)| *known).expect("every helper that is called has a literal")
+    fn place(&self, who: Outside) -> usize {
+        self.values.binary_search_by_key(&who, |(known, _)| *known).expect("everything that is called has a literal")
     }
 
-    fn mark(&self, id: Option<i32>) -> Mark {
-        Mark::Literal(self.place(id))
+    fn mark(&self, who: Outside) -> Mark {
+        Mark::Literal(self.place(who))
     }
 
-    fn called(&self, id: Option<i32>) -> Called {
-        self.values[self.place(id)].1
+    fn called(&self, who: Outside) -> Called {
+        self.values[self.place(who)].1
     }
 }
 

@@ -23,6 +23,15 @@ impl Fault {
     }
 }
 
+/// Why a function that a program knows by name cannot be called.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MissingFunction {
+    /// The host was given none of that name.
+    NotGiven,
+    /// The host's signature is not what the program was compiled for.
+    Prototype,
+}
+
 /// Why an instruction is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -120,6 +129,20 @@ pub enum Fault {
     Helper {
         /// Its number.
         id: i32,
+    },
+    /// A function is called that the host cannot be called by.
+    #[error(
+        "the host has no function with index {index}{}",
+        match reason {
+            MissingFunction::NotGiven => "; give it one of that name",
+            MissingFunction::Prototype => " that the program was compiled for; change the signature or the declaration",
+        }
+    )]
+    Function {
+        /// Its index.
+        index: i32,
+        /// Why.
+        reason: MissingFunction,
     },
     /// A helper is called by a number that is not known.
     #[error("{register} names the helper, and could be several numbers; set it to a constant")]

@@ -28,7 +28,7 @@ mod tnum;
 
 use alloc::vec::Vec;
 
-pub use fault::{Fault, VerifyError};
+pub use fault::{Fault, MissingFunction, VerifyError};
 pub use signature::{Argument, MapUse, Signature};
 pub(crate) use signature::{Returns, TAIL_CALL};
 
@@ -72,6 +72,7 @@ enum ContextUse {
 pub struct Contract {
     context: Option<(u32, ContextAccess)>,
     helpers: Vec<(i32, Signature)>,
+    functions: Vec<Result<Signature, MissingFunction>>,
     maps: Vec<MapShape>,
     budget: Option<usize>,
     unproven: Unproven,
@@ -118,6 +119,11 @@ impl Contract {
     pub(crate) fn set_helper(&mut self, id: i32, signature: Signature) {
         self.helpers.retain(|(known, _)| *known != id);
         self.helpers.push((id, signature));
+    }
+
+    /// Gives programs functions by index: for a host that has those very functions.
+    pub(crate) fn set_functions(&mut self, functions: Vec<Result<Signature, MissingFunction>>) {
+        self.functions = functions;
     }
 
     /// Gives programs maps by index: for a host that has those very maps.

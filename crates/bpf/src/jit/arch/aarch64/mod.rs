@@ -19,7 +19,7 @@ use crate::insn::{Callee, Condition, Extension, Instruction, Operand, Register, 
 use crate::interp::FRAME;
 use crate::jit::buffer::{Buffer, Gap, Mark};
 use crate::jit::frame::{Frame, KEPT};
-use crate::jit::{CompileError, Surroundings, Then};
+use crate::jit::{CompileError, Outside, Surroundings, Then};
 use encode::{ADDRESS, Access, Bits, FAR, FP, Flag, Kind, LR, Logic, Native, SP, Sum, Three, ZERO};
 
 /// The compiler for AArch64.
@@ -279,7 +279,7 @@ fn leave_if_ended(buffer: &mut Buffer, surroundings: &Surroundings<'_>) {
 }
 
 fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) -> Result<(), CompileError> {
-    let id = match callee {
+    let who = match callee {
         Callee::Local(distance) => {
             encode::call(buffer, surroundings.function(distance));
             if surroundings.has_gauge() {
@@ -287,14 +287,14 @@ fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) ->
             }
             return Ok(());
         }
-        Callee::Helper(id) => Some(id),
+        Callee::Helper(id) => Outside::Helper(id),
         Callee::Register(register) => {
             encode::mov(buffer, Bits::B64, SIXTH_ARGUMENT, native(register));
-            None
+            Outside::Dispatcher
         }
-        Callee::Kernel { .. } => return Err(surroundings.unsupported()),
+        Callee::Kernel { id, .. } => Outside::Function(id),
     };
-    let called = surroundings.literals.called(id);
+    let called = surroundings.literals.called(who);
     if called.then == Then::Calls {
         encode::mov(buffer, Bits::B64, native(Register::R5), GAUGE);
     }

@@ -20,7 +20,7 @@ use crate::insn::{AluOp, Callee, Condition, Instruction, Operand, Register, Wide
 use crate::interp::FRAME;
 use crate::jit::buffer::{Buffer, Gap, Mark};
 use crate::jit::frame::{Frame, KEPT};
-use crate::jit::{CompileError, Surroundings, Then};
+use crate::jit::{CompileError, Outside, Surroundings, Then};
 use encode::{Bits, FAR, Flag, Group, Native, Place};
 
 /// The compiler for x86-64.
@@ -254,8 +254,13 @@ fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) ->
                 leave_if_ended(buffer, surroundings);
             }
         }
-        Callee::Helper(id) => {
-            let called = surroundings.literals.called(Some(id));
+        Callee::Helper(_) | Callee::Kernel { .. } => {
+            let who = match callee {
+                Callee::Kernel { id, .. } => Outside::Function(id),
+                Callee::Helper(id) | Callee::Local(id) => Outside::Helper(id),
+                Callee::Register(_) => Outside::Dispatcher,
+            };
+            let called = surroundings.literals.called(who);
             if called.then == Then::Calls {
                 encode::mov(buffer, Bits::B64, native(Register::R5), GAUGE);
             }
@@ -263,7 +268,7 @@ fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) ->
                 // The sixth argument.
                 encode::mov_immediate(buffer, encode::R9, data);
             }
-            encode::call_through(buffer, surroundings.literals.mark(Some(id)));
+            encode::call_through(buffer, surroundings.literals.mark(who));
             match called.then {
                 Then::GoOn => {}
                 Then::Calls => {
@@ -285,9 +290,8 @@ fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) ->
         Callee::Register(register) => {
             // The sixth argument.
             encode::mov(buffer, Bits::B64, encode::R9, native(register));
-            encode::call_through(buffer, surroundings.literals.mark(None));
+            encode::call_through(buffer, surroundings.literals.mark(Outside::Dispatcher));
         }
-        Callee::Kernel { .. } => return Err(surroundings.unsupported()),
     }
     Ok(())
 }
