@@ -138,6 +138,10 @@ impl Space for Vouched {
         Ok(())
     }
 
+    fn peek(&self, address: u64, bytes: &mut [u8]) -> usize {
+        usize::try_from(address).map_or(0, |address| palimpsest_sys::memory::peek::read_own(address, bytes))
+    }
+
     fn hold(&mut self, record: u64) {
         program::hold(record);
     }

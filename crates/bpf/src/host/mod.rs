@@ -14,6 +14,7 @@ mod gate;
 mod kernel;
 #[cfg(feature = "std")]
 mod print;
+mod probe;
 #[cfg(feature = "std")]
 mod program;
 mod text;

@@ -1,5 +1,6 @@
 //! Calls: of functions, of helpers by their signatures, and of functions by helpers.
 
+use super::Unproven;
 use super::fault::{Fault, MissingFunction};
 use super::scalar::Scalar;
 use super::signature::{Argument, MapUse, Returns, Signature, TAIL_CALL};
@@ -76,6 +77,9 @@ impl Step<'_> {
     /// Calls what has this signature.
     fn call_by(mut self, signature: Signature) -> Result<Next, Fault> {
         let behind = self.at + 1;
+        if signature.returns == Returns::Probed && self.contract.unproven != Unproven::Probe {
+            return Err(Fault::Probes);
+        }
         let before = self.arguments(&signature)?;
         for register in &Register::ALL[..6] {
             self.state.top_mut().set(*register, Value::Unset);

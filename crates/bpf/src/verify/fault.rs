@@ -144,6 +144,11 @@ pub enum Fault {
         /// Why.
         reason: MissingFunction,
     },
+    /// A helper reads what is at any address.
+    #[error(
+        "this helper reads whatever the process can; read what is proven by loads, or have the contract allow loads that are not (`Unproven::Probe`)"
+    )]
+    Probes,
     /// A helper is called by a number that is not known.
     #[error("{register} names the helper, and could be several numbers; set it to a constant")]
     VariableCall {

@@ -2,6 +2,7 @@
 
 mod ended;
 mod helpers;
+mod kernel;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
