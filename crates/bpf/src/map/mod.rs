@@ -389,7 +389,11 @@ impl Map {
 
     /// Where the value of `key` lies for this CPU.
     pub(crate) fn address(&self, key: &[u8]) -> Option<u64> {
-        let cpu = this_cpu() % self.cpus;
+        self.address_of(key, this_cpu() % self.cpus)
+    }
+
+    /// The same for this CPU of those that it has.
+    pub(crate) fn address_of(&self, key: &[u8], cpu: u32) -> Option<u64> {
         match &self.store {
             Store::Array(array) => array.address(key, cpu),
             Store::Hash(hash) => hash.address(key, cpu),
