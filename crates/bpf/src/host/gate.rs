@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use super::call::Space;
 use super::{Entry, Host, program};
 use crate::interp::{Answer, HelperError, Iteration, MemoryFault};
-use crate::jit::{Called, Resolve, Then};
+use crate::jit::{ArrayPlace, Called, Resolve, Then};
 use crate::map::cells::WORD;
 use crate::verify::TAIL_CALL;
 
@@ -52,6 +52,10 @@ impl Resolve for Host {
 
     fn map(&self, index: i32) -> Option<u64> {
         self.map_handle(index)
+    }
+
+    fn array(&self, map: i32) -> Option<ArrayPlace> {
+        self.array_place(map)
     }
 
     fn map_value(&self, map: i32, offset: u32) -> Option<u64> {

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::{Called, Compiled, Plain, Resolve, Target, Then, compile_resolved};
+use super::{ArrayPlace, Called, Compiled, Plain, Resolve, Target, Then, compile_resolved};
 use crate::asm::assemble;
 use crate::code::Code;
 use crate::insn::Instruction;
@@ -17,6 +17,9 @@ const PROGRAM: &str = include_str!("golden/program.bpf");
 /// fault.
 const HOSTED: &str = include_str!("golden/hosted.bpf");
 
+/// Look-ups: in two arrays, in a map that is none, and in one that may be another one where it is called.
+const INLINE: &str = include_str!("golden/inline.bpf");
+
 /// Addresses of nothing.
 struct Nowhere;
 
@@ -28,6 +31,14 @@ impl Resolve for Nowhere {
 
     fn map(&self, index: i32) -> Option<u64> {
         Some(0x4d41_5000_0000_0000 | index as u64)
+    }
+
+    fn array(&self, map: i32) -> Option<ArrayPlace> {
+        match map {
+            0 => Some(ArrayPlace { values: 0x7fff_1234_5678, count: 100, stride: 8 }),
+            1 => Some(ArrayPlace { values: 0x7000, count: 0x12345, stride: 24 }),
+            _ => None,
+        }
     }
 
     fn map_value(&self, _map: i32, offset: u32) -> Option<u64> {
@@ -63,6 +74,8 @@ fn listings_are_as_they_were_when_somebody_read_them() {
     assert_eq!(plain(Target::Aarch64), include_str!("golden/aarch64.txt"));
     assert_eq!(listing(HOSTED, Target::X86_64, &Nowhere), include_str!("golden/hosted.x86_64.txt"));
     assert_eq!(listing(HOSTED, Target::Aarch64, &Nowhere), include_str!("golden/hosted.aarch64.txt"));
+    assert_eq!(listing(INLINE, Target::X86_64, &Nowhere), include_str!("golden/inline.x86_64.txt"));
+    assert_eq!(listing(INLINE, Target::Aarch64, &Nowhere), include_str!("golden/inline.aarch64.txt"));
 }
 
 #[test]

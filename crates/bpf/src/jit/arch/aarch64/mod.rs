@@ -230,7 +230,13 @@ fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) ->
             encode::call(buffer, surroundings.function(distance));
             return Ok(());
         }
-        Callee::Helper(id) => Some(id),
+        Callee::Helper(id) => {
+            if let Some(array) = surroundings.lookup() {
+                memory::look_up(buffer, array);
+                return Ok(());
+            }
+            Some(id)
+        }
         Callee::Register(register) => {
             encode::mov(buffer, Bits::B64, SIXTH_ARGUMENT, native(register));
             None

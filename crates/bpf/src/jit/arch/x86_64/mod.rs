@@ -203,6 +203,10 @@ fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) ->
     match callee {
         Callee::Local(distance) => encode::call(buffer, surroundings.function(distance)),
         Callee::Helper(id) => {
+            if let Some(array) = surroundings.lookup() {
+                memory::look_up(buffer, array);
+                return Ok(());
+            }
             let called = surroundings.literals.called(Some(id));
             if let Some(data) = called.data {
                 // The sixth argument.
