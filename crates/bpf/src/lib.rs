@@ -42,7 +42,7 @@ pub use code::{Code, MOST_FRAMES, MOST_SLOTS, StructureError};
 #[cfg(feature = "std")]
 pub use palimpsest_text::{OpenError, Packs};
 #[cfg(feature = "std")]
-pub use program::{ContextError, LoadError, Program, VerifiedProgram};
+pub use program::{ContextError, LoadError, Program, VerifiedError, VerifiedProgram};
 
 /// For the macro of [`hook`].
 #[cfg(feature = "std")]

@@ -14,6 +14,12 @@ pub(crate) trait Space {
 
     /// Copies bytes in.
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), MemoryFault>;
+
+    /// Notes that the program has a record, which it gives back, or the host when it is ended.
+    fn hold(&mut self, record: u64);
+
+    /// Notes that a record was given back.
+    fn let_go(&mut self, record: u64);
 }
 
 impl Space for Memory<'_> {
@@ -23,6 +29,14 @@ impl Space for Memory<'_> {
 
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
         self.copy_in(address, bytes)
+    }
+
+    fn hold(&mut self, record: u64) {
+        Memory::hold(self, record);
+    }
+
+    fn let_go(&mut self, record: u64) {
+        Memory::let_go(self, record);
     }
 }
 
@@ -129,6 +143,16 @@ impl<'a> Call<'a> {
     /// All ring buffers: a record tells which one it is of by where it lies.
     pub(super) fn rings(&self) -> impl Iterator<Item = &'a crate::map::Ring> {
         self.maps.iter().filter_map(|map| map.ring())
+    }
+
+    /// Notes that the program gets a record.
+    pub(super) fn hold(&mut self, record: u64) {
+        self.space.hold(record);
+    }
+
+    /// Notes that the program gives a record back.
+    pub(super) fn let_go(&mut self, record: u64) {
+        self.space.let_go(record);
     }
 
     /// How many bytes the argument with this number has.

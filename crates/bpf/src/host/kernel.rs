@@ -126,11 +126,15 @@ fn reserve(call: &mut Call<'_>) -> Answered {
     let ring = call.map()?.ring();
     // Flags must be 0, as in Linux.
     let record = ring.filter(|_| call.number(2) == 0).and_then(|ring| ring.reserve(call.number(1)));
+    if let Some(record) = record {
+        call.hold(record);
+    }
     Ok(Answer::Value(record.unwrap_or(0)))
 }
 
 fn finish(call: &mut Call<'_>, fate: Fate) -> Answered {
     let (record, wake) = (call.number(0), wake(call.number(1)).unwrap_or_default());
+    call.let_go(record);
     call.rings().for_each(|ring| ring.finish(record, fate, wake));
     Ok(Answer::Value(0))
 }

@@ -30,8 +30,8 @@ use crate::code::Code;
 use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, RegionError, RunError, Trap};
 #[cfg(feature = "std")]
 use crate::jit::ArrayPlace;
-use crate::map::{Map, cells};
-use crate::verify::{Contract, MapShape, Signature, TAIL_CALL, Verified, VerifyError};
+use crate::map::{Fate, Map, Wake, cells};
+use crate::verify::{Argument, Contract, MapShape, Signature, TAIL_CALL, Verified, VerifyError};
 use call::{Rest, Space};
 
 /// A helper of the host's.
@@ -58,6 +58,14 @@ impl fmt::Debug for Entry {
 }
 
 impl Entry {
+    /// Whether it calls functions of the program, which leaves its fifth argument free.
+    #[cfg(feature = "std")]
+    fn calls(&self) -> bool {
+        let calls =
+            self.signature.arguments().iter().any(|argument| matches!(argument, Argument::Loop | Argument::Each));
+        calls && matches!(self.function, Function::Kernel(_))
+    }
+
     /// Calls it.
     fn call(&self, arguments: [u64; 5], space: &mut dyn Space) -> Result<Answer, HelperError> {
         let rest = match &self.function {
@@ -104,7 +112,7 @@ impl HostBuilder {
     }
 
     /// Gives programs a helper, instead of the one that had this number. What it returns goes to `r0`; an error ends
-    /// the program, or, compiled, makes it end without result. So does a panic, if panics unwind; what it was raised
+    /// the program, which has no result then. So does a panic, if panics unwind; what it was raised
     /// with is forgotten, not dropped.
     ///
     /// # Panics
@@ -199,6 +207,13 @@ impl Host {
         self.maps.get(usize::try_from(index).ok()?).filter(|_| is_linux)?.array_place()
     }
 
+    /// Gives records back that a program which was ended did not.
+    fn discard(&self, records: &[u64]) {
+        for ring in self.maps.iter().filter_map(|map| map.ring()) {
+            records.iter().for_each(|record| ring.finish(*record, Fate::Discard, Wake::IfWaiting));
+        }
+    }
+
     fn map_value(&self, index: i32, offset: u32) -> Option<u64> {
         let map = self.maps.get(usize::try_from(index).ok()?)?;
         Some(map.first_value()? + u64::from(offset))
@@ -244,7 +259,10 @@ impl Linked {
         for words in self.host.maps.iter().flat_map(|map| map.shared()) {
             memory.add_shared(cells::address(words), words).map_err(failed)?;
         }
-        interpreter.run(self.code(), arguments, &mut memory, &mut &*self.host)
+        let interpreter = self.verified.fuel().map_or(*interpreter, |fuel| interpreter.fuel(fuel));
+        let result = interpreter.run(self.code(), arguments, &mut memory, &mut &*self.host);
+        self.host.discard(memory.held());
+        result
     }
 }
 

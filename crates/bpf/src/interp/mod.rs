@@ -98,6 +98,7 @@ pub enum OnFault {
 #[derive(Clone, Copy, Debug)]
 pub struct Interpreter {
     budget: u64,
+    fuel: Option<u64>,
     may_goto: u64,
     on_fault: OnFault,
     stack: u64,
@@ -106,7 +107,7 @@ pub struct Interpreter {
 impl Default for Interpreter {
     fn default() -> Self {
         // `BPF_MAX_TIMED_LOOPS` of Linux (`include/linux/bpf.h`) is 0xffff rounds of a `may_goto` that is not timed.
-        Self { budget: 100_000_000, may_goto: 0xffff, on_fault: OnFault::Stop, stack: 0x7fff_0000_0000 }
+        Self { budget: 100_000_000, fuel: None, may_goto: 0xffff, on_fault: OnFault::Stop, stack: 0x7fff_0000_0000 }
     }
 }
 
@@ -132,6 +133,12 @@ pub enum Trap {
     Budget {
         /// Instructions.
         budget: u64,
+    },
+    /// It jumps back more often than it may.
+    #[error("the fuel of {fuel} jumps back is spent")]
+    Fuel {
+        /// Jumps back that it had.
+        fuel: u64,
     },
     /// A helper has ended it.
     #[error("call of helper {id}: {error}")]
@@ -182,6 +189,12 @@ impl Interpreter {
         Self { budget, ..self }
     }
 
+    /// Ends the program when it would jump back more often than `fuel` times, calls of functions by helpers among them;
+    /// without end if not set.
+    pub const fn fuel(self, fuel: u64) -> Self {
+        Self { fuel: Some(fuel), ..self }
+    }
+
     /// Lets each call of a function pass its `may_goto`s this many times before it is made to leave its loops; 65 535
     /// if not set.
     pub const fn may_goto(self, may_goto: u64) -> Self {
@@ -212,7 +225,8 @@ impl Interpreter {
     ) -> Result<u64, RunError> {
         let added = memory.add_zeros(self.stack, FRAME * MOST_FRAMES);
         added.map_err(|error| RunError { slot: 0, trap: error.into() })?;
-        let mut run = Run { code, options: self, registers: [0; 11], callers: Vec::new(), at: 0, passed: 0 };
+        let (registers, callers, fuel) = ([0; 11], Vec::new(), self.fuel.unwrap_or(u64::MAX));
+        let mut run = Run { code, options: self, registers, callers, at: 0, passed: 0, fuel };
         run.registers[1..6].copy_from_slice(&arguments);
         run.registers[10] = self.stack + (FRAME * MOST_FRAMES) as u64;
         let result = run.run_out(memory, helpers);
@@ -231,6 +245,8 @@ struct Run<'a> {
     at: usize,
     /// How often the function has passed its `may_goto`s.
     passed: u64,
+    /// How often it may still jump back.
+    fuel: u64,
 }
 
 /// Where a program goes on.
@@ -251,12 +267,24 @@ impl Run<'_> {
         for _ in 0..budget {
             self.at = match self.step(memory, helpers)? {
                 Next::Behind => self.at + 1,
-                Next::Jump(distance) => self.target(distance),
+                Next::Jump(distance) => {
+                    if self.code.goes_back(self.at).is_some() {
+                        self.pay()?;
+                    }
+                    self.target(distance)
+                }
                 Next::At(index) => index,
                 Next::Ended(value) => return Ok(value),
             };
         }
         Err(Trap::Budget { budget })
+    }
+
+    /// Pays for a jump back, or for a call of a function by a helper.
+    fn pay(&mut self) -> Result<(), Trap> {
+        let Some(fuel) = self.options.fuel else { return Ok(()) };
+        self.fuel = self.fuel.checked_sub(1).ok_or(Trap::Fuel { fuel })?;
+        Ok(())
     }
 
     fn target(&self, distance: i32) -> usize {
@@ -417,6 +445,7 @@ impl Run<'_> {
             self.set(Register::R0, iteration.made());
             return Ok(Next::At(next));
         };
+        self.pay()?;
         let slot = iteration.function();
         let at = usize::try_from(slot).ok().and_then(|slot| self.code.at_slot(slot as i64));
         let at = at.filter(|_| self.callers.len() + 1 < MOST_FRAMES).ok_or(Trap::Function { slot })?;

@@ -44,9 +44,9 @@ impl Step<'_> {
                 if depth >= MOST_FRAMES {
                     return Err(Fault::Depth);
                 }
+                let mut callee = Frame::new(depth, self.instance());
                 let caller = self.state.top_mut();
                 caller.next = behind;
-                let mut callee = Frame::new(depth);
                 for register in &Register::ALL[1..6] {
                     callee.set(*register, caller.get(*register));
                 }
@@ -83,10 +83,18 @@ impl Step<'_> {
                 let mut entered = self.state.clone();
                 // What it returns is not there yet.
                 entered.top_mut().set(Register::R0, Value::Unset);
-                entered.enter(callback);
+                entered.enter(callback, self.instance(), 0);
                 Ok(Next::Iterate { behind, enter: callback.entry as usize, entered })
             }
         }
+    }
+
+    /// A number for a call of a function.
+    fn instance(&self) -> u32 {
+        // Fewer than instructions that are followed.
+        let number = self.instances.get();
+        self.instances.set(number + 1);
+        number
     }
 
     fn arguments(&mut self, signature: &Signature) -> Result<Before, Fault> {
@@ -238,6 +246,7 @@ impl Step<'_> {
             // Whether it goes on.
             self.number(Register::R0)?;
         }
+        let (instance, rounds) = (self.state.top().instance, self.state.top().rounds);
         self.state.frames.pop();
         let caller = self.state.top_mut();
         let Some(callback) = callback else {
@@ -246,16 +255,17 @@ impl Step<'_> {
         };
         let behind = caller.next;
         let mut entered = self.state.clone();
-        entered.enter(callback);
+        entered.enter(callback, instance, rounds + 1);
         self.state.top_mut().set(Register::R0, Value::Scalar(Scalar::UNKNOWN));
         Ok(Next::Iterate { behind, enter: callback.entry as usize, entered })
     }
 }
 
 impl State {
-    /// Enters a function that a helper calls.
-    fn enter(&mut self, callback: Callback) {
-        let mut frame = Frame::new(self.frames.len());
+    /// Enters a function that a helper calls; `rounds` were counted when it was called before.
+    fn enter(&mut self, callback: Callback, instance: u32, rounds: u32) {
+        let mut frame = Frame::new(self.frames.len(), instance);
+        frame.rounds = rounds;
         let start = |area| Value::Pointer(area, Scalar::constant(0));
         let arguments = match callback.map {
             None => [Value::Scalar(Scalar::UNKNOWN), callback.context, Value::Unset, Value::Unset],

@@ -16,6 +16,13 @@ pub struct VerifyError {
     pub fault: Fault,
 }
 
+impl Fault {
+    /// Whether fuel would help.
+    pub(super) const fn may_be_fuelled(&self) -> bool {
+        matches!(self, Self::Endless | Self::Budget { .. } | Self::Values { .. })
+    }
+}
+
 /// Why an instruction is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
