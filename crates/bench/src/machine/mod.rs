@@ -11,6 +11,8 @@ mod fork_heap;
 mod fork_uffd;
 mod held;
 #[cfg(feature = "peers")]
+mod peer_bpf;
+#[cfg(feature = "peers")]
 mod peer_key;
 #[cfg(feature = "peers")]
 mod peers;
@@ -28,6 +30,8 @@ pub(crate) use fork_uffd::{Watch, Watcher};
 #[cfg(test)]
 pub(crate) use held::COUNTING_TRAPS;
 pub(crate) use held::while_held;
+#[cfg(feature = "peers")]
+pub(crate) use peer_bpf::{RbpfProgram, SbpfLoader, SbpfProgram};
 #[cfg(feature = "peers")]
 pub(crate) use peer_key::PeerKey;
 #[cfg(feature = "peers")]

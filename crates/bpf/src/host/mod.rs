@@ -34,6 +34,8 @@ pub use program::{HostedError, HostedProgram, Slot};
 use crate::code::Code;
 use crate::insn::Callee;
 use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, RegionError, RunError, Trap};
+#[cfg(feature = "std")]
+use crate::jit::ArrayPlace;
 use crate::map::{Fate, Map, Wake, cells};
 use crate::verify::{Argument, Contract, MapShape, MissingFunction, Signature, TAIL_CALL, Verified, VerifyError};
 use call::{Rest, Space};
@@ -275,6 +277,13 @@ impl Host {
         };
         contract.set_maps(self.maps.iter().map(shape).collect());
         Ok(Linked { verified: contract.verify(code)?, host: Arc::clone(self) })
+    }
+
+    /// Where the values of an array lie, if helper 1 is Linux's.
+    #[cfg(feature = "std")]
+    fn array_place(&self, index: i32) -> Option<ArrayPlace> {
+        let is_linux = matches!(self.entry(1)?.function, Function::Kernel(_));
+        self.maps.get(usize::try_from(index).ok()?).filter(|_| is_linux)?.array_place()
     }
 
     /// Gives records back that a program which was ended did not.

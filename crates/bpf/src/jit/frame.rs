@@ -71,7 +71,7 @@ impl Frame {
 
 impl Instruction {
     /// Calls `each` with every register that the instruction names.
-    fn each_register(&self, each: &mut dyn FnMut(Register)) {
+    pub(super) fn each_register(&self, each: &mut dyn FnMut(Register)) {
         use crate::insn::Callee;
         let mut operand_of = |operand| {
             if let Operand::Register(register) = operand {

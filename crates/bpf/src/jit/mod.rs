@@ -13,6 +13,7 @@
 mod arch;
 mod buffer;
 mod frame;
+mod inline;
 
 use alloc::vec::Vec;
 
@@ -22,6 +23,7 @@ use arch::{Isa, Place};
 
 use buffer::{Buffer, Mark};
 use frame::Frame;
+pub(crate) use inline::ArrayPlace;
 
 /// What machine code is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -128,6 +130,11 @@ pub(crate) trait Resolve {
 
     /// What programs know the map with this index by.
     fn map(&self, _index: i32) -> Option<u64> {
+        None
+    }
+
+    /// Where the values of the map with this index lie, if it is an array that helper 1 does nothing but look up in.
+    fn array(&self, _map: i32) -> Option<ArrayPlace> {
         None
     }
 
@@ -312,6 +319,8 @@ struct Literals<'a> {
     resolve: &'a dyn Resolve,
     wanted: Wanted<'a>,
     gauge: Gauge,
+    /// Calls that are look-ups in arrays.
+    lookups: Vec<(usize, ArrayPlace)>,
 }
 
 impl<'a> Literals<'a> {
@@ -345,7 +354,8 @@ impl<'a> Literals<'a> {
                 values.insert(place, value);
             }
         }
-        Ok(Self { values, resolve, wanted: Wanted::default(), gauge: Gauge::Absent })
+        let lookups = inline::lookups(code, resolve);
+        Ok(Self { values, resolve, wanted: Wanted::default(), gauge: Gauge::Absent, lookups })
     }
 
     /// The place of a literal.
@@ -428,6 +438,13 @@ impl Surroundings<'_> {
     /// What a reference stands for, if it is no function.
     fn resolved(&self, value: Wide) -> Option<u64> {
         resolved(value, self.literals.resolve)
+    }
+
+    /// The array that the instruction, a call, is a look-up in, if it is one.
+    fn lookup(&self) -> Option<ArrayPlace> {
+        let lookups = &self.literals.lookups;
+        let place = lookups.binary_search_by_key(&self.index, |(index, _)| *index).ok()?;
+        Some(lookups[place].1)
     }
 
     /// Whether the instruction is a load that may fault.
