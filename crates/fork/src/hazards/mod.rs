@@ -14,7 +14,7 @@ pub(crate) use limits::{FileSize, Headroom, headroom};
 use std::ops::ControlFlow;
 
 use palimpsest_sys::memory::extent::locks_future_memory;
-use palimpsest_sys::pages::query;
+use palimpsest_sys::pages::query::{self, SharedFile};
 use palimpsest_sys::seccomp::{self, FreezeCall};
 use palimpsest_sys::threads::hold::{self, World};
 use rustix::fd::AsFd;
@@ -68,7 +68,7 @@ pub(crate) fn check_again(options: &Options) -> Result<(), FreezeError> {
     let maps = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|source| FreezeError::NoProc { path, source })?;
     let mut refused = Ok(());
-    let told = query::each_shared_file(maps.as_fd(), &mut |start, inode, name| {
+    let told = query::each_shared_file(maps.as_fd(), &mut |SharedFile { start, inode, name }| {
         refused = if options.answers_for(Answer::IoUring) { Ok(()) } else { rings::refuse_mapping(inode, name) };
         if refused.is_ok() && !options.answers_for(Answer::LinuxAio) {
             refused = aio::refuse_mapping(start, name);

@@ -72,7 +72,18 @@ pub fn next_above(maps: BorrowedFd<'_>, address: usize) -> Result<Vma, Errno> {
     })
 }
 
-/// Calls `found` with the start, the inode and the name of each shared mapping of a file, ascending, until it breaks: the
+/// A shared mapping of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedFile<'a> {
+    /// Its first address.
+    pub start: usize,
+    /// The file's inode.
+    pub inode: u64,
+    /// The file's name; empty if it is longer than 63 bytes.
+    pub name: &'a [u8],
+}
+
+/// Calls `found` with each shared mapping of a file, ascending, until it breaks: the
 /// kernel passes over all others, so that this costs little where there are thousands of private ones. Allocates
 /// nothing.
 ///
@@ -81,7 +92,7 @@ pub fn next_above(maps: BorrowedFd<'_>, address: usize) -> Result<Vma, Errno> {
 /// As [`next_above`], but for `ENOENT`.
 pub fn each_shared_file(
     maps: BorrowedFd<'_>,
-    found: &mut dyn FnMut(usize, u64, &[u8]) -> ControlFlow<()>,
+    found: &mut dyn FnMut(SharedFile<'_>) -> ControlFlow<()>,
 ) -> Result<(), Errno> {
     let mut at = 0;
     loop {
@@ -102,7 +113,8 @@ pub fn each_shared_file(
         }
         // Its length counts the zero behind it.
         let len = (query.vma_name_size as usize).saturating_sub(1).min(NAME);
-        if found(query.vma_start as usize, query.inode, &name[..len]).is_break() {
+        let file = SharedFile { start: query.vma_start as usize, inode: query.inode, name: &name[..len] };
+        if found(file).is_break() {
             return Ok(());
         }
         at = query.vma_end;
@@ -153,7 +165,7 @@ mod tests {
         let (short, long) =
             (made(c"found"), made(c"a-name-that-is-much-longer-than-the-room-that-there-is-for-a-name-here"));
         let mut found = Vec::new();
-        each_shared_file(maps.as_fd(), &mut |start, inode, name| {
+        each_shared_file(maps.as_fd(), &mut |SharedFile { start, inode, name }| {
             found.push((start, inode != 0, name.starts_with(b"/memfd:found")));
             ControlFlow::Continue(())
         })
