@@ -20,7 +20,7 @@ use palimpsest_sys::broken_pipe;
 use palimpsest_sys::proc::stat::Incarnation;
 use rustix::process::geteuid;
 
-use crate::run::arguments::{At, PaysAfter, Threads};
+use crate::run::arguments::{At, Pause, PaysAfter, Threads};
 use crate::run::object::{Folders, Object, ObjectError};
 use crate::run::program::{ProgramError, Way};
 use crate::run::proof::NotLoaded;
@@ -156,6 +156,9 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
     if let Some(PaysAfter(text)) = &arguments.pays_after {
         variables.push(("PALIMPSEST_PAYS_AFTER", text.into()));
     }
+    if let Some(Pause(text)) = &arguments.pause {
+        variables.push(("PALIMPSEST_PAUSE", text.into()));
+    }
     if !arguments.trust.is_empty() {
         let names: Vec<&str> = arguments.trust.iter().map(|trusted| trusted.name()).collect();
         variables.push(("PALIMPSEST_TRUST", names.join(",").into()));
@@ -207,6 +210,8 @@ mod tests {
             "stop",
             "--pays-after",
             "3900",
+            "--pause",
+            "500us",
             "--trust",
             "go,io_uring",
             "--dry-run",
@@ -225,6 +230,7 @@ mod tests {
             ("PALIMPSEST_HUGE", "collapse"),
             ("PALIMPSEST_THREADS", "stop"),
             ("PALIMPSEST_PAYS_AFTER", "3900"),
+            ("PALIMPSEST_PAUSE", "500us"),
             ("PALIMPSEST_TRUST", "go,io_uring"),
             ("PALIMPSEST_DRY_RUN", "1"),
             ("PALIMPSEST_QUIET", "1"),
@@ -256,6 +262,9 @@ mod tests {
             &["--local-text", "--huge", "true"],
             &["--local-text", "--threads", "stop", "true"],
             &["--local-text", "--pays-after", "any", "true"],
+            &["--local-text", "--pause", "none", "true"],
+            &["--freeze", "--pause", "2", "true"],
+            &["--freeze", "--pause", "5s", "true"],
             &["--local-text", "--trust", "go", "true"],
             &["--local-text", "--dry-run", "true"],
             &["--freeze", "--at", "never", "true"],

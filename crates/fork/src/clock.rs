@@ -29,6 +29,11 @@ impl Moment {
 pub(crate) struct Instant(Duration);
 
 impl Instant {
+    /// Nanoseconds since the clock was at zero.
+    pub(crate) fn nanos(self) -> u64 {
+        nanos(self.0)
+    }
+
     pub(crate) fn now() -> Self {
         let now = clock_gettime(ClockId::Monotonic);
         Self(Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0)))

@@ -52,7 +52,7 @@ pub use hazards::{RawAllocator, RingHold};
 pub use options::{Answer, ExtentLen, Measure, Options, OtherThreads, Pages, Pause, Pays};
 pub use process::{freeze, survey};
 pub use report::{FrozenRange, Report, Skip, SkippedRange, Verdict};
-pub use slices::{freeze_slice, progress};
+pub use slices::{freeze_slice, next_slice, progress, put_off_slices};
 pub use worth::Worth;
 
 /// The examples of the book.

@@ -8,10 +8,10 @@ use std::time::Duration;
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
-use crate::clock::{Instant, Moment};
+use crate::clock::{Instant, Moment, nanos};
 use crate::engine::agenda::Terms;
 use crate::engine::guards::open_pages;
-use crate::engine::own::{exclude, find_rseq, note_home};
+use crate::engine::own::{exclude, find_rseq, is_home, note_home};
 use crate::engine::places::Places;
 use crate::engine::progress::{Progress, Stage};
 use crate::engine::registry::{self, Locked, Shared};
@@ -30,6 +30,7 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
     drop_plan(&mut locked);
     let shared = locked.shared;
+    note_home();
     // Other threads may change mappings while these are read.
     shared.left_alone.begin();
     let (started, wall) = (Moment::now(), Instant::now());
@@ -108,12 +109,14 @@ unsafe fn slice(shared: &'static Shared) -> Result<(), FreezeError> {
         OtherThreads::Refuse => None,
     };
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
+    let is_shared;
     let played = {
         let (mut tables, agenda) = locked.tables_and_agenda()?;
         let _file_size = FileSize::raise();
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
+        is_shared = stopped.as_ref().is_some_and(|stopped| stopped.held().next().is_some());
         let (pagemap, guards, places) = (&pagemap, &guards, &places);
         let slice = Slice { tables: &mut tables, shared, agenda, pagemap, guards, places, started };
         // SAFETY: 1. no other thread runs: all are held, or there were none and none can start; the rest is the
@@ -122,7 +125,11 @@ unsafe fn slice(shared: &'static Shared) -> Result<(), FreezeError> {
     };
     let worked = locked.agenda().worked(cpu.elapsed());
     let frozen = locked.agenda().frozen();
-    shared.progress.took(started.elapsed(), frozen);
+    let taken = started.elapsed();
+    shared.progress.took(taken, frozen);
+    if is_shared {
+        put_off_slices(Duration::from_nanos(taken));
+    }
     match played {
         Ok(Left::More) => {}
         Ok(Left::Nothing) => finish(&mut locked, Stage::Done, None),
@@ -145,6 +152,25 @@ fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
     locked.ledger().froze(bytes, looked, looked.saturating_add(taken), frozen);
     shared.left_alone.end();
     shared.progress.set(stage);
+}
+
+/// Of how many slices' time a program that is not idle gets all but one: a fifth of its time is the freeze's at most.
+const SHARE: u64 = 5;
+
+/// Whether, and when, a slice is wanted by somebody who is about to wait: nothing if no freeze is under way in this
+/// process by itself. A child goes on when it forks, and not when it waits: most live too short a time. Takes no lock.
+pub fn next_slice() -> Option<Duration> {
+    let shared = registry::shared().filter(|shared| shared.progress.is_under_way() && is_home())?;
+    let until = shared.progress.rests_until();
+    Some(if until == 0 { Duration::ZERO } else { Duration::from_nanos(until.saturating_sub(Instant::now().nanos())) })
+}
+
+/// Tells that the last slice, which took `taken`, was in somebody's way: the next one at a wait is put off, so that
+/// slices take a fifth of the time at most.
+pub fn put_off_slices(taken: Duration) {
+    if let Some(shared) = registry::shared() {
+        shared.progress.rest_until(Instant::now().nanos().saturating_add(nanos(taken).saturating_mul(SHARE - 1)));
+    }
 }
 
 /// How far a freeze in slices is; see [`Stage::None`] if there was none. Takes no lock.

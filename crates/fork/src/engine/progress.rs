@@ -53,13 +53,15 @@ pub(crate) struct Figures {
     longest: AtomicU64,
     taken: AtomicU64,
     looked: AtomicU64,
+    /// On the clock of [`Instant`](crate::clock::Instant), in nanoseconds: no slice at waits before.
+    not_before: AtomicU64,
 }
 
 impl Figures {
     /// A freeze of so many bytes begins, after a look of so many nanoseconds.
     pub(crate) fn begin(&self, planned: usize, looked: u64) {
         self.frozen.store(0, Ordering::Relaxed);
-        for figure in [&self.slices, &self.longest, &self.taken] {
+        for figure in [&self.slices, &self.longest, &self.taken, &self.not_before] {
             figure.store(0, Ordering::Relaxed);
         }
         self.planned.store(planned, Ordering::Relaxed);
@@ -73,6 +75,16 @@ impl Figures {
         self.longest.fetch_max(nanos, Ordering::Relaxed);
         self.taken.fetch_add(nanos, Ordering::Relaxed);
         self.frozen.store(frozen, Ordering::Relaxed);
+    }
+
+    /// The process is to be left alone until then.
+    pub(crate) fn rest_until(&self, nanos: u64) {
+        self.not_before.store(nanos, Ordering::Relaxed);
+    }
+
+    /// Until when it is to be left alone; 0 if it need not.
+    pub(crate) fn rests_until(&self) -> u64 {
+        self.not_before.load(Ordering::Relaxed)
     }
 
     /// It has come to this.

@@ -7,3 +7,4 @@ mod options;
 mod sanitized;
 mod scenarios;
 mod text;
+mod waits;
