@@ -22,6 +22,7 @@ use crate::hazards::{self, FileSize};
 use crate::options::{ExtentLen, Options, OtherThreads};
 use crate::process::{let_core_dumps_have_files, lost_names, played, told};
 use crate::report::{FrozenRange, Report};
+use crate::tending::tend;
 
 /// Plans a freeze in slices. Changes no memory.
 pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, FreezeError> {
@@ -78,9 +79,13 @@ pub(crate) fn drop_plan(locked: &mut Locked) {
 ///
 /// [`FreezeError`]: nothing was done; it may be another time. After many refusals in a row the freeze ends.
 pub unsafe fn freeze_slice() -> Result<Progress, FreezeError> {
-    let Some(shared) = registry::shared().filter(|shared| shared.progress.is_under_way()) else {
+    let Some(shared) = registry::shared().filter(|shared| is_wanted(shared)) else {
         return Ok(progress());
     };
+    if !shared.progress.is_under_way() {
+        // SAFETY: 1. is this function's own.
+        return unsafe { tend(shared) }.map(|()| progress());
+    }
     // SAFETY: 1. is this function's own.
     let outcome = unsafe { slice(shared) };
     if let Err(error) = &outcome
@@ -139,6 +144,11 @@ unsafe fn slice(shared: &'static Shared) -> Result<(), FreezeError> {
     Ok(())
 }
 
+/// Whether there is something for a slice: a freeze that is under way, or what makes the next fork long.
+fn is_wanted(shared: &Shared) -> bool {
+    shared.progress.is_under_way() || shared.tending.is_wanted()
+}
+
 /// Nothing is left to do: forks are accounted for from now on.
 fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
     let shared = locked.shared;
@@ -160,7 +170,7 @@ const SHARE: u64 = 5;
 /// Whether, and when, a slice is wanted by somebody who is about to wait: nothing if no freeze is under way in this
 /// process by itself. A child goes on when it forks, and not when it waits: most live too short a time. Takes no lock.
 pub fn next_slice() -> Option<Duration> {
-    let shared = registry::shared().filter(|shared| shared.progress.is_under_way() && is_home())?;
+    let shared = registry::shared().filter(|shared| is_wanted(shared) && is_home())?;
     let until = shared.progress.rests_until();
     Some(if until == 0 { Duration::ZERO } else { Duration::from_nanos(until.saturating_sub(Instant::now().nanos())) })
 }

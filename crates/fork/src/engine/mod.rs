@@ -8,6 +8,7 @@
 //! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
 //! | `slice`, `agenda`, `pace`, `places` | the freeze in slices: what is left to do, how much fits into a slice, and what is there by now |
 //! | `progress`, `left_alone` | how far it is, and what the program has changed meanwhile |
+//! | `tending`, `tender` | between forks: what makes the next one long, a slice at a time |
 //! | `repair`, `subject`, `thawing` | frozen memory that was written to since, and what becomes anonymous again |
 //! | `mending` | huge pages of ours that were split since |
 //! | `piece`, `runs` | one piece: copied, and shown with what it had |
@@ -30,8 +31,8 @@ pub(crate) mod frozen_map;
 pub(crate) mod guards;
 mod hot;
 mod huge;
-pub(crate) mod left_alone;
 mod ledger;
+pub(crate) mod left_alone;
 mod mending;
 mod origins;
 pub(crate) mod own;
@@ -51,6 +52,8 @@ pub(crate) mod slice;
 mod statistics;
 mod subject;
 mod tables;
+pub(crate) mod tender;
+pub(crate) mod tending;
 mod thawing;
 pub(crate) mod trials;
 
