@@ -263,3 +263,27 @@ fn between_forks_slices_make_huge_pages_and_mend_them() {
         assert!(holds(&memory, 2..6, 201));
     });
 }
+
+/// Fails on: a refused piece whose old mapping does not go back.
+#[test]
+fn a_refusal_leaves_everything_as_it_was() {
+    play("a_refusal_leaves_everything_as_it_was", || {
+        let memory = frozen_in_slices();
+        // Slices do not ask again, so that the kernel is the one that refuses.
+        // SAFETY: takes numbers.
+        assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }, 0);
+        let mappings = memory.mappings();
+        let mut turn = 0;
+        let is_made = tended_until(
+            40,
+            || {
+                turn += 1;
+                write(&memory, 2..6, turn);
+            },
+            || memory.huge() > 0,
+        );
+        assert!(!is_made);
+        assert!(memory.is_frozen() && holds(&memory, 2..6, turn));
+        assert_eq!((memory.mappings(), status().hot_pieces), (mappings, 0));
+    });
+}
