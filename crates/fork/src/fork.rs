@@ -3,7 +3,7 @@
 use palimpsest_sys::last_errno;
 use rustix::process::Pid;
 
-use crate::clock::{Moment, nanos, share};
+use crate::clock::{Instant, Moment, nanos, share};
 use crate::engine::registry::{self, Shared};
 use crate::engine::round::{Mode, Reach};
 use crate::engine::trials::Trial;
@@ -65,6 +65,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     if child == 0 {
         if let Some(shared) = registry::shared() {
             shared.unlock_in_child();
+            shared.tending.give_up();
         }
         if !is_confined {
             // From here on it is known that the memory is the child's own.
@@ -84,6 +85,8 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         // Of two threads that fork at once, one's is not accounted for.
         if let Some(mut locked) = shared.lock().filter(|_| !shared.progress.is_under_way()) {
             locked.ledger().forked(taken);
+            let (excess, pause) = (locked.ledger().excess(taken), locked.options().pause);
+            shared.tending.forked(excess, pause, Instant::now().nanos());
         }
     }
     Ok(Forked::Parent(pid))

@@ -44,6 +44,7 @@ mod process;
 mod report;
 mod slices;
 pub mod snapshot;
+mod tending;
 mod worth;
 
 pub use engine::progress::{Progress, Stage};

@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{Memory, freeze, in_child, page, play, skip, wait};
-use palimpsest_fork::{Forked, Options, status};
+use palimpsest_fork::{Forked, Options, Pause, Stage, status};
 use palimpsest_sys::proc::thp;
 
 const PIECE: usize = 2 << 20;
@@ -176,5 +178,112 @@ fn what_is_sparse_takes_no_more_memory() {
             assert_eq!(memory.huge(), 0);
         });
         assert!(memory.present() <= LEN / 2 + 8 * page(), "{}", memory.present());
+    });
+}
+
+/// Freezes in slices of no time, each of which does the least.
+fn frozen_in_slices() -> Memory {
+    let memory = Memory::unadvised(LEN);
+    memory.fill(0..LEN, 1);
+    freeze(&Options::new().pause(Pause::Within(Duration::ZERO)));
+    while palimpsest_fork::progress().stage == Stage::UnderWay {
+        slice();
+    }
+    assert!(memory.is_frozen());
+    memory
+}
+
+fn slice() {
+    // SAFETY: one thread, and nothing is discarded.
+    unsafe { palimpsest_fork::freeze_slice() }.expect("a slice is taken");
+}
+
+/// Forks with slices after each as long as they are wanted, until `is_done`; whether so many forks were enough.
+fn tended_until(forks: usize, mut between: impl FnMut(), is_done: impl Fn() -> bool) -> bool {
+    let repairs = status().repairs;
+    (0..forks).any(|_| {
+        assert_eq!(in_child(|| 0), 0);
+        between();
+        // A twentieth of the time between forks is what slices get.
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(status().repairs, repairs, "a round has done it");
+        while palimpsest_fork::next_slice().is_some_and(|rest| rest.is_zero()) {
+            slice();
+        }
+        is_done()
+    })
+}
+
+/// Fails on: an extent whose map says that it still shows what has left it; a piece that is made beside a child that
+/// shows it; a slice that leaves a part of a piece behind.
+#[test]
+fn between_forks_slices_make_huge_pages_and_mend_them() {
+    play("between_forks_slices_make_huge_pages_and_mend_them", || {
+        needs_huge_pages();
+        let memory = frozen_in_slices();
+        let frozen = status();
+        let mut turn = 0;
+        let mut writing = || {
+            turn += 1;
+            write(&memory, 2..6, turn);
+        };
+        assert!(tended_until(200, &mut writing, || memory.huge() == 4 * PIECE), "{} bytes are huge", memory.huge());
+        assert!(holds(&memory, 2..6, turn));
+        let now = status();
+        assert_eq!((now.frozen_bytes + 4 * PIECE, now.hot_pieces), (frozen.frozen_bytes, 4));
+        assert!(now.extents < frozen.extents, "extents that show nothing are given up: {now:?}, {frozen:?}");
+        // Discarded memory of a piece that has left its extent reads as zeros, by itself.
+        // SAFETY: the scenario's own memory.
+        assert_eq!(unsafe { libc::madvise(memory.at(3 * PIECE), PIECE, libc::MADV_DONTNEED) }, 0);
+        assert!(memory.is_zero(3 * PIECE..4 * PIECE) && memory.holds(0..3 * PIECE, 1));
+        memory.fill(3 * PIECE..4 * PIECE, 1);
+        write(&memory, 2..6, turn);
+
+        let (told, teller) = std::io::pipe().expect("a pipe");
+        // SAFETY: one thread, and nothing is discarded.
+        let child = match unsafe { palimpsest_fork::fork() }.expect("forked") {
+            Forked::Child => {
+                drop(teller);
+                let _ = std::io::Read::read(&mut &told, &mut [0]);
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(i32::from(!holds(&memory, 2..6, turn))) }
+            }
+            Forked::Parent(child) => child.as_raw_nonzero().get(),
+        };
+        write(&memory, 2..6, 200);
+        assert_eq!(memory.huge(), 0, "the kernel splits what is written beside a child");
+        let is_mended = tended_until(10, || (), || memory.huge() > 0);
+        assert!(!is_mended, "the child shows these pages");
+        drop(teller);
+        assert_eq!(wait(child), 0, "the child sees what was when it was forked");
+        assert!(tended_until(200, || write(&memory, 2..6, 201), || memory.huge() >= 3 * PIECE), "{}", memory.huge());
+        assert!(holds(&memory, 2..6, 201));
+        // A full round agrees with what slices have noted.
+        freeze(&Options::new());
+        assert!(holds(&memory, 2..6, 201));
+    });
+}
+
+/// Fails on: a refused piece whose old mapping does not go back.
+#[test]
+fn a_refusal_leaves_everything_as_it_was() {
+    play("a_refusal_leaves_everything_as_it_was", || {
+        let memory = frozen_in_slices();
+        // Slices do not ask again, so that the kernel is the one that refuses.
+        // SAFETY: takes numbers.
+        assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }, 0);
+        let mappings = memory.mappings();
+        let mut turn = 0;
+        let is_made = tended_until(
+            40,
+            || {
+                turn += 1;
+                write(&memory, 2..6, turn);
+            },
+            || memory.huge() > 0,
+        );
+        assert!(!is_made);
+        assert!(memory.is_frozen() && holds(&memory, 2..6, turn));
+        assert_eq!((memory.mappings(), status().hot_pieces), (mappings, 0));
     });
 }

@@ -174,6 +174,23 @@ impl HotPieces {
         }
     }
 
+    /// The piece at this place.
+    pub(super) fn piece(&self, place: usize) -> Option<Span> {
+        self.all.get(place).map(|piece| piece.span)
+    }
+
+    /// The first huge page from `at` on, and its place.
+    pub(super) fn next_huge(&self, at: usize) -> Option<(usize, Span)> {
+        let first = self.all.partition_point(|piece| piece.span.start < at);
+        let mut rest = self.all.iter().enumerate().skip(first);
+        rest.find(|(_, piece)| matches!(piece.state, State::Huge { .. })).map(|(place, piece)| (place, piece.span))
+    }
+
+    /// In between rounds: a huge page comes to rest for so many forks the first time.
+    pub(super) const fn begin_pass(&mut self, huge_rest: u64) {
+        self.huge_rest = huge_rest;
+    }
+
     /// Notes that this round has found the huge page at this place split, and tells whether to mend it.
     pub(super) fn is_worth_mending(&mut self, index: usize) -> bool {
         let round = self.round;

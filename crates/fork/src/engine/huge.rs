@@ -30,6 +30,11 @@ impl Supply {
     /// Begins a round, before which the system and the program were asked.
     pub(super) const fn begin(&mut self, wanted: HugePages) {
         self.wanted = wanted;
+        self.begin_pass();
+    }
+
+    /// Begins a pass between forks, which asks nobody again.
+    pub(super) const fn begin_pass(&mut self) {
         self.rest = self.rest.saturating_sub(1);
     }
 
@@ -50,10 +55,18 @@ impl Supply {
     }
 }
 
-/// Whether a piece with these traits, of which these runs are populated, may become a huge page: it is whole, its
+/// What came of asking for a huge page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Asked {
+    /// It is there.
+    Made,
+    /// There is none. Everything is as it was.
+    Refused,
+}
+
+/// Whether a piece with these traits, of which so many bytes are populated, may become a huge page: it is whole, its
 /// program has not asked for base pages, and it takes no more than a third more memory than before.
-pub(super) fn suits(piece: Span, runs: &[Span], traits: Traits) -> bool {
-    let populated: usize = runs.iter().map(|run| run.len()).sum();
+pub(super) const fn suits(piece: Span, populated: usize, traits: Traits) -> bool {
     piece.len() == PIECE && fills(populated) && !traits.flags.intersects(VmaFlags::NO_HUGE_PAGE)
 }
 
@@ -97,10 +110,9 @@ mod tests {
         let traits = |flags| Traits { permissions: Permissions::READ, flags, protection_key: 0 };
         let plain = traits(VmaFlags::default());
         let piece = Span::new(PIECE, 2 * PIECE);
-        let part = |pages: usize| Span::new(PIECE, PIECE + pages * 4096);
-        assert!(suits(piece, &[part(384)], plain));
-        assert!(!suits(piece, &[part(383)], plain), "too little");
-        assert!(!suits(part(511), &[part(511)], plain), "cut");
-        assert!(!suits(piece, &[piece], traits(VmaFlags::NO_HUGE_PAGE)), "unwanted");
+        assert!(suits(piece, 384 * 4096, plain));
+        assert!(!suits(piece, 383 * 4096, plain), "too little");
+        assert!(!suits(Span::new(PIECE, 2 * PIECE - 4096), PIECE - 4096, plain), "cut");
+        assert!(!suits(piece, PIECE, traits(VmaFlags::NO_HUGE_PAGE)), "unwanted");
     }
 }

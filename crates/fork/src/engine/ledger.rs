@@ -30,7 +30,7 @@ use palimpsest_sys::memory::vec::Full;
 
 use super::account::Account;
 use super::hot::HotPieces;
-use super::huge::Supply;
+use super::huge::{Asked, Supply};
 use super::prices::{Memory, Prices};
 use super::span::Span;
 use crate::hazards::HugePages;
@@ -154,12 +154,40 @@ impl Ledger {
         rests: impl FnMut(Span) -> Result<(), Full>,
     ) -> Result<(), Full> {
         self.huge.begin(huge);
-        let rest = match pays {
+        let rest = self.huge_rest(pays);
+        self.hot.begin(rest, rests)
+    }
+
+    /// A huge page was asked for in the place of a piece that was written to.
+    pub(super) fn asked(&mut self, piece: Span, came: Asked) {
+        match came {
+            Asked::Made => {
+                self.huge.made();
+                // Without room for it in the table, the next round freezes it.
+                let _ = self.hot.is_huge_now(piece);
+            }
+            Asked::Refused => self.huge.refused(),
+        }
+    }
+
+    /// Begins a pass between forks.
+    pub(super) fn begin_pass(&mut self, pays: Pays) {
+        self.huge.begin_pass();
+        let rest = self.huge_rest(pays);
+        self.hot.begin_pass(rest);
+    }
+
+    fn huge_rest(&self, pays: Pays) -> u64 {
+        match pays {
             Pays::Anyway => self.prices.huge_rest(),
             // What would be frozen after so long a rest does not pay soon enough.
             Pays::Within(_) => u64::MAX,
-        };
-        self.hot.begin(rest, rests)
+        }
+    }
+
+    /// What a fork that takes so long takes more than a clean one.
+    pub(crate) const fn excess(&self, taken: u64) -> u64 {
+        taken.saturating_sub(self.clean)
     }
 
     /// What freezing has cost and saved so far.

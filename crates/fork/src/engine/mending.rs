@@ -13,12 +13,11 @@ use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 
 use super::budget::Stopped;
-use super::huge::fills;
+use super::huge::{Asked, fills};
 use super::ledger::Work;
 use super::piece::PIECE;
-use super::span::Span;
 use super::tables::Tables;
-use super::thawing::{Asked, collapse};
+use super::thawing::collapse;
 
 /// Mappings of which nothing is put together: what the program wants otherwise, or may not be moved.
 const LEFT: VmaFlags = VmaFlags::NO_HUGE_PAGE
@@ -51,28 +50,64 @@ pub(super) fn mend_all(tables: &mut Tables<'_>, pagemap: &Pagemap) -> Result<usi
             if !tables.ledger.huge.is_open() {
                 return Ok(mended);
             }
-            let Some(piece) = tables.ledger.hot.mendable(place) else { continue };
-            match look_at(pagemap, piece)? {
-                Found::Whole | Found::Shared => continue,
-                Found::Sparse => {
-                    tables.ledger.hot.let_go(place);
-                    continue;
-                }
-                Found::Split => {}
-            }
-            if !tables.ledger.hot.is_worth_mending(place) {
-                continue;
-            }
-            match collapse(piece) {
-                Asked::Made => {
-                    tables.ledger.huge.made();
-                    mended += 1;
-                }
-                Asked::Refused => tables.ledger.huge.refused(),
+            let is_mendable = tables.ledger.hot.mendable(place).is_some();
+            if is_mendable && mend_by_cost(tables, pagemap, place)? == Mended::Now {
+                mended += 1;
             }
         }
     }
     Ok(mended)
+}
+
+/// What became of a huge page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mended {
+    /// It is as it was: whole.
+    Whole,
+    /// It was split, and is whole again.
+    Now,
+    /// Another process shows its pages.
+    Shared,
+    /// There is no huge page for it, or it is not worth it now.
+    Refused,
+    /// It is none any more: too little of it is populated.
+    LetGo,
+}
+
+/// Mends the piece at this place of the table if it is split, unless it is split again after each mending.
+fn mend_by_cost(tables: &mut Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Mended, PagemapError> {
+    let found = look_at(tables, pagemap, place)?;
+    if found == Found::Split && !tables.ledger.hot.is_worth_mending(place) {
+        return Ok(Mended::Refused);
+    }
+    Ok(treat(tables, place, found))
+}
+
+/// Mends the piece at this place of the table if it is split.
+pub(super) fn mend(tables: &mut Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Mended, PagemapError> {
+    let found = look_at(tables, pagemap, place)?;
+    Ok(treat(tables, place, found))
+}
+
+fn treat(tables: &mut Tables<'_>, place: usize, found: Found) -> Mended {
+    match (found, tables.ledger.hot.piece(place)) {
+        (Found::Whole, _) | (_, None) => Mended::Whole,
+        (Found::Shared, _) => Mended::Shared,
+        (Found::Sparse, _) => {
+            tables.ledger.hot.let_go(place);
+            Mended::LetGo
+        }
+        (Found::Split, Some(piece)) => match collapse(piece) {
+            Asked::Made => {
+                tables.ledger.huge.made();
+                Mended::Now
+            }
+            Asked::Refused => {
+                tables.ledger.huge.refused();
+                Mended::Refused
+            }
+        },
+    }
 }
 
 /// Where the huge pages of a mapping are found that has split ones, by its figures; nothing of any other mapping.
@@ -93,11 +128,12 @@ enum Found {
     Split,
     /// So it is, and another process shows them too.
     Shared,
-    /// Too little of it is populated.
+    /// Too little of it is populated, or by something else than anonymous memory.
     Sparse,
 }
 
-fn look_at(pagemap: &Pagemap, piece: Span) -> Result<Found, PagemapError> {
+fn look_at(tables: &Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Found, PagemapError> {
+    let Some(piece) = tables.ledger.hot.piece(place) else { return Ok(Found::Whole) };
     let count = |wanted| {
         let mut bytes = 0;
         pagemap.scan(piece.range(), wanted, &mut |run| {
@@ -109,7 +145,7 @@ fn look_at(pagemap: &Pagemap, piece: Span) -> Result<Found, PagemapError> {
     if count(Wanted::Huge)? == PIECE {
         return Ok(Found::Whole);
     }
-    if !fills(count(Wanted::Present)?) {
+    if !fills(count(Wanted::Written)?) {
         return Ok(Found::Sparse);
     }
     // A page or two may be shared by chance, as one that a pipe holds.

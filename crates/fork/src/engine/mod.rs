@@ -8,6 +8,7 @@
 //! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
 //! | `slice`, `agenda`, `pace`, `places` | the freeze in slices: what is left to do, how much fits, what is there now |
 //! | `progress`, `left_alone` | how far it is, and what the program has changed meanwhile |
+//! | `tending`, `tender` | between forks: what makes the next one long, a slice at a time |
 //! | `repair`, `subject`, `thawing` | frozen memory that was written to since, and what becomes anonymous again |
 //! | `mending` | huge pages of ours that were split since |
 //! | `piece`, `runs` | one piece: copied, and shown with what it had |
@@ -52,6 +53,8 @@ pub(crate) mod slice;
 mod statistics;
 mod subject;
 mod tables;
+pub(crate) mod tender;
+pub(crate) mod tending;
 mod thawing;
 pub(crate) mod trials;
 

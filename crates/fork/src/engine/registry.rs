@@ -34,6 +34,7 @@ use super::records::Held;
 use super::span::Span;
 use super::statistics::Statistics;
 use super::tables::{Lasting, Tables};
+use super::tending::Tending;
 use super::trials::Trials;
 use crate::figures::{NOTE_TYPE, Note, VERSION};
 use crate::hazards::borrowed;
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     pub(crate) trials: Trials,
     /// How far a freeze in slices is.
     pub(crate) progress: progress::Figures,
+    pub(crate) tending: Tending,
     pub(crate) left_alone: LeftAlone,
     pub(crate) map: FrozenMap,
     pub(crate) origins: Origins,

@@ -21,13 +21,13 @@ use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
 use super::budget::{Budget, Stopped};
 use super::fresh::Fresh;
 use super::guards::Guards;
-use super::huge::suits;
+use super::huge::{Asked, suits};
 use super::piece::{Outcome, PIECE, show_again};
 use super::runs::PieceRuns;
 use super::span::Span;
 use super::subject::{GRAIN, SMALL, Subject, Way};
 use super::tables::Tables;
-use super::thawing::{Asked, make_anonymous, make_huge};
+use super::thawing::{make_anonymous, make_huge};
 
 /// A piece with more stretches than this is copied as a whole: each that is written to again costs a fork 1.6 µs, and 2
 /// MiB of anonymous memory 4 µs.
@@ -207,14 +207,12 @@ impl Repairer<'_, '_> {
     fn is_for_huge(&self, subject: &Subject, piece: Span, written: &[Span]) -> bool {
         !written.is_empty()
             && self.tables.ledger.huge.is_open()
-            && suits(piece, &self.all_runs(subject, piece, written), subject.traits)
+            && suits(piece, self.all_runs(subject, piece, written).bytes(), subject.traits)
     }
 
     /// Where a part has bytes that are not zero: its written runs, and what its extent holds.
     fn all_runs(&self, subject: &Subject, part: Span, written: &[Span]) -> PieceRuns {
-        let mut runs = PieceRuns::inside(written, part);
-        self.tables.contents.add_to(&mut runs, subject.serial, subject.base(), part);
-        runs
+        subject.runs(self.tables.contents, part, written)
     }
 
     /// Makes a huge page of a piece, if there is one.
@@ -225,21 +223,14 @@ impl Repairer<'_, '_> {
     /// 2. `piece` is in the subject's mapping, which is a private one of its extent.
     /// 3. `written` are its written runs.
     unsafe fn make_huge(&mut self, subject: &Subject, piece: Span, written: &[Span]) -> Result<Asked, Stopped> {
-        let runs = self.all_runs(subject, piece, written);
         // The old mapping aside, the new one, and what is left on both sides.
         self.budget.take_mappings(3)?;
+        let runs = |_, part| self.all_runs(subject, part, written);
         // SAFETY: 1. a part of a private mapping that can be read, whose bytes outside the runs are zeros; nothing
         // uses it (1 and 2 above).
-        let asked = unsafe { make_huge(piece, &runs, subject.traits) }?;
-        match asked {
-            Asked::Made => {
-                self.tables.ledger.huge.made();
-                self.repaired.huge += 1;
-                // Without room for it in the table, the next round freezes it.
-                let _ = self.tables.ledger.hot.is_huge_now(piece);
-            }
-            Asked::Refused => self.tables.ledger.huge.refused(),
-        }
+        let asked = unsafe { make_huge(piece, &std::iter::once(piece).collect(), runs, subject.traits) }?;
+        self.tables.ledger.asked(piece, asked);
+        self.repaired.huge += usize::from(asked == Asked::Made);
         Ok(asked)
     }
 

@@ -4,10 +4,12 @@ use palimpsest_sys::memory::extent::FileId;
 use palimpsest_sys::memory::view::View;
 use palimpsest_sys::pages::vmas::Vma;
 
+use super::contents::Contents;
 use super::fresh::Fresh;
 use super::ledger::Work;
 use super::piece::PIECE;
 use super::records::may_be_replaced;
+use super::runs::PieceRuns;
 use super::span::Span;
 use super::tables::Tables;
 use super::traits::Traits;
@@ -70,6 +72,13 @@ impl Subject {
     /// The address where the extent's offset 0 would lie: below the mapping, since offsets are small.
     pub(super) const fn base(&self) -> usize {
         self.vma.start.wrapping_sub(self.vma.offset as usize)
+    }
+
+    /// Where a part of it has bytes that are not zero: the written runs, and what its extent holds.
+    pub(super) fn runs(&self, contents: &Contents, part: Span, written: &[Span]) -> PieceRuns {
+        let mut runs = PieceRuns::inside(written, part);
+        contents.add_to(&mut runs, self.serial, self.base(), part);
+        runs
     }
 
     /// The work on it, as far as the figures of the mapping tell.
