@@ -27,10 +27,9 @@ pub(super) struct Look {
     pub(super) process: i32,
     /// As the process calls itself: it may be anything.
     pub(super) name: String,
-    /// Bytes of address space that show frozen memory.
-    pub(super) frozen: usize,
-    /// Bytes of them that were written to since, which each fork copies page tables for again.
-    pub(super) dirty: usize,
+    /// What `/proc` shows of frozen memory, if it may be looked at.
+    #[serde(flatten)]
+    pub(super) memory: Option<Sums>,
     pub(super) figures: Option<Figures>,
     /// What there is to know of the figures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -40,6 +39,15 @@ pub(super) struct Look {
     pub(super) untold: Option<Untold>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) mappings: Vec<Mapping>,
+}
+
+/// All mappings of frozen memory together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct Sums {
+    /// Bytes of address space.
+    pub(super) frozen: usize,
+    /// Bytes of them that were written to since, which each fork copies page tables for again.
+    pub(super) dirty: usize,
 }
 
 /// A mapping of frozen memory.
@@ -73,7 +81,7 @@ pub(super) enum Untold {
     Ended,
     #[error("it has neither the object of `palimpsest run` nor the library inside")]
     NotThere,
-    #[error("nothing is frozen yet: it has not forked with enough memory")]
+    #[error("nothing is frozen by now; its report says why (`run --report`)")]
     Nothing,
     #[error("{reason}")]
     Refused { reason: String },
@@ -97,8 +105,7 @@ impl Look {
         Self {
             process: pid.as_raw_nonzero().get(),
             name: String::new(),
-            frozen: 0,
-            dirty: 0,
+            memory: None,
             figures: None,
             remarks: Vec::new(),
             untold: Some(reason),
@@ -118,8 +125,10 @@ pub(super) fn look(pid: Pid, detail: Detail) -> Look {
     look.name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
     match mappings(&folder) {
         Ok(mappings) => {
-            look.frozen = mappings.iter().map(|mapping| mapping.end - mapping.start).sum();
-            look.dirty = mappings.iter().map(|mapping| mapping.dirty).sum();
+            look.memory = Some(Sums {
+                frozen: mappings.iter().map(|mapping| mapping.end - mapping.start).sum(),
+                dirty: mappings.iter().map(|mapping| mapping.dirty).sum(),
+            });
             if detail == Detail::Mappings {
                 look.mappings = mappings;
             }

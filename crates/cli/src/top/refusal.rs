@@ -19,7 +19,8 @@ fn owner(status: &[u8]) -> Option<u32> {
     str::from_utf8(line).ok()?.split_ascii_whitespace().next()?.parse().ok()
 }
 
-fn why(owner: Option<u32>, user: u32, scope: Option<u32>) -> String {
+/// The same for a process of `owner`, looked at by `user`, in a kernel with this `ptrace_scope`.
+pub(super) fn why(owner: Option<u32>, user: u32, scope: Option<u32>) -> String {
     match (owner, scope) {
         _ if user == 0 => {
             "its memory may not be read even by root: this needs CAP_SYS_PTRACE in the user namespace of \

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use palimpsest_bench::harness::record::Unit;
 
-use super::process::{Look, Remark};
+use super::process::{Look, Remark, Sums};
 use crate::bench::format;
 
 /// A line for each process, with what it says below; and what stands in the way, once for all.
@@ -16,7 +16,7 @@ pub(super) fn of(looks: &[Look]) -> String {
             .to_owned();
     }
     let mut text = format!(
-        "{:>7} {:<15} {:>9} {:>9} {:>7} {:>7} {:>9} {:>9}  once, and what it brings\n",
+        "{:>7} {:<15} {:>9} {:>9} {:>7} {:>7} {:>9} {:>9}  WORTH\n",
         "PID", "NAME", "FROZEN", "DIRTY", "FORKS", "REPAIRS", "DEBT", "SAVED"
     );
     let mut reasons: BTreeMap<String, Vec<i32>> = BTreeMap::new();
@@ -37,7 +37,9 @@ pub(super) fn of(looks: &[Look]) -> String {
 fn line(text: &mut String, look: &Look) {
     // Whoever has named the process may not talk to the terminal.
     let name: String = look.name.escape_debug().to_string().chars().take(15).collect();
-    let _ = write!(text, "{:>7} {name:<15} {:>9} {:>9} ", look.process, bytes(look.frozen), bytes(look.dirty));
+    let shown = |of: fn(Sums) -> usize| look.memory.map_or_else(|| "-".to_owned(), |memory| bytes(of(memory)));
+    let (frozen, dirty) = (shown(|memory| memory.frozen), shown(|memory| memory.dirty));
+    let _ = write!(text, "{:>7} {name:<15} {frozen:>9} {dirty:>9} ", look.process);
     let Some(figures) = &look.figures else {
         let _ = writeln!(text, "{:>7} {:>7} {:>9} {:>9}", "-", "-", "-", "-");
         return mappings(text, look);
@@ -115,8 +117,34 @@ mod tests {
         (figures.once, figures.per_fork) = (Duration::from_micros(1_380_000), Duration::from_micros(350));
         (figures.saved, figures.lost) = (Duration::from_millis(12), Duration::from_millis(15));
         figures.debt = Duration::from_micros(1200);
-        (look.frozen, look.dirty, look.figures) = (512 << 20, 12 << 10, Some(figures));
+        (look.memory, look.figures) = (Some(Sums { frozen: 512 << 20, dirty: 12 << 10 }), Some(figures));
         look
+    }
+
+    /// The book shows it.
+    #[test]
+    fn the_example_of_the_book_is_what_is_printed() {
+        let process = |process, name: &str, untold| Look { process, ..look(name, untold) };
+        let redis = |number, forks: u64, remarks| {
+            let mut figures = Figures::default();
+            (figures.forks, figures.repairs, figures.debt) = (forks, forks / 20, Duration::from_micros(622));
+            (figures.once, figures.per_fork) = (Duration::from_millis(101), Duration::from_micros(9210));
+            figures.saved = figures.per_fork.saturating_mul(u32::try_from(forks).expect("few")) * 9 / 10;
+            figures.repairing = Duration::from_millis(5).saturating_mul(u32::try_from(forks / 20).expect("few"));
+            let memory = Some(Sums { frozen: 185 << 20, dirty: 131 << 10 });
+            Look { memory, figures: Some(figures), remarks, ..process(number, "redis-server", None) }
+        };
+        let none = Some(Sums { frozen: 0, dirty: 0 });
+        let bash = Look { memory: none, ..process(4690, "bash", Some(Untold::Nothing)) };
+        let refused = Untold::Refused { reason: crate::top::refusal::why(Some(33), 1000, None) };
+        let looks = [
+            bash,
+            Look { process: 4712, ..numpy() },
+            redis(4713, 40, Vec::new()),
+            redis(4802, 0, vec![Remark::OfParent]),
+            process(4900, "php-fpm", Some(refused)),
+        ];
+        assert_eq!(of(&looks), include_str!("example.txt"), "{}", of(&looks));
     }
 
     #[test]
@@ -142,7 +170,7 @@ mod tests {
     fn what_stands_in_the_way_is_told_once_and_names_do_not_talk_to_the_terminal() {
         let hostile = "\u{1b}[2J\u{202e}\nroot\t";
         let text = of(&[look(hostile, Some(Untold::Nothing)), look("b", Some(Untold::Nothing))]);
-        assert_eq!(text.matches("nothing is frozen yet").count(), 1, "{text}");
+        assert_eq!(text.matches("nothing is frozen by now").count(), 1, "{text}");
         assert!(text.lines().last().is_some_and(|line| line.starts_with("4711, 4711: ")), "{text}");
         assert!(text.chars().all(|sign| sign == '\n' || (' '..='~').contains(&sign)), "{text}");
         assert!(of(&[]).contains("name one to hear why"));

@@ -5,6 +5,7 @@
 
 pub mod node;
 pub mod numbers;
+pub mod owners;
 pub mod stat;
 pub mod status;
 pub mod sysctl;
