@@ -59,6 +59,13 @@ impl Statistics {
         self.clean.load(Ordering::Relaxed)
     }
 
+    /// Whether a fork that takes so many nanoseconds tells nothing new: neither that it has become dearer, by more than
+    /// it varies on a busy machine, nor that what counts as a clean one is too much.
+    pub(crate) fn is_usual(&self, taken: u64) -> bool {
+        let clean = self.clean();
+        (clean - clean / 4..=clean + clean / 2).contains(&taken)
+    }
+
     /// Nanoseconds of debt from which on there is a look or a repair.
     pub(crate) fn price(&self) -> u64 {
         self.price.load(Ordering::Relaxed)
