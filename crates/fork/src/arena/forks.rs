@@ -1,5 +1,5 @@
-//! Forks of the C library pass through here: the memory of all arenas is made private first, and the child gets no lock
-//! that someone else holds.
+//! Handlers of the C library's `fork`: they make the memory of all arenas private before it, and see to it that the
+//! child gets no lock that another thread holds.
 //!
 //! The handlers are registered with the first arena. `fork` calls those that run before it in reverse order and those
 //! that run after it in order of registration, so an arena that is the global allocator is locked last and unlocked
@@ -19,9 +19,9 @@ use crate::lock::Lock;
 
 /// Held while the list of arenas changes or is walked, so also across a fork; taken by [`registry`].
 static REGISTRY: Lock<()> = Lock::new(());
-/// What this process knows of [`REGISTRY`]. In a child it is [`INHERITED`], however that came to be: a thread
-/// that registers the handlers waits, with the lock, for forks that go on meanwhile, and their children do not have it.
-/// The lock itself is not wiped, lest a [snapshot](crate::snapshot) leaves it out.
+/// What this process knows of [`REGISTRY`]. In a child it is [`INHERITED`], by whatever call the child was made. A
+/// thread that registers the handlers holds the lock while it waits for forks under way, and their children do not have
+/// that thread. The lock itself is not wiped, lest a [snapshot](crate::snapshot) leaves it out.
 static KNOWN: Wiped<AtomicI32> = Wiped::new();
 /// Perhaps held by a thread that this process does not have.
 const INHERITED: i32 = 0;

@@ -209,8 +209,8 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         Ok(())
     }
 
-    /// Unmaps the next page, goes past it, and tells what it was, with its marks. None if there is no other up to the
-    /// range's end.
+    /// Unmaps the next page, moves past it, and returns what it was, with its marks. Returns none if the range has no
+    /// further page.
     ///
     /// Of a large page that lies in the range, or from the cursor's address on, only in part, the largest page of that
     /// part is split off and taken. Tables that become empty go too. The page's reference is given back

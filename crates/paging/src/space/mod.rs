@@ -267,9 +267,9 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         Flush::new(self.machine, self.id, self.home(), self.owed)
     }
 
-    /// To be called before entries of `range`, which are empty, are made. Where the architecture wants an entry broken,
-    /// and the old one forgotten by all CPUs, before another is made (Arm ARM, "Using break-before-make when updating
-    /// translation table entries"), flushes if somebody has not waited for a flush of this space yet: that may be of
+    /// To be called before the empty entries of `range` are made. Some architectures want every CPU to have forgotten
+    /// an old entry before a new one is made in its place (Arm ARM, "Using break-before-make when updating translation
+    /// table entries"). There this flushes, if a flush of this space is still to be waited for: it may be that of
     /// entries that were here.
     pub(crate) fn before_make(&self, range: Range<VirtAddr>, flush: &mut Flush<'s, F, M>) {
         if F::BREAK_BEFORE_MAKE && self.owed.any_beside(flush) {
