@@ -19,6 +19,7 @@ use alloc::vec::Vec;
 
 use crate::code::Code;
 use crate::insn::{Callee, Instruction, Wide};
+use crate::verify::Guard;
 use arch::{Isa, Place};
 
 use buffer::{Buffer, Mark};
@@ -272,6 +273,10 @@ pub(crate) struct Wanted<'a> {
     /// Loads that may fault: instructions of the program, in order.
     pub(crate) probes: &'a [u32],
     pub(crate) metering: Metering,
+    /// What guards instructions, in order.
+    pub(crate) guards: &'a [(u32, Guard)],
+    /// What constants of the program are blinded by, so that nobody who has made it can tell what stands in the code.
+    pub(crate) blinding: Option<u64>,
 }
 
 /// Whether jumps back are paid for.
@@ -440,11 +445,33 @@ impl Surroundings<'_> {
         resolved(value, self.literals.resolve)
     }
 
-    /// The array that the instruction, a call, is a look-up in, if it is one.
+    /// The array that the instruction, a call, is a look-up in, if it is one that may be made in place. In a program
+    /// that is not trusted it is left to the helper: in place, an index beyond the array would be used speculatively.
     fn lookup(&self) -> Option<ArrayPlace> {
+        let Wanted { blinding, guards, .. } = self.literals.wanted;
+        if blinding.is_some() || !guards.is_empty() {
+            return None;
+        }
         let lookups = &self.literals.lookups;
         let place = lookups.binary_search_by_key(&self.index, |(index, _)| *index).ok()?;
         Some(lookups[place].1)
+    }
+
+    /// What guards the instruction.
+    fn guard(&self) -> Option<Guard> {
+        let guards = self.literals.wanted.guards;
+        let place = guards.binary_search_by_key(&(self.index as u32), |(index, _)| *index).ok()?;
+        Some(guards[place].1)
+    }
+
+    /// The number that the instruction's constant is exclusive-ored with, if it is blinded: another one for each.
+    fn key(&self) -> Option<u64> {
+        let seed = self.literals.wanted.blinding?;
+        // SplitMix64 by Steele, Lea and Flood: the seed is what nobody knows.
+        let mut key = seed.wrapping_add((self.index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Some(key ^ key >> 31)
     }
 
     /// Whether the instruction is a load that may fault.
