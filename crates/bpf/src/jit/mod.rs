@@ -309,8 +309,14 @@ struct Literals<'a> {
 
 impl<'a> Literals<'a> {
     fn of(code: &Code, resolve: &'a dyn Resolve) -> Result<Self, CompileError> {
+        let lookups = inline::lookups(code, resolve);
+        let mut in_place = lookups.iter().map(|(index, _)| *index).peekable();
         let mut values: Vec<(Option<i32>, Called)> = Vec::new();
         for (index, instruction) in code.instructions().iter().enumerate() {
+            if in_place.next_if_eq(&index).is_some() {
+                // Nobody is called.
+                continue;
+            }
             let slot = code.slot(index);
             let value = match *instruction {
                 Instruction::Call(Callee::Helper(id)) => {
@@ -333,7 +339,6 @@ impl<'a> Literals<'a> {
                 values.insert(place, value);
             }
         }
-        let lookups = inline::lookups(code, resolve);
         Ok(Self { values, resolve, wanted: Wanted::default(), gauge: Gauge::Absent, lookups })
     }
 
@@ -441,9 +446,10 @@ impl Surroundings<'_> {
 
 fn translate<I: Isa>(code: &Code, literals: &Literals<'_>) -> Result<Compiled, CompileError> {
     let mut buffer = Buffer::new(code.instructions().len(), code.functions().len());
-    pass::<I>(code, literals, &mut buffer)?;
+    let frames = frames(code, literals);
+    pass::<I>(code, literals, &frames, &mut buffer)?;
     buffer.begin_again();
-    pass::<I>(code, literals, &mut buffer)?;
+    pass::<I>(code, literals, &frames, &mut buffer)?;
     let code_len = buffer.len();
     if code_len > MOST_BYTES {
         return Err(CompileError::Long { len: code_len, most: MOST_BYTES });
@@ -464,21 +470,29 @@ fn named_functions(code: &Code) -> impl Iterator<Item = usize> {
     })
 }
 
-fn pass<I: Isa>(code: &Code, literals: &Literals<'_>, buffer: &mut Buffer) -> Result<(), CompileError> {
+/// What each function needs.
+fn frames(code: &Code, literals: &Literals<'_>) -> Vec<Frame> {
     let mut named: Vec<usize> = named_functions(code).collect();
     named.sort_unstable();
-    let mut starts = code.functions().skip(1);
-    let mut first = 0;
-    let mut function = 0;
-    while first < code.instructions().len() {
-        let end = starts.next().unwrap_or(code.instructions().len());
-        let frame = Frame {
-            is_named: named.binary_search(&first).is_ok(),
-            gauge: literals.gauge,
-            ..Frame::of(code, first..end, function)
-        };
-        let mut surroundings = Surroundings { code, literals, frame, first, index: first };
-        buffer.begin_function(function);
+    let ends = code.functions().skip(1).chain([code.instructions().len()]);
+    let frame = |(function, (first, end))| Frame {
+        is_named: named.binary_search(&first).is_ok(),
+        gauge: literals.gauge,
+        ..Frame::of(code, first..end, function)
+    };
+    code.functions().zip(ends).enumerate().map(frame).collect()
+}
+
+fn pass<I: Isa>(
+    code: &Code,
+    literals: &Literals<'_>,
+    frames: &[Frame],
+    buffer: &mut Buffer,
+) -> Result<(), CompileError> {
+    let ends = code.functions().skip(1).chain([code.instructions().len()]);
+    for (frame, (first, end)) in frames.iter().zip(code.functions().zip(ends)) {
+        let mut surroundings = Surroundings { code, literals, frame: *frame, first, index: first };
+        buffer.begin_function(frame.function);
         for index in first..end {
             surroundings.index = index;
             buffer.begin_instruction(index);
@@ -492,12 +506,10 @@ fn pass<I: Isa>(code: &Code, literals: &Literals<'_>, buffer: &mut Buffer) -> Re
             // Jumps lead there that are no instructions of the program.
             I::leave(buffer, &surroundings.frame);
         }
-        (first, function) = (end, function + 1);
     }
     if literals.gauge != Gauge::Absent {
-        named.dedup();
-        for (first, function) in named.into_iter().filter_map(|first| Some((first, code.function_number(first)?))) {
-            buffer.begin_entry(function);
+        for (frame, first) in frames.iter().zip(code.functions()).filter(|(frame, _)| frame.is_named) {
+            buffer.begin_entry(frame.function);
             I::entry(buffer, Mark::Instruction(first));
         }
     }

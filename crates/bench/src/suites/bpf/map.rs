@@ -379,7 +379,9 @@ mod peers {
         match what {
             What::Lru => {
                 let mut cache = LruCache::new(NonZeroUsize::MIN.saturating_add(4 * KEYS as usize - 1));
-                (0..KEYS).for_each(|key| drop(cache.put(key as u32, key)));
+                for key in 0..KEYS {
+                    cache.put(key as u32, key);
+                }
                 let cache = Mutex::new(cache);
                 each(move |key| {
                     let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
