@@ -9,6 +9,7 @@ use palimpsest_sys::Causes;
 mod afl;
 mod fork;
 mod keys;
+mod numa;
 mod pack;
 mod paging;
 mod programs;
@@ -25,6 +26,7 @@ pub fn all() -> Vec<Box<dyn Suite>> {
         Box::new(fork::Fork),
         Box::new(fork::Reset),
         Box::new(paging::Paging),
+        Box::new(numa::Numa),
         Box::new(afl::Afl),
         Box::new(programs::Redis),
         Box::new(programs::Python),

@@ -25,6 +25,14 @@ impl std::ops::Deref for Machine {
     }
 }
 
+impl Machine {
+    /// The homes with so much memory that no test fills them, not even together with others.
+    pub(crate) fn large_homes(&self) -> Vec<NodeId> {
+        let is_large = |home: &NodeId| self.topology.node(*home).is_some_and(|node| node.memory.total > 256 << 20);
+        self.topology.homes().iter().copied().filter(is_large).collect()
+    }
+}
+
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// The machine, if it has several homes.

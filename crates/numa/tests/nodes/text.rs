@@ -12,8 +12,8 @@ const NODE: &str = "PALIMPSEST_TEST_NODE";
 
 #[test]
 fn text_is_moved_to_the_node_that_is_asked_while_threads_execute_it() {
-    let Some(topology) = several_nodes() else { return };
-    for node in topology.homes() {
+    let Some(machine) = several_nodes() else { return };
+    for node in machine.large_homes() {
         apart("text::exchanged_while_it_runs", &[(NODE, &node.0.to_string())]);
     }
 }
@@ -69,10 +69,10 @@ fn moved_while_it_runs() {
             });
         }
         let moved = std::panic::catch_unwind(|| {
-            for node in machine.homes().iter().cycle().take(rounds) {
-                let options = TextOptions { node: Some(*node), ..TextOptions::default() };
+            for node in machine.large_homes().into_iter().cycle().take(rounds) {
+                let options = TextOptions { node: Some(node), ..TextOptions::default() };
                 let text = ProgramText::localize(&options).expect("nothing is in the way");
-                assert_eq!(placed(whole()), (vec![(*node, whole().len())], 0), "{:?}", text.parts());
+                assert_eq!(placed(whole()), (vec![(node, whole().len())], 0), "{:?}", text.parts());
                 // What is there stays there.
                 let again = ProgramText::localize(&options).expect("nothing is in the way");
                 assert!(again.parts().iter().all(|part| part.exchanged == 0), "{:?}", again.parts());
