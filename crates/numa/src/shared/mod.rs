@@ -34,6 +34,7 @@ pub(crate) use name::Key;
 pub use origin::{Origin, Sharing};
 
 use lock::Lock;
+use name::Name;
 
 /// A copy that is shared, and what its user makes of it.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ pub(crate) enum PassedOver {
     /// Its object is not what it is said to be, or cannot be reached.
     #[error(transparent)]
     NotTaken(#[from] AdoptError),
-    /// It has had another content.
+    /// It has ended without taking its entry back.
     #[error("process {process} has ended, and its entry is removed")]
     Ended {
         /// The process.
@@ -161,18 +162,17 @@ fn find<T>(
     passed_over: &mut Vec<PassedOver>,
 ) -> Result<Option<Obtained<T>>, NotShared> {
     let here = name::pid_namespace();
-    for name in folder::names(folder)? {
-        // Processes of other name spaces have other numbers.
-        if name.namespace != here {
-            continue;
-        }
-        if !name.is_of(key, node) {
-            if !name.process_is_there() {
-                folder::remove(folder, &name);
-                passed_over.push(PassedOver::Ended { process: name.process });
-            }
-            continue;
-        }
+    // Processes of other name spaces have other numbers.
+    let (gone, alive): (Vec<Name>, Vec<Name>) = folder::names(folder)?
+        .into_iter()
+        .filter(|name| name.namespace == here)
+        .partition(|name| !name.process_is_there());
+    // All of them, also where a copy is found: else those of short lives would heap up behind a long one.
+    for name in gone {
+        folder::remove(folder, &name);
+        passed_over.push(PassedOver::Ended { process: name.process });
+    }
+    for name in alive.into_iter().filter(|name| name.is_of(key, node)) {
         let process = name.process;
         let file = match SealedFile::adopt(process, name.descriptor, name.inode) {
             Ok(file) => file,
@@ -188,6 +188,7 @@ fn find<T>(
         match judge(&file) {
             Judged::Same(taken) => {
                 let registered = Registered::new(place, folder, key, node, file).ok();
+                step(Step::Found);
                 let passed_over = std::mem::take(passed_over);
                 return Ok(Some(Obtained::Found { taken, process, registered, passed_over }));
             }
@@ -208,6 +209,7 @@ enum Step {
     Locked,
     Sealed,
     Registered,
+    Found,
 }
 
 #[cfg(not(test))]

@@ -7,7 +7,6 @@ use palimpsest_sys::memory::sealed::SealedBytes;
 use rustix::process::{Signal, kill_process};
 
 use super::lock::Lock;
-use super::name::Name;
 use super::*;
 
 const NODE: NodeId = NodeId(0);
@@ -122,6 +121,20 @@ fn leftovers_of_other_contents_are_removed_too() {
     assert_eq!(entries(&folder).len(), 1);
     let is_told = |passed: &[PassedOver]| matches!(passed, [PassedOver::Ended { .. }]);
     assert!(matches!(&other, Obtained::Made { passed_over, .. } if is_told(passed_over)), "{other:?}");
+}
+
+#[test]
+fn leftovers_are_removed_also_where_a_copy_is_found() {
+    let (_parent, folder) = folder();
+    let _here = obtain(&folder, b"content").expect("made");
+    let kill = || {
+        let mut command = child("another_process_obtains_a_copy");
+        command.env(FOLDER, folder.path()).env(KILLED_AT, "Found").status().expect("started")
+    };
+    for _ in 0..3 {
+        assert_eq!(kill().signal(), Some(9));
+        assert_eq!(entries(&folder).len(), 2, "that of this process, and that of the last one which was killed");
+    }
 }
 
 /// Writes an entry that points to an object of this process.

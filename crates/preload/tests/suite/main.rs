@@ -6,4 +6,5 @@ mod languages;
 mod options;
 mod sanitized;
 mod scenarios;
+mod shared_text;
 mod text;
