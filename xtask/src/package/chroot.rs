@@ -10,7 +10,7 @@ use std::{
     process::Command,
 };
 
-use super::{FOLDER, build, copy, remove};
+use super::{FOLDER, Made, build, copy, library, remove};
 use crate::{
     process,
     step::{Done, StepError},
@@ -47,7 +47,9 @@ const TRIALS: [Trial; 4] = [
 ];
 
 pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
-    let Some(deb) = build(workspace)?.deb else {
+    let Made { deb, tree, .. } = build(workspace)?;
+    library::check(workspace, &workspace.separate_target(FOLDER), &tree)?;
+    let Some(deb) = deb else {
         return Ok(Done::Skipped("no dpkg-deb: Debian package dpkg".to_owned()));
     };
     let root = workspace.separate_target(FOLDER).join("root");

@@ -22,7 +22,8 @@ pub(super) fn build(workspace: &Workspace, folder: &Path, tree: &Path) -> Result
     for file in pages.chain([notes.join("CHANGELOG.md")]) {
         process::stream(process::program("gzip", workspace).args(["--best", "--no-name"]).arg(file))?;
     }
-    let programs = [usr.join("bin/palimpsest"), usr.join("lib/palimpsest/libpalimpsest_preload.so")];
+    let files = ["bin/palimpsest", "lib/palimpsest/libpalimpsest_preload.so", "lib/libpalimpsest.so"];
+    let programs = files.map(|file| usr.join(file));
     write(&root.join("DEBIAN/control"), control(glibc(&programs)?).as_bytes())?;
     let deb = folder.join(format!("palimpsest_{VERSION}_{}.deb", architecture()));
     let mut pack = process::program("dpkg-deb", workspace);
@@ -46,7 +47,7 @@ fn control(glibc: u32) -> String {
         "Package: palimpsest\nVersion: {VERSION}\nArchitecture: {}\nMaintainer: The Palimpsest developers\nSection: \
          utils\nPriority: optional\nDepends: libc6 (>= 2.{glibc}), libgcc-s1\nSuggests: redis-server, python3\n\
          Description: rewrite memory while it is in use\n Unmodified programs that fork in constant time (palimpsest \
-         run), what this\n machine allows (palimpsest doctor), and eBPF programs (palimpsest bpf).\n",
+         run), what this\n machine allows (palimpsest doctor), eBPF programs (palimpsest bpf), and a\n library for C (palimpsest.h).\n",
         architecture()
     )
 }

@@ -1,9 +1,10 @@
-//! `cargo xtask package`: a tarball and a Debian package of the program, its object, man pages, completions and the
-//! book; and the step that runs the package's programs where nothing else is.
+//! `cargo xtask package`: a tarball and a Debian package of the program, its object, the library for C, man pages,
+//! completions and the book; and the step that runs the package's programs where nothing else is.
 
 mod chroot;
 mod crates;
 mod debian;
+mod library;
 
 use std::{
     env, fs, io,
@@ -22,6 +23,8 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What was made.
 pub(crate) struct Made {
     pub(crate) tarball: PathBuf,
+    /// The files, as they belong below `/usr`.
+    tree: PathBuf,
     /// Absent where there is no `dpkg-deb`.
     pub(crate) deb: Option<PathBuf>,
 }
@@ -40,7 +43,7 @@ pub(crate) fn build(workspace: &Workspace) -> Result<Made, StepError> {
     tar.arg(format!("--mtime=@{}", committed(workspace)?)).arg(&name);
     process::stream(&mut tar)?;
     let deb = if process::is_runnable("dpkg-deb") { Some(debian::build(workspace, &folder, &tree)?) } else { None };
-    Ok(Made { tarball, deb })
+    Ok(Made { tarball, tree, deb })
 }
 
 /// When the last commit was made, in seconds.
@@ -65,6 +68,7 @@ fn lay_out(workspace: &Workspace, folder: &Path, tree: &Path) -> Result<(), Step
     if process::is_runnable("strip") {
         process::stream(process::program(strip, workspace).arg("--strip-debug").arg(tree.join("bin/palimpsest")))?;
     }
+    library::lay_out(workspace, tree)?;
     for entry in list(&documents)? {
         if let Some(place) = place_of(&entry) {
             copy(&documents.join(&entry), &tree.join(place))?;

@@ -1,0 +1,126 @@
+//! The library for C: where its files belong, and programs that are compiled against them.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use super::{VERSION, copy, remove, write};
+use crate::{process, step::StepError, workspace::Workspace};
+
+/// As long as the major version is 0, each minor one may differ.
+fn soname() -> String {
+    let mut parts = VERSION.split('.');
+    let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    if major == "0" { format!("libpalimpsest.so.0.{minor}") } else { format!("libpalimpsest.so.{major}") }
+}
+
+/// Builds both forms and lays them out below `tree`, with headers, and files for pkg-config and CMake.
+pub(super) fn lay_out(workspace: &Workspace, tree: &Path) -> Result<(), StepError> {
+    let soname = soname();
+    let mut cargo = process::cargo(workspace);
+    cargo.args(["rustc", "--release", "--package", "palimpsest-capi", "--lib", "--"]);
+    cargo.arg(format!("-Clink-arg=-Wl,-soname,{soname}"));
+    process::stream(&mut cargo)?;
+    let built = workspace.target.join("release");
+    let library = tree.join("lib");
+    copy(&built.join("libpalimpsest_capi.so"), &library.join(&soname))?;
+    copy(&built.join("libpalimpsest_capi.a"), &library.join("libpalimpsest.a"))?;
+    if process::is_runnable("strip") {
+        let files = [library.join(&soname), library.join("libpalimpsest.a")];
+        process::stream(process::program("strip", workspace).arg("--strip-debug").args(files))?;
+    }
+    let link = library.join("libpalimpsest.so");
+    symlink(&soname, &link).map_err(|source| StepError::File { action: "make", path: link, source })?;
+    for header in ["palimpsest.h", "palimpsest_key.h"] {
+        let from = workspace.root.join("crates/capi/include").join(header);
+        copy(&from, &tree.join("include").join(header))?;
+    }
+    write(&library.join("pkgconfig/palimpsest.pc"), pkg_config().as_bytes())?;
+    write(&library.join("cmake/palimpsest/palimpsest-config.cmake"), CMAKE.as_bytes())?;
+    let version = format!(
+        "set(PACKAGE_VERSION {VERSION})\nif(PACKAGE_FIND_VERSION VERSION_LESS_EQUAL PACKAGE_VERSION)\n  \
+         set(PACKAGE_VERSION_COMPATIBLE TRUE)\nendif()\n"
+    );
+    write(&library.join("cmake/palimpsest/palimpsest-config-version.cmake"), version.as_bytes())
+}
+
+/// Wherever the tree is put: paths are from the file's own.
+fn pkg_config() -> String {
+    format!(
+        "prefix=${{pcfiledir}}/../..\nName: palimpsest\nDescription: memory that is rewritten while it is in use\n\
+         Version: {VERSION}\nCflags: -I${{prefix}}/include\nLibs: -L${{prefix}}/lib -lpalimpsest\n\
+         Libs.private: -lpthread -ldl -lm\n"
+    )
+}
+
+const CMAKE: &str = "get_filename_component(_prefix \"${CMAKE_CURRENT_LIST_DIR}/../../..\" ABSOLUTE)
+if(NOT TARGET palimpsest::palimpsest)
+  add_library(palimpsest::palimpsest SHARED IMPORTED)
+  set_target_properties(palimpsest::palimpsest PROPERTIES
+    IMPORTED_LOCATION \"${_prefix}/lib/libpalimpsest.so\"
+    INTERFACE_INCLUDE_DIRECTORIES \"${_prefix}/include\")
+endif()
+unset(_prefix)
+";
+
+/// Compiles the examples for C, as C, as C with AddressSanitizer, and as C++, against the laid out `tree`, with what its
+/// own file for pkg-config says, and runs them.
+pub(super) fn check(workspace: &Workspace, folder: &Path, tree: &Path) -> Result<(), StepError> {
+    let programs = folder.join("programs");
+    remove(&programs)?;
+    fs::create_dir_all(&programs).map_err(|source| StepError::File {
+        action: "make",
+        path: programs.clone(),
+        source,
+    })?;
+    let flags = flags(workspace, tree)?;
+    for (name, ways) in [("jit", 3), ("keys", 3), ("fork", 1)] {
+        let source = workspace.root.join(format!("examples/c/{name}.c"));
+        // A frozen process with AddressSanitizer's shadow is no example.
+        for (way, arguments) in WAYS.iter().take(ways).enumerate() {
+            let program = programs.join(format!("{name}-{way}"));
+            let mut compiler = process::program("cc", workspace);
+            compiler.args(*arguments).arg(&source).args(["-x", "none"]).args(&flags).arg("-o").arg(&program);
+            if arguments.contains(&"c++") {
+                compiler.arg("-lstdc++");
+            }
+            process::stream(&mut compiler)?;
+            process::stream(process::program(&program, workspace).env("LD_LIBRARY_PATH", tree.join("lib")))?;
+        }
+    }
+    Ok(())
+}
+
+const WAYS: [&[&str]; 3] = [
+    &["-O2", "-Wall", "-Wextra", "-Werror", "-x", "c", "-std=gnu99"],
+    &["-O1", "-fsanitize=address", "-x", "c", "-std=gnu11"],
+    &["-O2", "-Wall", "-Wextra", "-Werror", "-x", "c++", "-std=gnu++20"],
+];
+
+fn flags(workspace: &Workspace, tree: &Path) -> Result<Vec<String>, StepError> {
+    if !process::is_runnable("pkg-config") {
+        println!("package: no pkg-config: its file is not tried");
+        let (include, library): (PathBuf, PathBuf) = (tree.join("include"), tree.join("lib"));
+        return Ok(vec![
+            format!("-I{}", include.display()),
+            format!("-L{}", library.display()),
+            "-lpalimpsest".to_owned(),
+        ]);
+    }
+    let mut ask = process::program("pkg-config", workspace);
+    ask.env("PKG_CONFIG_PATH", tree.join("lib/pkgconfig")).args(["--cflags", "--libs", "palimpsest"]);
+    Ok(process::capture(&mut ask)?.split_whitespace().map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_says_what_programs_can_be_linked_with() {
+        assert!(soname().starts_with("libpalimpsest.so."), "{}", soname());
+        assert!(pkg_config().contains(&format!("\nVersion: {VERSION}\n")));
+    }
+}
