@@ -1,6 +1,6 @@
 //! One process, looked at once.
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader};
 use std::os::unix::fs::FileExt;
 
 use palimpsest_fork::figures::{Figures, FiguresError};
@@ -11,7 +11,7 @@ use rustix::process::Pid;
 use serde::Serialize;
 
 use super::figures::{self, Memory, State, Told};
-use super::folder::{Folder, MOST_TEXT};
+use super::folder::Folder;
 use super::refusal;
 
 /// Whether each mapping of frozen memory is told.
@@ -181,7 +181,8 @@ fn has_ended(folder: &Folder, address: u64) -> bool {
 }
 
 fn mappings(folder: &Folder) -> io::Result<Vec<Mapping>> {
-    let text = BufReader::with_capacity(1 << 16, folder.file("smaps")?.take(MOST_TEXT));
+    // Line by line, since it may be a gigabyte.
+    let text = BufReader::with_capacity(1 << 16, folder.file("smaps")?);
     let mut found = Vec::new();
     for entry in smaps::Entries::new(text) {
         let entry = entry.map_err(io::Error::other)?;
