@@ -32,7 +32,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show six things live, each beside what people do today, in half a minute; what is done without a command, too.
+    /// Show seven things live, each beside what people do today, in half a minute; what is done without a command, too.
     Tour(tour::Arguments),
     /// Tell what this machine, kernel, container and user allow, and what Palimpsest makes of it.
     Doctor(doctor::DoctorArgs),

@@ -21,7 +21,7 @@ use palimpsest_sys::broken_pipe;
 use palimpsest_sys::proc::stat::Incarnation;
 use rustix::process::geteuid;
 
-use crate::run::arguments::{At, PaysAfter, Threads};
+use crate::run::arguments::{At, Pause, PaysAfter, Threads};
 use crate::run::object::{Folders, Object, ObjectError};
 use crate::run::program::{ProgramError, Way};
 use crate::run::proof::NotLoaded;
@@ -110,8 +110,8 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     Ok(Prepared { command, path, object })
 }
 
-/// The value of `LD_PRELOAD` with the object first. What is there stays, as allocators are often preloaded; but not this
-/// object or another version of it: two would both freeze.
+/// The value of `LD_PRELOAD` with the object first. What is there stays, as allocators are often preloaded; but not
+/// this object or another version of it: two would both freeze.
 fn preload(object: &OsStr, present: Option<OsString>) -> OsString {
     let mut value = object.to_owned();
     let present = present.unwrap_or_default();
@@ -161,6 +161,9 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
     }
     if let Some(PaysAfter(text)) = &arguments.pays_after {
         variables.push(("PALIMPSEST_PAYS_AFTER", text.into()));
+    }
+    if let Some(Pause(text)) = &arguments.pause {
+        variables.push(("PALIMPSEST_PAUSE", text.into()));
     }
     if !arguments.trust.is_empty() {
         let names: Vec<&str> = arguments.trust.iter().map(|trusted| trusted.name()).collect();
@@ -215,6 +218,8 @@ mod tests {
             "stop",
             "--pays-after",
             "3900",
+            "--pause",
+            "500us",
             "--trust",
             "go,io_uring",
             "--dry-run",
@@ -234,6 +239,7 @@ mod tests {
             ("PALIMPSEST_HUGE", "collapse"),
             ("PALIMPSEST_THREADS", "stop"),
             ("PALIMPSEST_PAYS_AFTER", "3900"),
+            ("PALIMPSEST_PAUSE", "500us"),
             ("PALIMPSEST_TRUST", "go,io_uring"),
             ("PALIMPSEST_DRY_RUN", "1"),
             ("PALIMPSEST_QUIET", "1"),
@@ -266,6 +272,7 @@ mod tests {
             &["--local-text", "--no-freeze", "--huge", "true"],
             &["--local-text", "--no-freeze", "--threads", "stop", "true"],
             &["--local-text", "--no-freeze", "--pays-after", "any", "true"],
+            &["--local-text", "--no-freeze", "--pause", "none", "true"],
             &["--local-text", "--no-freeze", "--trust", "go", "true"],
             &["--local-text", "--no-freeze", "--dry-run", "true"],
             &["--only", "", "true"],
@@ -280,6 +287,8 @@ mod tests {
             &["--trust", "rust", "true"],
             &["--pays-after", "0", "true"],
             &["--pays-after", "soon", "true"],
+            &["--pause", "2", "true"],
+            &["--pause", "5s", "true"],
         ] {
             assert_eq!(parse(line).expect_err(&format!("{line:?}")).exit_code(), i32::from(exit::USAGE), "{line:?}");
         }

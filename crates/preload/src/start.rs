@@ -9,7 +9,9 @@ use palimpsest_sys::proc::status::Status;
 use crate::channel::Noted;
 use crate::settings::{Heirs, Moment, ReportTo, Settings};
 use crate::started::{self, End, Started};
-use crate::{confine, environment, execute, fork, handed_over, local_text, memory, moment, names, protection};
+use crate::{
+    confine, environment, execute, fork, handed_over, local_text, memory, moment, names, protection, waiting, waits,
+};
 
 /// The dynamic linker calls this with the program's arguments and environment, as glibc does for all of `.init_array`.
 #[cfg(not(test))]
@@ -32,6 +34,8 @@ extern "C" fn start(_count: c_int, arguments: *const *const c_char, environment:
         protection::resolve();
         confine::resolve();
         execute::resolve();
+        waiting::resolve();
+        waits::note_stack();
         begin(arguments, environment);
     });
 }

@@ -47,6 +47,10 @@ pub(crate) struct Arguments {
     /// if not said.
     #[arg(long, value_name = "FORKS", conflicts_with = "no_freeze")]
     pub(crate) pays_after: Option<PaysAfter>,
+    /// How long the program is held up at a time while it is frozen, such as `500us`; `none` freezes all at once. 2ms
+    /// if not said.
+    #[arg(long, value_name = "TIME", conflicts_with = "no_freeze")]
+    pub(crate) pause: Option<Pause>,
     /// Hazards that you answer for.
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "no_freeze")]
     pub(crate) trust: Vec<Trusted>,
@@ -128,6 +132,33 @@ impl FromStr for PaysAfter {
     fn from_str(text: &str) -> Result<Self, NoForks> {
         let is_known = text == "any" || text.parse::<NonZeroU32>().is_ok();
         if is_known { Ok(Self(text.to_owned())) } else { Err(NoForks) }
+    }
+}
+
+/// A time, or `none`, in the words of the preload object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Pause(pub(crate) String);
+
+/// No time.
+#[derive(Debug, thiserror::Error)]
+#[error("allowed: none, or a time of up to 1s with a suffix ns, us, ms or s")]
+pub(crate) struct NoPause;
+
+impl FromStr for Pause {
+    type Err = NoPause;
+
+    fn from_str(text: &str) -> Result<Self, NoPause> {
+        let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+        let most: u64 = match &text[digits.len()..] {
+            "ns" => 1_000_000_000,
+            "us" => 1_000_000,
+            "ms" => 1000,
+            "s" => 1,
+            _ => 0,
+        };
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let is_time = is_number && digits.parse::<u64>().is_ok_and(|number| number <= most);
+        if is_time && most > 0 || text == "none" { Ok(Self(text.to_owned())) } else { Err(NoPause) }
     }
 }
 

@@ -245,7 +245,13 @@ VmFlags: rd wr
 
     proptest! {
         #[test]
-        fn no_input_panics(text: Vec<u8>, lines in "([0-9a-f]{1,16}-[0-9a-f]{1,16} [rwxps-]{4} 0 0:0 0|Rss: [0-9]{0,25} kB|VmFlags:[ a-z]{0,9}|\n){0,9}") {
+        fn no_input_panics(
+            text: Vec<u8>,
+            lines in concat!(
+                "([0-9a-f]{1,16}-[0-9a-f]{1,16} [rwxps-]{4} 0 0:0 0|",
+                "Rss: [0-9]{0,25} kB|VmFlags:[ a-z]{0,9}|\n){0,9}",
+            ),
+        ) {
             let _: Option<_> = Entries::new(text.as_slice()).find(Result::is_err);
             let _: Option<_> = Entries::new(lines.as_bytes()).find(Result::is_err);
         }
