@@ -67,6 +67,8 @@ pub(super) enum Remark {
     OfParent,
     /// The process stands still in the middle of a change.
     Torn,
+    /// A freeze in slices is under way.
+    UnderWay,
     /// All was thawed, since it did not pay.
     Thawed,
 }
@@ -165,6 +167,9 @@ fn tell(folder: &Folder, look: &mut Look) -> Result<(), Untold> {
     }
     if state == State::Torn {
         look.remarks.push(Remark::Torn);
+    }
+    if figures.is_under_way {
+        look.remarks.push(Remark::UnderWay);
     }
     if figures.is_over {
         look.remarks.push(Remark::Thawed);
