@@ -39,24 +39,32 @@ const COMMANDS: &[(&str, Proof)] = &[
         "palimpsest bench --from pack.json --markdown pack.md --csv pack.csv",
         Here(&["bench", "--from", "pack.json", "--markdown", "pack.md", "--csv", "pack.csv"], &[0]),
     ),
-    ("palimpsest run --freeze --report -- redis-server", Test(REDIS, "fn dumps_are_the_data_of_the_moment")),
-    ("palimpsest run --freeze --report -- redis-server --save ''", Here(&RUN_FROZEN, &[0])),
-    ("palimpsest run --freeze -- redis-server", Test(REDIS, "fn dumps_are_the_data_of_the_moment")),
+    ("palimpsest run --report -- redis-server", Test(REDIS, "fn dumps_are_the_data_of_the_moment")),
+    ("palimpsest run --report -- redis-server --save ''", Here(&RUN_FROZEN, &[0])),
+    ("palimpsest run -- redis-server", Test(REDIS, "fn dumps_are_the_data_of_the_moment")),
     (
-        "palimpsest run --freeze --at size:256M --threads stop --report -- redis-server --save '' \
+        "palimpsest run --at size:256M --threads stop --report -- redis-server --save '' \
          --enable-debug-command yes",
         Here(&RUN_FROZEN_BY_SIZE, &[0]),
     ),
     ("redis-cli debug populate 1250000 key 400", Not("is Redis's own; the page's figure is that of `bench redis`")),
     ("redis-cli bgsave", Test(REDIS, "BGSAVE")),
     ("redis-cli info | grep latest_fork_usec", Not("is Redis's own; `bench redis` reads the same field")),
-    ("palimpsest run --freeze --report -- python3 program.py", Test(INTERPRETERS, "fn python_forks")),
+    ("palimpsest run --report -- python3 program.py", Test(INTERPRETERS, "fn python_forks")),
     (
-        "palimpsest run --freeze --report -- gunicorn --preload --workers 8 application:app",
+        "palimpsest run --report -- gunicorn --preload --workers 8 application:app",
         Test("crates/preload/tests/programs/gunicorn.rs", "fn workers_answer_from_the_preloaded_heap"),
     ),
-    ("palimpsest run --freeze --report -- ruby program.rb", Test(INTERPRETERS, "fn ruby_forks")),
-    ("palimpsest run --local-text -- CMD…", Here(&RUN_LOCAL, &[0])),
+    ("palimpsest run --report -- ruby program.rb", Test(INTERPRETERS, "fn ruby_forks")),
+    (
+        "palimpsest run --only redis-server --only python3 -- ./start-everything.sh",
+        Test("crates/preload/tests/suite/options.rs", "fn only_programs_that_are_named_freeze"),
+    ),
+    // 1: no process has anything to tell.
+    ("palimpsest top", Here(&["top", "--once"], &[0, 1])),
+    ("palimpsest top --once --json", Here(&["top", "--once", "--json"], &[0, 1])),
+    ("palimpsest top 4712 -v", Test("crates/cli/tests/top.rs", "fn a_frozen_process_tells_its_figures")),
+    ("palimpsest run --local-text --no-freeze -- CMD…", Here(&RUN_LOCAL, &[0])),
     (
         "numactl --cpunodebind=1 palimpsest run --local-text --node 1 -- CMD…",
         Not("needs a second node; the guest with two nodes runs crates/numa/tests"),
@@ -77,6 +85,8 @@ const COMMANDS: &[(&str, Proof)] = &[
     ("cargo xtask bench pack --quick", Not(PEERS)),
     ("cargo xtask bench pack --json pack.json --html pack.html", Not(PEERS)),
     ("cargo xtask bench paging --quick", Not(PEERS)),
+    ("cargo xtask bench mix", Not(PEERS)),
+    ("cargo xtask bench programs --quick", Not(PEERS)),
     ("cargo xtask test", Not(STEP)),
     ("cargo xtask test --install", Not("installs packages as root; every other option is as without it")),
     ("cargo xtask test --leftovers remove", Not(STEP)),
@@ -88,10 +98,10 @@ const COMMANDS: &[(&str, Proof)] = &[
 
 const REDIS: &str = "crates/preload/tests/programs/redis.rs";
 const INTERPRETERS: &str = "crates/preload/tests/programs/interpreters.rs";
-const RUN_FROZEN: [&str; 7] = ["run", "--freeze", "--report", "--", SHELL[0], SHELL[1], SHELL[2]];
-const RUN_FROZEN_BY_SIZE: [&str; 11] =
-    ["run", "--freeze", "--at", "size:256M", "--threads", "stop", "--report", "--", SHELL[0], SHELL[1], SHELL[2]];
-const RUN_LOCAL: [&str; 6] = ["run", "--local-text", "--", SHELL[0], SHELL[1], SHELL[2]];
+const RUN_FROZEN: [&str; 6] = ["run", "--report", "--", SHELL[0], SHELL[1], SHELL[2]];
+const RUN_FROZEN_BY_SIZE: [&str; 10] =
+    ["run", "--at", "size:256M", "--threads", "stop", "--report", "--", SHELL[0], SHELL[1], SHELL[2]];
+const RUN_LOCAL: [&str; 7] = ["run", "--local-text", "--no-freeze", "--", SHELL[0], SHELL[1], SHELL[2]];
 
 /// The root of the tree; `None` in a package, which has no book.
 fn root() -> Option<PathBuf> {
