@@ -18,7 +18,7 @@ struct Shell {
 impl Shell {
     fn start(script: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_palimpsest"));
-        command.args(["run", "--pays-after", "any", "--", "sh", "-c", script]);
+        command.args(["run", "--pause", "none", "--pays-after", "any", "--", "sh", "-c", script]);
         for variable in ["LD_PRELOAD", "PALIMPSEST_PRELOAD"] {
             command.env_remove(variable);
         }

@@ -6,8 +6,8 @@
 //! They are found by a note in each object that has this library inside (`PT_NOTE`, owner [`NOTE_OWNER`], type
 //! [`NOTE_TYPE`]), whose description is [`Note`]: where a pointer to the tables of the process is, which is null before
 //! the first freeze, and where in the tables the words are. The words begin with a sign, the version and their number.
-//! New words come at the end; another version means that old ones have changed. All times are of the processor, not of
-//! the clock.
+//! New words come at the end; another version means that old ones have changed. All times but one are of the
+//! processor, not of the clock.
 //!
 //! A writer makes the word [`SEQUENCE`] odd, changes others, and makes it even again. A reader reads it, all words, and
 //! it again, by a system call each; what he got belongs together if both were the same and even.
@@ -23,7 +23,7 @@ pub const NOTE_TYPE: u32 = 0x4b52_4f46;
 /// The version of the note and of the words.
 pub const VERSION: u32 = 1;
 /// Words of this version.
-pub const WORDS: usize = Word::Lost as usize + 1;
+pub const WORDS: usize = Word::Longest as usize + 1;
 /// Bytes of a word.
 pub const WORD: usize = size_of::<u64>();
 /// Which word is the sequence number.
@@ -58,6 +58,10 @@ pub(crate) enum Word {
     PerFork,
     Saved,
     Lost,
+    /// 1 while a freeze in slices is under way.
+    UnderWay,
+    Planned,
+    Longest,
 }
 
 /// The first two words.
@@ -149,6 +153,12 @@ pub struct Figures {
     pub saved: Duration,
     /// What forks have taken more than they would have without freezing, in all.
     pub lost: Duration,
+    /// Whether a freeze in slices is under way.
+    pub is_under_way: bool,
+    /// Bytes that the last freeze in slices was to freeze.
+    pub planned_bytes: u64,
+    /// The longest of its slices, on the clock: how long the process was held up at most.
+    pub longest: Duration,
 }
 
 impl Figures {
@@ -194,6 +204,9 @@ impl Figures {
             per_fork: time(Word::PerFork)?,
             saved: time(Word::Saved)?,
             lost: time(Word::Lost)?,
+            is_under_way: number(Word::UnderWay)? != 0,
+            planned_bytes: number(Word::Planned)?,
+            longest: time(Word::Longest)?,
         })
     }
 
@@ -214,6 +227,7 @@ mod tests {
         }
         words[Word::Forks as usize] = 7;
         words[Word::Lost as usize] = 9;
+        words[Word::Longest as usize] = 8;
         words
     }
 
@@ -223,7 +237,8 @@ mod tests {
 
     #[test]
     fn words_are_read_and_later_ones_are_no_matter() {
-        let expected = Figures { forks: 7, lost: Duration::from_nanos(9), ..Figures::default() };
+        let expected =
+            Figures { forks: 7, lost: Duration::from_nanos(9), longest: Duration::from_nanos(8), ..Figures::default() };
         assert_eq!(read(&words()), Ok(expected));
         let mut more = words();
         more.push(u64::MAX);

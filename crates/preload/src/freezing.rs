@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use palimpsest_fork::{FreezeError, Report, Stage, guard};
+use palimpsest_fork::{FreezeError, Report, Skip, Stage, Verdict, guard};
 use palimpsest_sys::Causes;
 use palimpsest_sys::proc::status::Status;
 
@@ -58,7 +58,7 @@ pub(crate) fn tell_pending(started: &Started) {
     if let Some((_, mut report)) = pending.take_if(|(owner, _)| *owner == std::process::id()) {
         drop(pending);
         report.update();
-        tell(started, "froze", &report);
+        tell(started, "froze", &said(&report));
     }
 }
 
@@ -103,7 +103,20 @@ pub(crate) fn before_filter(started: &Started) {
     if is_other || IS_DECIDED.load(Ordering::Relaxed) || !moment::would_come(started.settings.moment) {
         return;
     }
-    if !IS_DECIDED.swap(true, Ordering::Relaxed) && started.settings.refusals == Refusals::Told {
+    if IS_DECIDED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    match &started.settings.report {
+        ReportTo::Nowhere | ReportTo::StandardError => {}
+        ReportTo::Descriptor(_) => {
+            let _ = started.report.map(|descriptor| descriptor.write(REFUSAL.as_bytes()));
+        }
+        // The last moment at which it can be opened.
+        ReportTo::File(path) => {
+            let _ = channel::append(path, REFUSAL.as_bytes());
+        }
+    }
+    if started.settings.refusals == Refusals::Told {
         let _ = started.standard_error.map(|descriptor| descriptor.write(REFUSAL.as_bytes()));
     }
 }
@@ -132,7 +145,7 @@ fn act(started: &Started) -> Option<String> {
                     *pending = Some((std::process::id(), report));
                 }
             } else {
-                tell(started, verb, &report);
+                tell(started, verb, &said(&report));
             }
             None
         }
@@ -187,7 +200,25 @@ fn broken(panic: &(dyn std::any::Any + Send)) -> String {
     format!("an error in Palimpsest itself: {text}; please report it, and say PALIMPSEST_FREEZE=off meanwhile")
 }
 
+/// A report, and why it says nothing of frozen memory.
+fn said(report: &Report) -> String {
+    let is_unprofitable = report.skipped.iter().any(|skipped| skipped.reason == Skip::Unprofitable);
+    let reason = match () {
+        // Was frozen, or says by itself that it is thawed.
+        () if !report.frozen.is_empty() || report.verdict == Verdict::Thawed => return report.to_string(),
+        () if is_unprofitable => {
+            "what could be would not pay soon enough; --pays-after any (PALIMPSEST_PAYS_AFTER) freezes it all the same"
+        }
+        () => "none of its memory can be, for the reasons above",
+    };
+    format!("{report}it was not frozen: {reason}\n")
+}
+
 fn refuse(started: &Started, refusal: &str) {
+    // Who has asked for a report looks for the reason there.
+    if !matches!(started.settings.report, ReportTo::Nowhere | ReportTo::StandardError) {
+        tell(started, "froze nothing in", &format!("it was not frozen: {refusal}"));
+    }
     if started.settings.refusals == Refusals::Silent {
         return;
     }

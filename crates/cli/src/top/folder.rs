@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::process::Pid;
 
-/// More than a process with as many mappings as are usual has in a file of `/proc`: 65 530 with long names.
-pub(super) const MOST_TEXT: u64 = 256 << 20;
+/// More than the list of as many mappings as are usual, 65 530, with long names.
+const MOST_TEXT: u64 = 64 << 20;
 
 /// The folder of a process in `/proc`, which stays this one's when its number is given to another.
 pub(super) struct Folder(OwnedFd);

@@ -1,6 +1,6 @@
 //! One process, looked at once.
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader};
 use std::os::unix::fs::FileExt;
 
 use palimpsest_fork::figures::{Figures, FiguresError};
@@ -11,7 +11,7 @@ use rustix::process::Pid;
 use serde::Serialize;
 
 use super::figures::{self, Memory, State, Told};
-use super::folder::{Folder, MOST_TEXT};
+use super::folder::Folder;
 use super::refusal;
 
 /// Whether each mapping of frozen memory is told.
@@ -67,6 +67,8 @@ pub(super) enum Remark {
     OfParent,
     /// The process stands still in the middle of a change.
     Torn,
+    /// A freeze in slices is under way.
+    UnderWay,
     /// All was thawed, since it did not pay.
     Thawed,
 }
@@ -166,6 +168,9 @@ fn tell(folder: &Folder, look: &mut Look) -> Result<(), Untold> {
     if state == State::Torn {
         look.remarks.push(Remark::Torn);
     }
+    if figures.is_under_way {
+        look.remarks.push(Remark::UnderWay);
+    }
     if figures.is_over {
         look.remarks.push(Remark::Thawed);
     }
@@ -181,7 +186,8 @@ fn has_ended(folder: &Folder, address: u64) -> bool {
 }
 
 fn mappings(folder: &Folder) -> io::Result<Vec<Mapping>> {
-    let text = BufReader::with_capacity(1 << 16, folder.file("smaps")?.take(MOST_TEXT));
+    // Line by line, since it may be a gigabyte.
+    let text = BufReader::with_capacity(1 << 16, folder.file("smaps")?);
     let mut found = Vec::new();
     for entry in smaps::Entries::new(text) {
         let entry = entry.map_err(io::Error::other)?;

@@ -59,11 +59,15 @@ fn line(text: &mut String, look: &Look) {
     if !figures.repairing.is_zero() {
         let _ = write!(text, "; {} for repairs", time(figures.repairing));
     }
+    if !figures.longest.is_zero() {
+        let _ = write!(text, "; at most {} at a time", time(figures.longest));
+    }
     for remark in &look.remarks {
         let _ = write!(
             text,
             "; {}",
             match remark {
+                Remark::UnderWay => "a freeze is under way",
                 Remark::OfParent => "figures of the process that it was forked from",
                 Remark::Torn => "it stands still in the middle of a change",
                 Remark::Thawed => "thawed again, since it did not pay",
@@ -128,6 +132,7 @@ mod tests {
         let redis = |number, forks: u64, remarks| {
             let mut figures = Figures::default();
             (figures.forks, figures.repairs, figures.debt) = (forks, forks / 20, Duration::from_micros(622));
+            figures.longest = Duration::from_micros(2030);
             (figures.once, figures.per_fork) = (Duration::from_millis(101), Duration::from_micros(9210));
             figures.saved = figures.per_fork.saturating_mul(u32::try_from(forks).expect("few")) * 9 / 10;
             figures.repairing = Duration::from_millis(5).saturating_mul(u32::try_from(forks / 20).expect("few"));

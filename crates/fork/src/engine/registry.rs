@@ -325,7 +325,8 @@ impl Drop for Locked {
     fn drop(&mut self) {
         // A process id is not negative.
         let process = u64::from(self.shared.owner.load(Ordering::Relaxed).unsigned_abs());
-        self.shared.statistics.publish(&self.lasting.ledger, process);
+        let progress = self.shared.progress.read();
+        self.shared.statistics.publish(&self.lasting.ledger, &progress, process);
         // Release, partner: the Acquire exchange in `Shared::lock`.
         self.shared.owner.store(0, Ordering::Release);
     }

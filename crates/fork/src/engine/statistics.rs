@@ -7,6 +7,8 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::ledger::Ledger;
+use super::progress::{Progress, Stage};
+use crate::clock::nanos;
 use crate::figures::{HEAD, WORDS, Word};
 
 /// The figures. Zeroed memory is a valid one.
@@ -139,8 +141,8 @@ impl Statistics {
         self.set(Word::Extents, extents as u64);
     }
 
-    /// What the ledger of `process` says by now. Called by who holds it.
-    pub(super) fn publish(&self, ledger: &Ledger, process: u64) {
+    /// What the ledger of `process` says by now, and how far a freeze in slices is. Called by who holds it.
+    pub(super) fn publish(&self, ledger: &Ledger, progress: &Progress, process: u64) {
         // A process that was forked while another thread was here goes on from an odd number.
         let odd = self.get(Word::Sequence) | 1;
         self.set(Word::Sequence, odd);
@@ -162,6 +164,9 @@ impl Statistics {
             (Word::Repairing, account.repairing),
             (Word::Saved, account.saved),
             (Word::Lost, account.lost),
+            (Word::UnderWay, u64::from(progress.stage == Stage::UnderWay)),
+            (Word::Planned, progress.planned_bytes as u64),
+            (Word::Longest, nanos(progress.longest)),
         ] {
             self.set(word, value);
         }
@@ -186,18 +191,19 @@ mod tests {
         ledger.froze(1 << 20, 0, 500, Default::default());
         statistics.frozen(1 << 20, 3);
         statistics.count_fork();
-        statistics.publish(&ledger, 17);
+        let progress = Progress { stage: Stage::UnderWay, planned_bytes: 5 << 20, ..Progress::default() };
+        statistics.publish(&ledger, &progress, 17);
         let bytes: Vec<u8> =
             statistics.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
         assert_eq!(bytes.len(), WORDS * WORD);
         let figures = Figures::read(&bytes).expect("this version's");
         assert_eq!((figures.process, figures.frozen_bytes, figures.extents, figures.forks), (17, 1 << 20, 3, 1));
-        assert_eq!(figures.once.as_nanos(), 500);
+        assert_eq!((figures.once.as_nanos(), figures.is_under_way, figures.planned_bytes), (500, true, 5 << 20));
         let sequence = || statistics.get(Word::Sequence);
         assert_eq!(sequence(), 2);
         // As a child finds it whose parent's other thread was publishing.
         statistics.set(Word::Sequence, 3);
-        statistics.publish(&ledger, 18);
+        statistics.publish(&ledger, &Progress::default(), 18);
         assert_eq!(sequence(), 4);
     }
 }

@@ -62,5 +62,5 @@ fn a_go_program_is_refused_or_right() {
     }
     let Some((stderr, report)) = same(&[program.to_str().expect("UTF-8")], &[]) else { return };
     assert!(stderr.starts_with("palimpsest: not frozen: "), "{stderr}");
-    assert_eq!(report, "");
+    assert!(report.starts_with("palimpsest: froze nothing in process "), "{report}");
 }

@@ -59,6 +59,8 @@ fn small_processes_are_left_alone_unless_the_fork_is_named() {
     for (variables, times) in [(&[][..], 0), (&[("PALIMPSEST_FREEZE", "fork")], 1)] {
         let ran = run(&command, frozen(object.to_str().expect("UTF-8"), variables));
         assert_eq!((ran.stdout.as_str(), ran.stderr.as_str(), count(&ran)), ("3\n", "", times));
+        let is_told = ran.report.contains("it was not frozen: none of its memory can be, for the reasons above");
+        assert_eq!(is_told, times == 1, "{}", ran.report);
     }
 }
 
