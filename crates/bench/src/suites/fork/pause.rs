@@ -6,8 +6,9 @@
 //! | `slices` | the heap is copied in slices of 2 ms, one after the other; the look that plans them is a stop, too |
 //! | `allocation` | the heap was given out by the arena, so that freezing it is a seal; `fill` is what that costs before |
 //!
-//! A process can be frozen for the first time only once, so each sample is a process of its own. `fill` is what it takes
-//! to have the memory at all, each page written once: memory of files is not given out as quickly as anonymous memory.
+//! A process can be frozen for the first time only once, so each sample is a process of its own. `fill` is what it
+//! takes to have the memory at all, each page written once: memory of files is not given out as quickly as anonymous
+//! memory.
 
 use std::time::Duration;
 

@@ -130,8 +130,8 @@ impl Server {
         taken.parse().map_err(bad)
     }
 
-    /// Gives random ones of the keys `0..all` a new value of `value` bytes, `writes` times one of `keys` that are spread
-    /// over all.
+    /// Gives random ones of the keys `0..all` a new value of `value` bytes, `writes` times one of `keys` that are
+    /// spread over all.
     pub(super) fn set(&mut self, writes: usize, keys: u64, all: u64, value: usize) -> Result<(), ProgramError> {
         let text = "v".repeat(value);
         for batch in (0..writes).step_by(500) {

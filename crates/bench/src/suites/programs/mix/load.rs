@@ -1,8 +1,8 @@
 //! A steady load: requests at fixed moments, whether the earlier ones are answered or not.
 //!
 //! One thread sends what is due, another reads the answers, which come in the order of the requests on a connection. A
-//! request's latency counts from the moment at which it was to be sent: if the server stands still, or the sender has to
-//! wait for it, all that were to be sent meanwhile are late.
+//! request's latency counts from the moment at which it was to be sent: if the server stands still, or the sender
+//! has to wait for it, all that were to be sent meanwhile are late.
 
 use std::collections::VecDeque;
 use std::io::{BufReader, Write};

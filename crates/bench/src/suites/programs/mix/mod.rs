@@ -2,7 +2,8 @@
 //!
 //! 4000 requests come each second, whether the server answers or not: a request that has to wait is late by what it
 //! waited, and so are those behind it. Keys are drawn by Zipf's law (0.99), and 2 or 20 of a hundred requests write. In
-//! each round every mode has one life: data, two saves that warm up (the first freezes), then the measured time.
+//! each round every mode has one life: data, two saves that warm up (at the first of which the freeze begins), some
+//! seconds after each in which it goes on, then the measured time.
 //!
 //! `fork` is what Redis says of its forks (`latest_fork_usec`), `p99` and `p999` are latencies of all requests of the
 //! measured time, `rss` is what server and saving child occupy together at its end.
@@ -139,15 +140,15 @@ impl Suite for Mix {
             let scratch = Scratch::new("mix").map_err(failed(&id, PROGRAM))?;
             let mut samples = Samples::default();
             // One round of a quick run takes most of a minute for both shares.
-            let (most, time) = match context.effort {
-                Effort::Full => (5, Duration::from_secs(15)),
-                Effort::Quick => (1, Duration::from_secs(4)),
-                Effort::Check => (1, Duration::from_secs(1)),
+            let (most, times) = match context.effort {
+                Effort::Full => (5, Times { warm: Duration::from_secs(6), measured: Duration::from_secs(15) }),
+                Effort::Quick => (1, Times { warm: Duration::from_secs(2), measured: Duration::from_secs(4) }),
+                Effort::Check => (1, Times { warm: Duration::ZERO, measured: Duration::from_secs(1) }),
             };
             let rounds = Rounds { least: 1, most, budget: Duration::from_secs(120) };
             interleave(&mut MODES.to_vec(), rounds, |&mut mode| {
                 let command = mode.command(context, PROGRAM, Threads::Stop).map_err(failed(&id, mode.name()))?;
-                let life = Server::start(command, mode, &scratch.0).and_then(|server| live(server, share, time));
+                let life = Server::start(command, mode, &scratch.0).and_then(|server| live(server, share, times));
                 life.map_err(failed(&id, mode.name()))?.tell(share, mode, &mut samples);
                 Ok::<(), BenchError>(())
             })?;
@@ -162,7 +163,7 @@ impl Suite for Mix {
 
 /// What a life has shown.
 struct Life {
-    /// The first fork, which freezes, in microseconds.
+    /// The first fork, at which a freeze begins, in microseconds.
     first: f64,
     /// Forks of the measured time, in microseconds.
     forks: Vec<f64>,
@@ -189,7 +190,15 @@ impl Life {
     }
 }
 
-fn live(mut server: Server, share: u32, time: Duration) -> Result<Life, ProgramError> {
+/// How long a life is, without what it takes to make the data.
+#[derive(Clone, Copy)]
+struct Times {
+    /// After each save that warms up.
+    warm: Duration,
+    measured: Duration,
+}
+
+fn live(mut server: Server, share: u32, times: Times) -> Result<Life, ProgramError> {
     server.populate(KEYS, VALUE)?;
     let mut load = Load::start(server.connect()?, Writes { share, keys: KEYS, value: VALUE })?;
     let mut first = 0.0;
@@ -198,11 +207,12 @@ fn live(mut server: Server, share: u32, time: Duration) -> Result<Life, ProgramE
         if save == 0 {
             first = taken;
         }
+        thread::sleep(times.warm);
     }
     load.count_from_now();
     let started = Instant::now();
     let mut forks = Vec::new();
-    while started.elapsed() < time || forks.is_empty() {
+    while started.elapsed() < times.measured || forks.is_empty() {
         let begun = Instant::now();
         server.save()?;
         forks.push(server.fork_taken()?);
