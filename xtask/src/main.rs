@@ -143,7 +143,10 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
         }
         Task::Book => {
             let folder = workspace.separate_target(book::FOLDER);
-            let pages = book::build(&workspace, &folder)?;
+            let mut cargo = process::cargo(&workspace);
+            process::stream(cargo.args(["build", "--package", "palimpsest-live-cli"]))?;
+            let program = workspace.target.join("debug/palimpsest");
+            let pages = book::build(&workspace, &folder, Some(&program))?;
             println!("{pages} chapters: {}", folder.join("index.html").display());
             Ok(ExitCode::SUCCESS)
         }

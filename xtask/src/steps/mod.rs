@@ -215,7 +215,7 @@ pub(crate) fn all() -> Vec<Step> {
         },
         Step {
             name: "package",
-            about: "the Debian package runs a shell, Python and Redis frozen where nothing else is",
+            about: "the Debian package shows the tour and runs a shell, Python and Redis frozen where nothing else is",
             pace: Pace::Slow,
             needs: &[DPKG],
             wants: &[PYTHON, REDIS, REDIS_CLI],

@@ -1,6 +1,7 @@
 //! Programs with the preload object, compared with the same programs without it.
 
 mod allocators;
+mod calls;
 mod common;
 mod languages;
 mod options;
@@ -8,3 +9,4 @@ mod sanitized;
 mod scenarios;
 mod shared_text;
 mod text;
+mod waits;
