@@ -26,7 +26,7 @@ pub(crate) struct Guest<'a> {
     /// For people, and for the name of its initramfs.
     pub(crate) name: &'static str,
     pub(crate) arch: Arch,
-    /// What of QEMU's command line is this guest's own: its CPUs and memory.
+    /// What of QEMU's command line is this guest's own: its CPUs, with their model, and its memory.
     pub(crate) machine: &'a [&'a str],
     /// For its programs, from the kernel's command line; names start with `PALIMPSEST_`.
     pub(crate) variables: &'a [(&'a str, &'a str)],
@@ -51,14 +51,15 @@ pub(crate) fn boot(
     })?;
     let mut qemu = process::program(guest.arch.emulator(), workspace);
     let (machine, console) = match guest.arch {
-        Arch::X86_64 => (&["-machine", "q35", "-cpu", "max"], "ttyS0"),
-        // cortex-a72: its caches need the explicit flushes that newer models of qemu do without, and it boots in two
-        // seconds.
-        Arch::Aarch64 => (&["-machine", "virt,gic-version=3", "-cpu", "cortex-a72"], "ttyAMA0"),
+        Arch::X86_64 => ("q35", "ttyS0"),
+        Arch::Aarch64 => ("virt,gic-version=3", "ttyAMA0"),
     };
     let variables = guest.variables.iter().map(|(name, value)| format!(" {name}={value}"));
     let line = format!("console={console} quiet panic=-1{}", variables.collect::<String>());
-    qemu.args(machine).args(guest.machine).args(["-nographic", "-no-reboot", "-nic", "none", "-append"]).arg(line);
+    qemu.args(["-machine", machine])
+        .args(guest.machine)
+        .args(["-nographic", "-no-reboot", "-nic", "none", "-append"])
+        .arg(line);
     qemu.arg("-kernel").arg(kernel::image(workspace, guest.arch)).arg("-initrd").arg(&initramfs);
     let console = run(&mut qemu, guest.name)?;
     let names: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();

@@ -100,7 +100,7 @@ impl<'a> Context<'a> {
     /// The reason why there is none, for [`Self::skip`].
     pub fn local_text(&self) -> Result<Command, String> {
         let mut command = self.program()?;
-        command.args(["run", "--local-text"]);
+        command.args(["run", "--local-text", "--no-freeze"]);
         Ok(command)
     }
 

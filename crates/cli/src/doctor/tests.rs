@@ -75,6 +75,10 @@ Linux 6.12.9, x86_64, 4 KiB pages, 2 MiB huge pages, 2 NUMA nodes
                             fix   allow membarrier in the seccomp profile
   slower    bpf             small-memfd, more iTLB misses: shmem_enabled is \"deny\"
                             fix   echo never > shmem_enabled
+  slower    replicas        copies in small pages: shmem_enabled is \"deny\"
+                            fix   echo never > shmem_enabled
+  slower    local-text      copies in small pages: shmem_enabled is \"deny\"
+                            fix   echo never > shmem_enabled
   works     run             a shell was frozen
   FAILS     paging-guests   no QEMU
                             fix   install it
@@ -114,7 +118,7 @@ Palimpsest will use
   backing    small-memfd
   core sync  signals
 
-All 8 work, some slower: snapshot, packs, poke, keys, bpf.
+All 10 work, some slower: snapshot, packs, poke, keys, bpf, replicas, local-text.
 ";
 
 #[test]
@@ -172,7 +176,7 @@ fn json_has_its_shape() {
         json["features"][0],
         serde_json::json!({ "feature": "freeze", "verdict": "works", "how": "sealed memory files" })
     );
-    assert_eq!(json["features"][8]["feature"], "paging-guests");
+    assert_eq!(json["features"][10]["feature"], "paging-guests");
     let findings = json["findings"].as_array().expect("a list");
     assert_eq!(findings.len(), 21);
     assert_eq!(

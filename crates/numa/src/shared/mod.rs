@@ -188,7 +188,6 @@ fn find<T>(
         match judge(&file) {
             Judged::Same(taken) => {
                 let registered = Registered::new(place, folder, key, node, file).ok();
-                step(Step::Found);
                 let passed_over = std::mem::take(passed_over);
                 return Ok(Some(Obtained::Found { taken, process, registered, passed_over }));
             }
@@ -209,7 +208,6 @@ enum Step {
     Locked,
     Sealed,
     Registered,
-    Found,
 }
 
 #[cfg(not(test))]

@@ -26,6 +26,10 @@ pub enum Feature {
     Snapshot,
     /// The arena.
     Arena,
+    /// A copy of read-only data on every node.
+    Replicas,
+    /// Text from huge pages on one node: `ProgramText`, `palimpsest run --local-text`.
+    LocalText,
     /// `cargo xtask guest paging`, for those who work on page tables.
     PagingGuests,
 }
@@ -41,6 +45,8 @@ impl fmt::Display for Feature {
             Self::Run => "run",
             Self::Snapshot => "snapshot",
             Self::Arena => "arena",
+            Self::Replicas => "replicas",
+            Self::LocalText => "local-text",
             Self::PagingGuests => "paging-guests",
         })
     }
@@ -137,6 +143,8 @@ impl Capabilities {
             standing(Feature::Poke, self.patching()),
             standing(Feature::Keys, self.patching()),
             standing(Feature::Bpf, self.compiled()),
+            standing(Feature::Replicas, self.replicas()),
+            standing(Feature::LocalText, self.local_text()),
         ]
     }
 
@@ -170,6 +178,31 @@ impl Capabilities {
             (Ok(_), _, Err(lack)) => Verdict::slower("pages of program text are replaced, not written", lack),
             (Ok(SyncPath::Membarrier), _, Ok(_)) => Verdict::works("membarrier, text through /proc/self/mem"),
             (Ok(SyncPath::Signals), Ok(_), Ok(_)) => Verdict::works("a signal to every thread"),
+        }
+    }
+
+    fn replicas(&self) -> Verdict {
+        let nodes = self.machine.numa_nodes.len();
+        match (&self.memory_object, &self.memory_policy, &self.huge_text) {
+            (Err(lack), _, _) => Verdict::fails(lack),
+            (_, Err(lack), _) if nodes > 1 => Verdict::slower("copies lie where the kernel puts them", lack),
+            (_, _, Err(lack)) => Verdict::slower("copies in small pages", lack),
+            _ if nodes > 1 => Verdict::works(format!("a copy on each of {nodes} nodes, in huge pages")),
+            _ => Verdict::works("one node: one copy, in huge pages"),
+        }
+    }
+
+    fn local_text(&self) -> Verdict {
+        let one = self.machine.numa_nodes.len() <= 1;
+        match (&self.proc, &self.page_scan) {
+            (Err(lack), _) => return Verdict::fails(&Lack::new(format!("what is mapped: {}", lack.why), &*lack.fix)),
+            (_, Err(lack)) => return Verdict::fails(lack),
+            _ => {}
+        }
+        match self.replicas() {
+            Verdict::Works { .. } if one => Verdict::works("one node: huge pages, shared by the processes of a user"),
+            Verdict::Works { .. } => Verdict::works("huge pages on one node, shared by the processes of a user"),
+            other => other,
         }
     }
 

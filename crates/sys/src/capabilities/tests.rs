@@ -76,11 +76,13 @@ fn backings_are_taken_in_order() {
     assert_eq!(machine.choice().backing, Some(TextBacking::SmallMemfd));
     machine.dual_mapping = Err(lack());
     assert_eq!(machine.choice().backing, Some(TextBacking::ProcMem));
-    assert_eq!(with_grade(&machine, Grade::Slower), [Feature::Packs, Feature::Bpf]);
+    let small = [Feature::Packs, Feature::Bpf, Feature::Replicas, Feature::LocalText];
+    assert_eq!(with_grade(&machine, Grade::Slower), small);
     machine.proc_mem = Err(lack());
     assert_eq!(machine.choice().backing, None);
     assert_eq!(with_grade(&machine, Grade::Fails), [Feature::Packs]);
-    assert_eq!(with_grade(&machine, Grade::Slower), [Feature::Poke, Feature::Keys, Feature::Bpf]);
+    let slower = [Feature::Poke, Feature::Keys, Feature::Bpf, Feature::Replicas, Feature::LocalText];
+    assert_eq!(with_grade(&machine, Grade::Slower), slower);
     assert!(matches!(status(&machine, Subject::ProcMem), Status::Missing { .. }));
 }
 
@@ -138,7 +140,7 @@ const FREEZING: [Feature; 2] = [Feature::Freeze, Feature::Snapshot];
 fn whatever_freezing_needs_is_told_with_what_brings_it() {
     type Take = fn(&mut Capabilities);
     let takes: [(Take, &str, &[Feature]); 5] = [
-        (|machine| machine.proc = Err(lack()), "allow it", &FREEZING),
+        (|machine| machine.proc = Err(lack()), "allow it", &[Feature::Freeze, Feature::Snapshot, Feature::LocalText]),
         (|machine| machine.freeze_calls = Err(lack()), "allow it", &FREEZING),
         (|machine| machine.limits.file_size = Some(4096), "ulimit -f unlimited", &FREEZING),
         (
@@ -185,6 +187,8 @@ fn memory_policies_matter_where_there_are_nodes() {
     let mut machine = ideal();
     machine.memory_policy = Err(lack());
     assert!(matches!(status(&machine, Subject::MemoryPolicy), Status::Fallback { .. }));
+    assert_eq!(with_grade(&machine, Grade::Slower), [Feature::Replicas, Feature::LocalText]);
     machine.machine.numa_nodes = vec![0];
     assert!(matches!(status(&machine, Subject::MemoryPolicy), Status::Unneeded { .. }));
+    assert_eq!(with_grade(&machine, Grade::Slower), []);
 }
