@@ -7,8 +7,8 @@ use palimpsest_sys::fault::FaultHandlerError;
 use palimpsest_text::{Fault, FaultError, LoadError as PackError, Packs};
 
 use crate::code::Code;
-use crate::jit::{CompileError, Gauge, HelperTable, Metering, Plain, Resolve, Target, Wanted, compile_resolved};
-use crate::verify::{MOST_FUEL, Trust, Verified};
+use crate::jit::{CompileError, Gauge, HelperTable, Plain, Resolve, Target, Wanted, compile_resolved};
+use crate::verify::{MOST_FUEL, Verified};
 
 /// A compiled program, which can be run from any thread.
 ///
@@ -182,13 +182,8 @@ impl VerifiedProgram {
 
     /// The same with maps, and helpers that take and give addresses: `resolve` has what the program was verified for.
     pub(crate) fn resolved(packs: &Packs, verified: &Verified, resolve: &dyn Resolve) -> Result<Self, LoadError> {
-        let metering = if verified.fuel().is_some() { Metering::Fuel } else { Metering::Free };
-        let blinding = match verified.trust() {
-            Trust::Full => None,
-            // Keyed by the system's random numbers, and different each time.
-            Trust::None => Some(std::hash::RandomState::new().build_hasher().finish()),
-        };
-        let wanted = Wanted { probes: verified.probes(), metering, guards: verified.guards(), blinding };
+        // Keyed by the system's random numbers, and different each time.
+        let wanted = Wanted::of(verified, std::hash::RandomState::new().build_hasher().finish());
         Ok(Self {
             program: Program::resolved(packs, verified.code(), resolve, wanted)?,
             fuel: verified.fuel(),

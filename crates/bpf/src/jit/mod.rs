@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 
 use crate::code::Code;
 use crate::insn::{Callee, Instruction, Wide};
-use crate::verify::Guard;
+use crate::verify::{Guard, Trust, Verified};
 use arch::{Isa, Place};
 
 use buffer::{Buffer, Mark};
@@ -83,6 +83,7 @@ pub(crate) enum Then {
     /// The next instruction: the helper returns one number, and cannot end the program.
     GoOn,
     /// It has ended the program, if its second result is negative.
+    #[cfg(feature = "std")]
     MayStop,
     /// It calls functions of the program: it gets the fuel as `r5`, and its second result is what is left of that.
     Calls,
@@ -106,10 +107,12 @@ pub(crate) enum Gauge {
     Paid,
 }
 
-/// What the gauge is where a jump back could not be paid for.
-pub(crate) const OUT_OF_FUEL: i64 = -1;
+/// What is left of the fuel of a program that could not pay for a jump back: its second result, if it
+/// [takes fuel](Compiled::takes_fuel).
+pub const OUT_OF_FUEL: i64 = -1;
 /// What a helper adds to the gauge, which is less than [`MOST_FUEL`](crate::verify::MOST_FUEL), to end the program:
 /// another number than [`OUT_OF_FUEL`].
+#[cfg(feature = "std")]
 pub(crate) const STOPPED: i64 = i64::MIN;
 
 /// What a host has for programs. Who implements it vouches for the addresses, so it is nobody else's.
@@ -238,8 +241,16 @@ impl Compiled {
     }
 
     /// Whether it gets a sixth argument, and has a second result.
+    #[cfg(feature = "std")]
     pub(crate) const fn gauge(&self) -> Gauge {
         self.gauge
+    }
+
+    /// Whether the program gets fuel as a sixth argument, [`MOST_FUEL`](crate::verify::MOST_FUEL) at most, and has a
+    /// second result: what is left of it, or [`OUT_OF_FUEL`], and then `r0` says nothing. In C its type is
+    /// `struct { uint64_t r0; int64_t left; } (uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t)`.
+    pub fn takes_fuel(&self) -> bool {
+        self.gauge == Gauge::Paid
     }
 
     /// Where the code of each instruction begins, in bytes.
@@ -260,6 +271,22 @@ pub fn compile<H: HelperTable + ?Sized>(code: &Code, target: Target, helpers: &H
     compile_resolved(code, target, &Plain(helpers), Wanted::default())
 }
 
+/// Compiles a verified program, with all that it was verified for: fuel ([`Compiled::takes_fuel`]), loads that may fault
+/// ([`Compiled::faults`]), and guards if its maker is not trusted; then `random` is what constants are blinded by, and
+/// nobody who makes programs may know it.
+///
+/// # Errors
+///
+/// [`CompileError`].
+pub fn compile_verified<H: HelperTable + ?Sized>(
+    verified: &Verified,
+    target: Target,
+    helpers: &H,
+    random: u64,
+) -> Result<Compiled, CompileError> {
+    compile_resolved(verified.code(), target, &Plain(helpers), Wanted::of(verified, random))
+}
+
 /// What the compiler is to do besides what the program says.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wanted<'a> {
@@ -270,6 +297,21 @@ pub(crate) struct Wanted<'a> {
     pub(crate) guards: &'a [(u32, Guard)],
     /// What constants of the program are blinded by, so that nobody who has made it can tell what stands in the code.
     pub(crate) blinding: Option<u64>,
+}
+
+impl<'a> Wanted<'a> {
+    /// What a program was verified for.
+    pub(crate) fn of(verified: &'a Verified, random: u64) -> Self {
+        Self {
+            probes: verified.probes(),
+            metering: if verified.fuel().is_some() { Metering::Fuel } else { Metering::Free },
+            guards: verified.guards(),
+            blinding: match verified.trust() {
+                Trust::Full => None,
+                Trust::None => Some(random),
+            },
+        }
+    }
 }
 
 /// Whether jumps back are paid for.

@@ -52,7 +52,7 @@ fn compiled(text: &str, target: Target, resolve: &dyn Resolve) -> (Code, Compile
     if text == HARDENED {
         let contract = Contract::new().context(16, ContextAccess::Read).trust(Trust::None);
         let verified = contract.verify(code.clone()).expect("it is harmless");
-        let wanted = Wanted { guards: verified.guards(), blinding: Some(0x0123_4567_89ab_cdef), ..Wanted::default() };
+        let wanted = Wanted::of(&verified, 0x0123_4567_89ab_cdef);
         return (code, compile_resolved(&verified.code().clone(), target, resolve, wanted).expect("it compiles"));
     }
     let loads = code.instructions().iter().zip(0..).filter(|(step, _)| matches!(step, Instruction::Load { .. }));
@@ -99,6 +99,23 @@ fn is_golden(name: &str, listing: &str, golden: &str) {
         return;
     }
     assert_eq!(listing, golden, "{name}");
+}
+
+#[test]
+fn programs_get_fuel_that_were_verified_for_it() {
+    let compiled = |text: &str| {
+        let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
+        let verified = Contract::new().fuel(7).verify(code.clone()).expect("it is harmless");
+        Target::ALL.map(|target| {
+            let plain = super::compile(&code, target, &()).expect("it compiles");
+            let compiled = super::compile_verified(&verified, target, &(), 0).expect("it compiles");
+            assert!(!plain.takes_fuel());
+            assert_eq!(compiled.takes_fuel(), compiled.bytes() != plain.bytes());
+            compiled.takes_fuel()
+        })
+    };
+    assert_eq!(compiled("r0 = 0\nagain: r0 += 1\ngoto again"), [true; 2]);
+    assert_eq!(compiled("r0 = 9\nagain: r0 += -1\nif r0 != 0 goto again\nexit"), [false; 2]);
 }
 
 #[test]

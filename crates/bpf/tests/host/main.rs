@@ -3,6 +3,7 @@
 mod ended;
 mod helpers;
 mod kernel;
+mod nested;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
