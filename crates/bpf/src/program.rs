@@ -230,9 +230,9 @@ impl VerifiedProgram {
         let arguments = [context.as_mut_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
         // SAFETY: 1. it was verified: it reaches its stack and the bytes of the context that it was verified for, which
         // are there and are nobody else's during the call; loads that were not proven go on if nothing is there; it
-        // reads only what has a value; and it ends, or pays for what is not proven to. 2. helpers are safe functions that get numbers, or those of the
-        // host that it was verified for, with what they want; what it reaches of that host's maps are atomic words,
-        // which the host keeps as long as the program.
+        // reads only what has a value; and it ends, or pays for what is not proven to. 2. helpers are safe functions
+        // that get numbers, or those of the host that it was verified for, with what they want; what it reaches of that
+        // host's maps are atomic words, which the host keeps as long as the program.
         Ok(unsafe { self.program.run_with_fuel(arguments, fuel) })
     }
 
