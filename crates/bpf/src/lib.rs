@@ -23,6 +23,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod asm;
+pub mod classic;
 mod code;
 pub mod elf;
 #[cfg(feature = "std")]

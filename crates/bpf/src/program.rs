@@ -219,6 +219,11 @@ impl VerifiedProgram {
         }
     }
 
+    /// Whether nothing that it calls or does can end it: then it calls none of a host's helpers, all of which can.
+    pub(crate) fn runs_alone(&self) -> bool {
+        self.program.gauge == Gauge::Absent
+    }
+
     /// The fuel that it gets.
     pub(crate) fn fuel(&self) -> i64 {
         self.fuel.map_or(UNLIMITED, |fuel| fuel as i64)

@@ -9,7 +9,7 @@ use super::call::Space;
 use super::{Entry, Host, program};
 use crate::insn::Callee;
 use crate::interp::{Answer, HelperError, Iteration, MemoryFault};
-use crate::jit::{Called, Resolve, STOPPED, Then};
+use crate::jit::{ArrayPlace, Called, Resolve, STOPPED, Then};
 use crate::map::cells::WORD;
 use crate::program::Outcome;
 use crate::verify::TAIL_CALL;
@@ -55,6 +55,10 @@ impl Resolve for Host {
 
     fn map(&self, index: i32) -> Option<u64> {
         self.map_handle(index)
+    }
+
+    fn array(&self, map: i32) -> Option<ArrayPlace> {
+        self.array_place(map)
     }
 
     fn map_value(&self, map: i32, offset: u32) -> Option<u64> {

@@ -35,6 +35,8 @@ pub use program::{HostedError, HostedProgram, Slot};
 use crate::code::Code;
 use crate::insn::Callee;
 use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, RegionError, RunError, Trap};
+#[cfg(feature = "std")]
+use crate::jit::ArrayPlace;
 use crate::map::{Definition, Fate, Map, Wake, cells};
 #[cfg(feature = "std")]
 use crate::verify::Argument;
@@ -302,6 +304,13 @@ impl Host {
         #[cfg(not(feature = "std"))]
         let all = own;
         all.flat_map(|map| map.shared()).map(|words| (cells::address(words), words)).collect()
+    }
+
+    /// Where the values of an array lie, if helper 1 is Linux's.
+    #[cfg(feature = "std")]
+    fn array_place(&self, index: i32) -> Option<ArrayPlace> {
+        let is_linux = matches!(self.entry(1)?.function, Function::Kernel(_));
+        self.maps.get(usize::try_from(index).ok()?).filter(|_| is_linux)?.array_place()
     }
 
     /// Gives records back that a program which was ended did not.

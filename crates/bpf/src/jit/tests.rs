@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::{Called, Compiled, Metering, Plain, Resolve, Target, Then, Wanted, compile_resolved};
+use super::{ArrayPlace, Called, Compiled, Metering, Plain, Resolve, Target, Then, Wanted, compile_resolved};
 use crate::asm::assemble;
 use crate::code::Code;
 use crate::insn::Instruction;
@@ -17,6 +17,9 @@ const PROGRAM: &str = include_str!("golden/program.bpf");
 /// What needs a host: maps, helpers with a sixth argument, a tail call, the address of a function, and loads that may
 /// fault.
 const HOSTED: &str = include_str!("golden/hosted.bpf");
+
+/// Look-ups: in two arrays, in a map that is none, and in one that may be another one where it is called.
+const INLINE: &str = include_str!("golden/inline.bpf");
 
 /// Addresses of nothing.
 struct Nowhere;
@@ -33,6 +36,14 @@ impl Resolve for Nowhere {
 
     fn map(&self, index: i32) -> Option<u64> {
         Some(0x4d41_5000_0000_0000 | index as u64)
+    }
+
+    fn array(&self, map: i32) -> Option<ArrayPlace> {
+        match map {
+            0 => Some(ArrayPlace { values: 0x7fff_1234_5678, count: 100, stride: 8 }),
+            1 => Some(ArrayPlace { values: 0x7000, count: 0x12345, stride: 24 }),
+            _ => None,
+        }
     }
 
     fn map_value(&self, _map: i32, offset: u32) -> Option<u64> {
@@ -88,6 +99,8 @@ fn listings_are_as_they_were_when_somebody_read_them() {
     is_golden("hardened.aarch64.txt", &hosted(HARDENED, Target::Aarch64), include_str!("golden/hardened.aarch64.txt"));
     is_golden("fuelled.x86_64.txt", &hosted(FUELLED, Target::X86_64), include_str!("golden/fuelled.x86_64.txt"));
     is_golden("fuelled.aarch64.txt", &hosted(FUELLED, Target::Aarch64), include_str!("golden/fuelled.aarch64.txt"));
+    is_golden("inline.x86_64.txt", &hosted(INLINE, Target::X86_64), include_str!("golden/inline.x86_64.txt"));
+    is_golden("inline.aarch64.txt", &hosted(INLINE, Target::Aarch64), include_str!("golden/inline.aarch64.txt"));
 }
 
 /// Whether a listing is as it was; with `PALIMPSEST_BPF_GOLDEN` it is written, to be read by somebody.

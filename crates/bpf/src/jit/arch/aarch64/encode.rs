@@ -392,6 +392,12 @@ pub(super) fn hole_if_zero(buffer: &mut Buffer, rt: Native) -> usize {
     buffer.len() - 4
 }
 
+/// The same, if the flag is set.
+pub(super) fn hole_if(buffer: &mut Buffer, flag: Flag) -> usize {
+    word(buffer, 0x5400_0000 | flag as u32);
+    buffer.len() - 4
+}
+
 /// Has the jump at `at` go here.
 pub(super) fn end_hole(buffer: &mut Buffer, at: usize) {
     let words = (buffer.len() - at) as u32 / 4;

@@ -379,7 +379,13 @@ fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) ->
             }
             return Ok(());
         }
-        Callee::Helper(id) => Outside::Helper(id),
+        Callee::Helper(id) => {
+            if let Some(array) = surroundings.lookup() {
+                memory::look_up(buffer, array);
+                return Ok(());
+            }
+            Outside::Helper(id)
+        }
         Callee::Register(register) => {
             encode::mov(buffer, Bits::B64, SIXTH_ARGUMENT, native(register));
             Outside::Dispatcher

@@ -107,7 +107,7 @@ impl Line {
     }
 
     fn emit(&self, buffer: &mut Buffer) {
-        buffer.push(&self.bytes[..self.len]);
+        buffer.push_line(&self.bytes, self.len);
     }
 }
 

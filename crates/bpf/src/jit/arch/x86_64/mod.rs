@@ -340,6 +340,10 @@ fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) ->
             }
         }
         Callee::Helper(_) | Callee::Kernel { .. } => {
+            if let (Callee::Helper(_), Some(array)) = (callee, surroundings.lookup()) {
+                memory::look_up(buffer, array);
+                return Ok(());
+            }
             let who = match callee {
                 Callee::Kernel { id, .. } => Outside::Function(id),
                 Callee::Helper(id) | Callee::Local(id) => Outside::Helper(id),
