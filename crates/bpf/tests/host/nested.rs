@@ -102,6 +102,16 @@ fn maps_are_exchanged_under_programs() {
     let read_only = Arc::new(Map::new(read_only).expect("good measures"));
     assert!(matches!(maps.set(&key, Some(read_only)), Err(NestError::Shape { .. })));
     assert!(matches!(maps.set(&[1], None), Err(NestError::Op(_))));
+    // Each key has its own, however many were put in before.
+    for round in 0..20_u64 {
+        let map = numbers("one of many", 1);
+        maps.set(&(round % 4 + 100).to_ne_bytes(), Some(Arc::clone(&map))).expect("room for four");
+        for key in (0..4).filter(|key| *key <= round) {
+            let found = maps.get(&(key + 100).to_ne_bytes()).expect("it is there");
+            assert_eq!(Arc::ptr_eq(&found, &map), key == round % 4, "round {round}, key {key}");
+        }
+    }
+    assert!(matches!(maps.set(&key, Some(numbers("a fifth", 1))), Err(NestError::Op(_))));
     // Maps in maps in maps, and what holds no values, are none.
     for inner in [None, Some(Kind::HashOfMaps), Some(Kind::Programs), Some(Kind::RingBuffer)] {
         let inner = inner.map(|kind| Box::new(Definition::new("inner", kind, 4, 4, 4096)));
