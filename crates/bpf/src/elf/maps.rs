@@ -196,7 +196,8 @@ fn initialise(
 }
 
 /// A map from the structure that defines it: numbers are the counts of arrays that pointers point to, and types what
-/// pointers point to (libbpf's `__uint` and `__type`). Also where the values begin that it is given (`__array`), in bytes.
+/// pointers point to (libbpf's `__uint` and `__type`). Also where the values begin that it is given (`__array`), in
+/// bytes.
 fn define(btf: &Btf, name: &str, of: TypeId) -> Result<(Definition, Option<u32>), ObjectError> {
     define_within(btf, name, of, Nesting::Outer)
 }

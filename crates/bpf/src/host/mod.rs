@@ -36,7 +36,7 @@ use crate::code::Code;
 use crate::insn::Callee;
 use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, RegionError, RunError, Trap};
 #[cfg(feature = "std")]
-use crate::jit::ArrayPlace;
+use crate::map::ArrayPlace;
 use crate::map::{Definition, Fate, Map, Wake, cells};
 #[cfg(feature = "std")]
 use crate::verify::Argument;

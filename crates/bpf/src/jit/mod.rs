@@ -14,17 +14,22 @@ mod arch;
 mod buffer;
 mod frame;
 mod inline;
+mod wanted;
 
 use alloc::vec::Vec;
 
 use crate::code::Code;
 use crate::insn::{Callee, Instruction, Wide};
-use crate::verify::{Guard, Trust, Verified};
+use crate::map::ArrayPlace;
+use crate::verify::{Guard, Verified};
 use arch::{Isa, Place};
 
 use buffer::{Buffer, Mark};
 use frame::Frame;
-pub(crate) use inline::ArrayPlace;
+pub use wanted::OUT_OF_FUEL;
+#[cfg(feature = "std")]
+pub(crate) use wanted::STOPPED;
+pub(crate) use wanted::{Gauge, Metering, Wanted};
 
 /// What machine code is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -92,30 +97,6 @@ pub(crate) enum Then {
     /// As [`Self::MayStop`]; and the program's own function returns if the helper has not returned 0.
     LeaveUnlessZero,
 }
-
-/// Whether a program keeps how much fuel there is, and whether it was ended, in a register of its own.
-///
-/// The program gets a sixth argument then, and has a second result: what is left of it, or a negative number. Helpers
-/// that may end a program have such a result, too. A register has the fuel all the time: it becomes negative where the
-/// program is ended, and each function that then returns has its caller return as well.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Gauge {
-    /// It is never ended.
-    #[default]
-    Absent,
-    /// It may be ended by helpers.
-    Kept,
-    /// It also pays for each jump back.
-    Paid,
-}
-
-/// What is left of the fuel of a program that could not pay for a jump back: its second result, if it
-/// [takes fuel](Compiled::takes_fuel).
-pub const OUT_OF_FUEL: i64 = -1;
-/// What a helper adds to the gauge, which is less than [`MOST_FUEL`](crate::verify::MOST_FUEL), to end the program:
-/// another number than [`OUT_OF_FUEL`].
-#[cfg(feature = "std")]
-pub(crate) const STOPPED: i64 = i64::MIN;
 
 /// What a host has for programs. Who implements it vouches for the addresses, so it is nobody else's.
 pub(crate) trait Resolve {
@@ -278,9 +259,9 @@ pub fn compile<H: HelperTable + ?Sized>(code: &Code, target: Target, helpers: &H
     compile_resolved(code, target, &Plain(helpers), Wanted::default())
 }
 
-/// Compiles a verified program, with all that it was verified for: fuel ([`Compiled::takes_fuel`]), loads that may fault
-/// ([`Compiled::faults`]), and guards if its maker is not trusted; then `random` is what constants are blinded by, and
-/// nobody who makes programs may know it.
+/// Compiles a verified program, with all that it was verified for: fuel ([`Compiled::takes_fuel`]), loads that may
+/// fault ([`Compiled::faults`]), and guards if its maker is not trusted; then `random` is what constants are blinded
+/// by, and nobody who makes programs may know it.
 ///
 /// # Errors
 ///
@@ -292,41 +273,6 @@ pub fn compile_verified<H: HelperTable + ?Sized>(
     random: u64,
 ) -> Result<Compiled, CompileError> {
     compile_resolved(verified.code(), target, &Plain(helpers), Wanted::of(verified, random))
-}
-
-/// What the compiler is to do besides what the program says.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wanted<'a> {
-    /// Loads that may fault: instructions of the program, in order.
-    pub(crate) probes: &'a [u32],
-    pub(crate) metering: Metering,
-    /// What guards instructions, in order.
-    pub(crate) guards: &'a [(u32, Guard)],
-    /// What constants of the program are blinded by, so that nobody who has made it can tell what stands in the code.
-    pub(crate) blinding: Option<u64>,
-}
-
-impl<'a> Wanted<'a> {
-    /// What a program was verified for.
-    pub(crate) fn of(verified: &'a Verified, random: u64) -> Self {
-        Self {
-            probes: verified.probes(),
-            metering: if verified.fuel().is_some() { Metering::Fuel } else { Metering::Free },
-            guards: verified.guards(),
-            blinding: match verified.trust() {
-                Trust::Full => None,
-                Trust::None => Some(random),
-            },
-        }
-    }
-}
-
-/// Whether jumps back are paid for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Metering {
-    #[default]
-    Free,
-    Fuel,
 }
 
 /// The same, with all that a host has.

@@ -4,10 +4,11 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::{ArrayPlace, Called, Compiled, Metering, Plain, Resolve, Target, Then, Wanted, compile_resolved};
+use super::{Called, Compiled, Metering, Plain, Resolve, Target, Then, Wanted, compile_resolved};
 use crate::asm::assemble;
 use crate::code::Code;
 use crate::insn::Instruction;
+use crate::map::ArrayPlace;
 use crate::verify::{ContextAccess, Contract, Trust};
 
 /// Touches most forms: loads, stores, divisions, shifts by a register, atomic operations, byte orders, calls, and jumps
@@ -54,8 +55,8 @@ impl Resolve for Nowhere {
 /// Loops that are paid for, in the program's own function and in one that does not end.
 const FUELLED: &str = include_str!("golden/fuelled.bpf");
 
-/// What is guarded where its maker is not trusted: sums, stores of addresses, branches of which one way is not followed,
-/// and constants.
+/// What is guarded where its maker is not trusted: sums, stores of addresses, branches of which one way is not
+/// followed, and constants.
 const HARDENED: &str = include_str!("golden/hardened.bpf");
 
 fn compiled(text: &str, target: Target, resolve: &dyn Resolve) -> (Code, Compiled) {
