@@ -7,8 +7,8 @@ use palimpsest_sys::fault::FaultHandlerError;
 use palimpsest_text::{Fault, FaultError, LoadError as PackError, Packs};
 
 use crate::code::Code;
-use crate::jit::{CompileError, Gauge, HelperTable, Metering, Plain, Resolve, Target, Wanted, compile_resolved};
-use crate::verify::{MOST_FUEL, Trust, Verified};
+use crate::jit::{CompileError, Gauge, HelperTable, Plain, Resolve, Target, Wanted, compile_resolved};
+use crate::verify::{MOST_FUEL, Verified};
 
 /// A compiled program, which can be run from any thread.
 ///
@@ -182,13 +182,8 @@ impl VerifiedProgram {
 
     /// The same with maps, and helpers that take and give addresses: `resolve` has what the program was verified for.
     pub(crate) fn resolved(packs: &Packs, verified: &Verified, resolve: &dyn Resolve) -> Result<Self, LoadError> {
-        let metering = if verified.fuel().is_some() { Metering::Fuel } else { Metering::Free };
-        let blinding = match verified.trust() {
-            Trust::Full => None,
-            // Keyed by the system's random numbers, and different each time.
-            Trust::None => Some(std::hash::RandomState::new().build_hasher().finish()),
-        };
-        let wanted = Wanted { probes: verified.probes(), metering, guards: verified.guards(), blinding };
+        // Keyed by the system's random numbers, and different each time.
+        let wanted = Wanted::of(verified, std::hash::RandomState::new().build_hasher().finish());
         Ok(Self {
             program: Program::resolved(packs, verified.code(), resolve, wanted)?,
             fuel: verified.fuel(),
@@ -240,9 +235,9 @@ impl VerifiedProgram {
         let arguments = [context.as_mut_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
         // SAFETY: 1. it was verified: it reaches its stack and the bytes of the context that it was verified for, which
         // are there and are nobody else's during the call; loads that were not proven go on if nothing is there; it
-        // reads only what has a value; and it ends, or pays for what is not proven to. 2. helpers are safe functions that get numbers, or those of the
-        // host that it was verified for, with what they want; what it reaches of that host's maps are atomic words,
-        // which the host keeps as long as the program.
+        // reads only what has a value; and it ends, or pays for what is not proven to. 2. helpers are safe functions
+        // that get numbers, or those of the host that it was verified for, with what they want; what it reaches of that
+        // host's maps are atomic words, which the host keeps as long as the program.
         Ok(unsafe { self.program.run_with_fuel(arguments, fuel) })
     }
 

@@ -35,6 +35,7 @@ const UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "programs_are_replaced_while_others_run_them", reason: STALE },
     Unsuitable { name: "faults_of_others_end_the_process", reason: SECCOMP },
     Unsuitable { name: "memory::view::tests", reason: SMAPS },
+    Unsuitable { name: "reading_stops_where_memory_ends", reason: SMAPS },
     Unsuitable { name: "many_bytes_are_in_huge_pages", reason: SMAPS },
     Unsuitable { name: "forkserver.forkserver", reason: SECCOMP },
     Unsuitable { name: "text.fork", reason: WIPE },

@@ -1,11 +1,12 @@
 //! The maps of an object: those that types define, those of the section `maps`, and sections of variables.
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::btf::{Btf, Form, TypeId};
+use super::btf::{Btf, Form, Type, TypeId};
 use super::{ObjectError, Parts};
 use crate::map::{Definition, Kind, ValueAccess};
 
@@ -15,17 +16,34 @@ pub struct MapSource {
     definition: Definition,
     /// What its only value begins with, for variables.
     value: Option<Vec<u8>>,
+    /// What it begins with by number, for maps of maps and of programs.
+    initial: Vec<(u32, Initial)>,
+}
+
+/// What a map of maps or of programs begins with in one place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Initial {
+    /// A map of the object, by index.
+    Map(usize),
+    /// A program of the object, by name.
+    Program(String),
 }
 
 impl MapSource {
     #[cfg(test)]
     pub(super) const fn of(definition: Definition) -> Self {
-        Self { definition, value: None }
+        Self { definition, value: None, initial: Vec::new() }
     }
 
     /// What it is to be made from.
     pub const fn definition(&self) -> &Definition {
         &self.definition
+    }
+
+    /// What it begins with by number, if it is a map of maps or of programs. [`Object::host`](super::Object::host) puts
+    /// the maps in; programs are put in by the host, once they are loaded.
+    pub fn initial(&self) -> &[(u32, Initial)] {
+        &self.initial
     }
 
     /// What its only value begins with, if it is a section of variables; what is missing is zero.
@@ -74,7 +92,8 @@ pub(super) fn find(parts: &Parts<'_>) -> Result<Vec<(Place, MapSource)>, ObjectE
                     return Err(ObjectError::Damaged { reason: "sections of variables overlap".to_string() });
                 }
                 let value = Some(Vec::from(section.data));
-                maps.push((Place::Variables { section: index }, MapSource { definition, value }));
+                let source = MapSource { definition, value, initial: Vec::new() };
+                maps.push((Place::Variables { section: index }, source));
             }
             _ => {}
         }
@@ -104,7 +123,7 @@ fn legacy(parts: &Parts<'_>, index: usize, maps: &mut Vec<(Place, MapSource)>) -
             Kind::new(field(0)).ok_or_else(|| ObjectError::Kind { map: symbol.name.to_string(), kind: field(0) })?;
         let definition = Definition::new(symbol.name, kind, field(4), field(8), field(12));
         let place = Place::Defined { section: index, offset: symbol.offset };
-        maps.push((place, MapSource { definition, value: None }));
+        maps.push((place, MapSource { definition, value: None, initial: Vec::new() }));
     }
     Ok(())
 }
@@ -118,19 +137,84 @@ fn typed(parts: &Parts<'_>, index: usize, maps: &mut Vec<(Place, MapSource)>) ->
     });
     let in_section = parts.symbols.iter().filter(|symbol| symbol.section == Some(index));
     let offsets: BTreeMap<&str, u64> = in_section.map(|symbol| (symbol.name, symbol.offset)).collect();
+    // Maps with values: where they begin, and where their values do.
+    let mut starts = BTreeMap::new();
     for variable in variables.ok_or_else(|| none("the section is not among the types"))? {
         let name = btf.get(variable.of).map_or("", |found| btf.text(found.name));
         // The compiler leaves offsets to the linker, so that the symbol tells where it is.
         let offset = offsets.get(name).copied().unwrap_or_else(|| variable.offset.into());
-        let definition = define(btf, name, variable.of)?;
-        maps.push((Place::Defined { section: index, offset }, MapSource { definition, value: None }));
+        let (definition, values) = define(btf, name, variable.of)?;
+        let source = MapSource { definition, value: None, initial: Vec::new() };
+        if let Some(values) = values {
+            starts.insert(offset, (maps.len(), offset + u64::from(values)));
+        }
+        maps.push((Place::Defined { section: index, offset }, source));
+    }
+    initialise(parts, index, &starts, maps)
+}
+
+/// Notes what maps begin with: references from where their values are written.
+fn initialise(
+    parts: &Parts<'_>,
+    index: usize,
+    starts: &BTreeMap<u64, (usize, u64)>,
+    maps: &mut [(Place, MapSource)],
+) -> Result<(), ObjectError> {
+    let places: BTreeMap<Place, usize> = maps.iter().enumerate().map(|(map, (place, _))| (*place, map)).collect();
+    if starts.is_empty() {
+        return Ok(());
+    }
+    let functions = parts.symbols.iter().filter(|symbol| symbol.is_function);
+    let functions: BTreeMap<_, _> = functions.map(|symbol| ((symbol.section, symbol.offset), symbol.name)).collect();
+    for (offset, reference) in &parts.references[index] {
+        let Some((_, &(map, values))) = starts.range(..=offset).next_back() else { continue };
+        let source = &mut maps[map].1;
+        let wrong = |what| ObjectError::Map { map: source.definition.name.clone(), what };
+        let Some(behind) = offset.checked_sub(values) else { continue };
+        let number = u32::try_from(behind / 8).ok().filter(|number| *number < source.definition.max_entries);
+        let number = number.filter(|_| behind.is_multiple_of(8));
+        let number = number.ok_or_else(|| wrong("it has more initial values than entries"))?;
+        let symbol = parts.symbols.get(reference.symbol).ok_or_else(|| wrong("an initial value is no symbol"))?;
+        let target = symbol.section.ok_or_else(|| wrong("an initial value is not in this object"))?;
+        // Without an addend the bytes at the reference have it.
+        let bytes =
+            usize::try_from(*offset).ok().and_then(|start| parts.sections[index].data.get(start..)?.first_chunk());
+        let added = reference.addend.unwrap_or_else(|| bytes.map_or(0, |bytes| i64::from_le_bytes(*bytes)));
+        let place = symbol.offset.checked_add_signed(added).unwrap_or(u64::MAX);
+        let initial = if source.definition.kind.has_maps() {
+            let found = places.get(&Place::Defined { section: target, offset: place });
+            Initial::Map(*found.ok_or_else(|| wrong("an initial value is no map"))?)
+        } else if source.definition.kind == Kind::Programs {
+            let name = functions.get(&(Some(target), place)).filter(|name| !name.is_empty());
+            Initial::Program(name.ok_or_else(|| wrong("an initial value is no function"))?.to_string())
+        } else {
+            return Err(wrong("only maps of maps and of programs have initial values"));
+        };
+        source.initial.push((number, initial));
     }
     Ok(())
 }
 
 /// A map from the structure that defines it: numbers are the counts of arrays that pointers point to, and types what
-/// pointers point to (libbpf's `__uint` and `__type`).
-fn define(btf: &Btf, name: &str, of: TypeId) -> Result<Definition, ObjectError> {
+/// pointers point to (libbpf's `__uint` and `__type`). Also where the values begin that it is given (`__array`), in
+/// bytes.
+fn define(btf: &Btf, name: &str, of: TypeId) -> Result<(Definition, Option<u32>), ObjectError> {
+    define_within(btf, name, of, Nesting::Outer)
+}
+
+/// Whether a map is defined for itself, or as one in others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Nesting {
+    Outer,
+    Inner,
+}
+
+fn define_within(
+    btf: &Btf,
+    name: &str,
+    of: TypeId,
+    nesting: Nesting,
+) -> Result<(Definition, Option<u32>), ObjectError> {
     let wrong = |what| ObjectError::Map { map: name.to_string(), what };
     let Some(Form::Struct { members, .. }) = btf.resolved(of).map(|(_, found)| &found.form) else {
         return Err(wrong("its type is no structure"));
@@ -148,6 +232,7 @@ fn define(btf: &Btf, name: &str, of: TypeId) -> Result<Definition, ObjectError> 
         return Err(wrong("its structure has more than 64 members"));
     }
     let (mut kind, mut key_len, mut value_len, mut entries) = (None, 0, 0, 0);
+    let (mut values, mut inner) = (None, None);
     for member in members {
         let count = || number(member.of).ok_or_else(|| wrong("a number is written wrongly; use __uint"));
         let size = || {
@@ -162,13 +247,36 @@ fn define(btf: &Btf, name: &str, of: TypeId) -> Result<Definition, ObjectError> 
             "value_size" => value_len = count()?,
             "max_entries" => entries = count()?,
             "map_flags" | "pinning" | "numa_node" | "map_extra" => {}
-            "values" => return Err(wrong("maps with maps or programs as initial values are not made by the loader")),
+            "values" => {
+                let Some(Form::Array { of, .. }) = btf.resolved(member.of).map(|(_, found)| &found.form) else {
+                    return Err(wrong("its values are written wrongly; use __array"));
+                };
+                values = Some(member.offset / 8);
+                // Programs are functions, and what is no function is a map.
+                inner = pointed(*of)
+                    .filter(|to| matches!(btf.resolved(*to), Some((_, Type { form: Form::Struct { .. }, .. }))));
+            }
             _ => return Err(wrong("its structure has a member that is not known")),
         }
     }
     let kind = kind.ok_or_else(|| wrong("its structure has no `type`"))?;
     let kind = Kind::new(kind).ok_or_else(|| ObjectError::Kind { map: name.to_string(), kind })?;
-    Ok(Definition::new(name, kind, key_len, value_len, entries))
+    let mut definition = Definition::new(name, kind, key_len, value_len, entries);
+    match inner {
+        Some(inner) if nesting == Nesting::Outer && kind.has_maps() => {
+            let (inner, _) = define_within(btf, name, inner, Nesting::Inner)?;
+            definition.inner = Some(Box::new(inner));
+        }
+        Some(_) => return Err(wrong("maps are in maps of maps, and not deeper")),
+        None => {}
+    }
+    if matches!(kind, Kind::Programs | Kind::ArrayOfMaps | Kind::HashOfMaps) && definition.value_len == 0 {
+        definition.value_len = 4;
+    }
+    if matches!(kind, Kind::Programs | Kind::ArrayOfMaps) && definition.key_len == 0 {
+        definition.key_len = 4;
+    }
+    Ok((definition, values))
 }
 
 #[cfg(test)]
@@ -190,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_map_is_defined_by_few_members() {
-        let kind = |others| define(&types(others), "m", 4).map(|definition| definition.kind);
+        let kind = |others| define(&types(others), "m", 4).map(|(definition, _)| definition.kind);
         assert_eq!(kind(63), Ok(Kind::RingBuffer));
         let what = "its structure has more than 64 members";
         assert_eq!(kind(64), Err(ObjectError::Map { map: "m".to_string(), what }));

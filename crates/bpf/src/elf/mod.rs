@@ -39,7 +39,7 @@ use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, Sec
 
 pub use adapt::AdaptError;
 pub use btf::{Btf, BtfError};
-pub use maps::MapSource;
+pub use maps::{Initial, MapSource};
 pub use program::{Explained, Program, SourceLine};
 
 use crate::host::{Declaration, Host, HostBuilder};
@@ -231,11 +231,30 @@ impl Object {
         // Before there is memory for the first one.
         let mut room = Room::new(most);
         self.maps.iter().try_for_each(|source| Map::take_room(source.definition(), &mut room))?;
-        let mut builder = Host::builder().declared(&self.declared);
-        for source in &self.maps {
-            builder = builder.map(Arc::new(source.make()?));
+        let maps: Vec<Arc<Map>> =
+            self.maps.iter().map(|source| source.make().map(Arc::new)).collect::<Result<_, _>>()?;
+        #[cfg(feature = "std")]
+        self.nest(&maps)?;
+        let builder = Host::builder().declared(&self.declared);
+        Ok(maps.into_iter().fold(builder, HostBuilder::map))
+    }
+
+    /// Puts maps into maps.
+    #[cfg(feature = "std")]
+    fn nest(&self, maps: &[Arc<Map>]) -> Result<(), MapError> {
+        for (outer, source) in maps.iter().zip(&self.maps) {
+            for (number, initial) in source.initial() {
+                if let (Initial::Map(inner), Some(into)) = (initial, outer.maps()) {
+                    let key = number.to_ne_bytes();
+                    into.set(&key, maps.get(*inner).cloned()).map_err(|source| MapError::Inner {
+                        name: outer.definition().name.clone(),
+                        number: *number,
+                        source: alloc::boxed::Box::new(source),
+                    })?;
+                }
+            }
         }
-        Ok(builder)
+        Ok(())
     }
 }
 

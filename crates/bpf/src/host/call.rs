@@ -146,9 +146,7 @@ impl<'a> Call<'a> {
         let arguments = self.signature.arguments();
         let place = arguments.iter().position(|argument| matches!(argument, Argument::Map(_)));
         let index = place.ok_or(HelperError::NoArgument { index: 0 })?;
-        super::index(self.arguments[index])
-            .and_then(|map| self.maps.get(map as usize))
-            .ok_or(HelperError::NoArgument { index })
+        super::find(self.maps, self.arguments[index]).ok_or(HelperError::NoArgument { index })
     }
 
     /// All ring buffers: a record tells which one it is of by where it lies.

@@ -11,7 +11,7 @@ use crate::verify::Argument::{
     Anything, Bytes, BytesOut, Context, Each, Key, Loop, Map, Number, NumberOut, Record, RecordSize, Size, Text, Value,
     ValueOut,
 };
-use crate::verify::MapUse::{Each as EachUse, EachCpu, Find, Peek, Pop, Programs, Push, Records, Remove};
+use crate::verify::MapUse::{Each as EachUse, EachCpu, Find, Get, Peek, Pop, Programs, Push, Records, Remove};
 use crate::verify::{Returns, Signature, TAIL_CALL};
 
 type Function = fn(&mut Call<'_>) -> Result<Answer, HelperError>;
@@ -24,7 +24,7 @@ const E2BIG: i64 = 7;
 
 /// Number, signature and function of each.
 pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
-    (1, Signature::new([Map(Find), Key]).returning(Returns::ValueOrNull), lookup),
+    (1, Signature::new([Map(Get), Key]).returning(Returns::ValueOrNull), lookup),
     (2, Signature::new([Map(Find), Key, Value, Number]), update),
     (3, Signature::new([Map(Remove), Key]), remove),
     // One address space has all there is: `_user` and `_kernel` are the same, and so is `bpf_copy_from_user`.
@@ -84,6 +84,10 @@ fn status(result: Result<(), OpError>) -> Answered {
 
 fn lookup(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
+    #[cfg(feature = "std")]
+    if map.definition().kind.has_maps() {
+        return Ok(Answer::Value(call.with(1, |key| super::inner_handle(call.number(0), map, key))?));
+    }
     Ok(Answer::Value(call.with(1, |key| map.address(key))?.unwrap_or(0)))
 }
 
@@ -153,9 +157,9 @@ fn output(call: &mut Call<'_>) -> Answered {
 }
 
 fn reserve(call: &mut Call<'_>) -> Answered {
-    let ring = call.map()?.ring();
+    let map = call.map()?;
     // Flags must be 0, as in Linux.
-    let record = ring.filter(|_| call.number(2) == 0).and_then(|ring| ring.reserve(call.number(1)));
+    let record = map.ring().filter(|_| call.number(2) == 0).and_then(|ring| ring.reserve(call.number(1)));
     if let Some(record) = record {
         call.hold(record);
     }
@@ -178,7 +182,8 @@ fn discard(call: &mut Call<'_>) -> Answered {
 }
 
 fn query(call: &mut Call<'_>) -> Answered {
-    let Some(ring) = call.map()?.ring() else { return failed(EINVAL) };
+    let map = call.map()?;
+    let Some(ring) = map.ring() else { return failed(EINVAL) };
     Ok(Answer::Value(match call.number(1) {
         0 => ring.pending(),
         1 => ring.len(),

@@ -25,6 +25,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::sync::atomic::AtomicU64;
 
 pub use call::Call;
 pub use function::{Declaration, Prototype, Shape};
@@ -35,9 +36,11 @@ use crate::code::Code;
 use crate::insn::Callee;
 use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, RegionError, RunError, Trap};
 #[cfg(feature = "std")]
-use crate::jit::ArrayPlace;
-use crate::map::{Fate, Map, Wake, cells};
-use crate::verify::{Argument, Contract, MapShape, MissingFunction, Signature, TAIL_CALL, Verified, VerifyError};
+use crate::map::ArrayPlace;
+use crate::map::{Definition, Fate, Map, Wake, cells};
+#[cfg(feature = "std")]
+use crate::verify::Argument;
+use crate::verify::{Contract, MissingFunction, Signature, TAIL_CALL, Verified, VerifyError};
 use call::{Rest, Space};
 use function::Function as Named;
 
@@ -222,9 +225,27 @@ fn handle(index: u32) -> u64 {
     MAP_TAG | u64::from(index)
 }
 
-/// The index of a map that programs know by `handle`.
-fn index(handle: u64) -> Option<u32> {
-    u32::try_from(handle ^ MAP_TAG).ok()
+/// Bits of the index of a map of the host's, or of the number of a map in it.
+const INDEX_BITS: u32 = 24;
+
+/// The map among `maps` that programs know by `handle`, or one in it.
+fn find(maps: &[Arc<Map>], handle: u64) -> Option<&Arc<Map>> {
+    let number = handle ^ MAP_TAG;
+    let index = (number & ((1 << INDEX_BITS) - 1)) as usize;
+    match number >> INDEX_BITS {
+        0 => maps.get(index),
+        #[cfg(feature = "std")]
+        outer => maps.get(usize::try_from(outer).ok()? - 1)?.maps()?.numbered(index as u32),
+        #[cfg(not(feature = "std"))]
+        _ => None,
+    }
+}
+
+/// What programs know the map in the one with `handle` by that has this key; 0 for none.
+#[cfg(feature = "std")]
+fn inner_handle(handle: u64, outer: &Map, key: &[u8]) -> u64 {
+    let number = outer.maps().and_then(|maps| maps.number(key));
+    number.map_or(0, |number| MAP_TAG | ((handle ^ MAP_TAG) + 1) << INDEX_BITS | u64::from(number))
 }
 
 impl Host {
@@ -270,13 +291,19 @@ impl Host {
         let signature =
             |function: &Named| function.entry.as_ref().map(|entry| entry.signature).map_err(|missing| *missing);
         contract.set_functions(self.functions.iter().map(signature).collect());
-        let shape = |map: &Arc<Map>| {
-            let definition = map.definition();
-            let (key_len, value_len) = (definition.key_len, definition.value_len);
-            MapShape { kind: definition.kind, key_len, value_len, access: definition.access }
-        };
-        contract.set_maps(self.maps.iter().map(shape).collect());
+        let definitions: Vec<&Definition> = self.maps.iter().map(|map| map.definition()).collect();
+        contract.set_maps(&definitions);
         Ok(Linked { verified: contract.verify(code)?, host: Arc::clone(self) })
+    }
+
+    /// Words of its maps, and of maps in them, by address.
+    fn words(&self) -> BTreeMap<u64, &[AtomicU64]> {
+        let own = self.maps.iter();
+        #[cfg(feature = "std")]
+        let all = own.chain(self.maps.iter().filter_map(|map| map.maps()).flat_map(|maps| maps.kept()));
+        #[cfg(not(feature = "std"))]
+        let all = own;
+        all.flat_map(|map| map.shared()).map(|words| (cells::address(words), words)).collect()
     }
 
     /// Where the values of an array lie, if helper 1 is Linux's.
@@ -335,8 +362,8 @@ impl Linked {
         let mut memory = Memory::new();
         let arguments = [CONTEXT, context.len() as u64, 0, 0, 0];
         memory.add(CONTEXT, context).map_err(failed)?;
-        for words in self.host.maps.iter().flat_map(|map| map.shared()) {
-            memory.add_shared(cells::address(words), words).map_err(failed)?;
+        for (address, words) in self.host.words() {
+            memory.add_shared(address, words).map_err(failed)?;
         }
         let interpreter = self.verified.fuel().map_or(*interpreter, |fuel| interpreter.fuel(fuel));
         let result = interpreter.run(self.code(), arguments, &mut memory, &mut &*self.host);

@@ -14,17 +14,22 @@ mod arch;
 mod buffer;
 mod frame;
 mod inline;
+mod wanted;
 
 use alloc::vec::Vec;
 
 use crate::code::Code;
 use crate::insn::{Callee, Instruction, Wide};
-use crate::verify::Guard;
+use crate::map::ArrayPlace;
+use crate::verify::{Guard, Verified};
 use arch::{Isa, Place};
 
 use buffer::{Buffer, Mark};
 use frame::Frame;
-pub(crate) use inline::ArrayPlace;
+pub use wanted::OUT_OF_FUEL;
+#[cfg(feature = "std")]
+pub(crate) use wanted::STOPPED;
+pub(crate) use wanted::{Gauge, Metering, Wanted};
 
 /// What machine code is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -85,34 +90,13 @@ pub(crate) enum Then {
     /// The next instruction: the helper returns one number, and cannot end the program.
     GoOn,
     /// It has ended the program, if its second result is negative.
+    #[cfg(feature = "std")]
     MayStop,
     /// It calls functions of the program: it gets the fuel as `r5`, and its second result is what is left of that.
     Calls,
     /// As [`Self::MayStop`]; and the program's own function returns if the helper has not returned 0.
     LeaveUnlessZero,
 }
-
-/// Whether a program keeps how much fuel there is, and whether it was ended, in a register of its own.
-///
-/// The program gets a sixth argument then, and has a second result: what is left of it, or a negative number. Helpers
-/// that may end a program have such a result, too. A register has the fuel all the time: it becomes negative where the
-/// program is ended, and each function that then returns has its caller return as well.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Gauge {
-    /// It is never ended.
-    #[default]
-    Absent,
-    /// It may be ended by helpers.
-    Kept,
-    /// It also pays for each jump back.
-    Paid,
-}
-
-/// What the gauge is where a jump back could not be paid for.
-pub(crate) const OUT_OF_FUEL: i64 = -1;
-/// What a helper adds to the gauge, which is less than [`MOST_FUEL`](crate::verify::MOST_FUEL), to end the program:
-/// another number than [`OUT_OF_FUEL`].
-pub(crate) const STOPPED: i64 = i64::MIN;
 
 /// What a host has for programs. Who implements it vouches for the addresses, so it is nobody else's.
 pub(crate) trait Resolve {
@@ -245,8 +229,16 @@ impl Compiled {
     }
 
     /// Whether it gets a sixth argument, and has a second result.
+    #[cfg(feature = "std")]
     pub(crate) const fn gauge(&self) -> Gauge {
         self.gauge
+    }
+
+    /// Whether the program gets fuel as a sixth argument, [`MOST_FUEL`](crate::verify::MOST_FUEL) at most, and has a
+    /// second result: what is left of it, or [`OUT_OF_FUEL`], and then `r0` says nothing. In C its type is
+    /// `struct { uint64_t r0; int64_t left; } (uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t)`.
+    pub fn takes_fuel(&self) -> bool {
+        self.gauge == Gauge::Paid
     }
 
     /// Where the code of each instruction begins, in bytes.
@@ -267,24 +259,20 @@ pub fn compile<H: HelperTable + ?Sized>(code: &Code, target: Target, helpers: &H
     compile_resolved(code, target, &Plain(helpers), Wanted::default())
 }
 
-/// What the compiler is to do besides what the program says.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wanted<'a> {
-    /// Loads that may fault: instructions of the program, in order.
-    pub(crate) probes: &'a [u32],
-    pub(crate) metering: Metering,
-    /// What guards instructions, in order.
-    pub(crate) guards: &'a [(u32, Guard)],
-    /// What constants of the program are blinded by, so that nobody who has made it can tell what stands in the code.
-    pub(crate) blinding: Option<u64>,
-}
-
-/// Whether jumps back are paid for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Metering {
-    #[default]
-    Free,
-    Fuel,
+/// Compiles a verified program, with all that it was verified for: fuel ([`Compiled::takes_fuel`]), loads that may
+/// fault ([`Compiled::faults`]), and guards if its maker is not trusted; then `random` is what constants are blinded
+/// by, and nobody who makes programs may know it.
+///
+/// # Errors
+///
+/// [`CompileError`].
+pub fn compile_verified<H: HelperTable + ?Sized>(
+    verified: &Verified,
+    target: Target,
+    helpers: &H,
+    random: u64,
+) -> Result<Compiled, CompileError> {
+    compile_resolved(verified.code(), target, &Plain(helpers), Wanted::of(verified, random))
 }
 
 /// The same, with all that a host has.

@@ -4,10 +4,11 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::{ArrayPlace, Called, Compiled, Metering, Plain, Resolve, Target, Then, Wanted, compile_resolved};
+use super::{Called, Compiled, Metering, Plain, Resolve, Target, Then, Wanted, compile_resolved};
 use crate::asm::assemble;
 use crate::code::Code;
 use crate::insn::Instruction;
+use crate::map::ArrayPlace;
 use crate::verify::{ContextAccess, Contract, Trust};
 
 /// Touches most forms: loads, stores, divisions, shifts by a register, atomic operations, byte orders, calls, and jumps
@@ -54,8 +55,8 @@ impl Resolve for Nowhere {
 /// Loops that are paid for, in the program's own function and in one that does not end.
 const FUELLED: &str = include_str!("golden/fuelled.bpf");
 
-/// What is guarded where its maker is not trusted: sums, stores of addresses, branches of which one way is not followed,
-/// and constants.
+/// What is guarded where its maker is not trusted: sums, stores of addresses, branches of which one way is not
+/// followed, and constants.
 const HARDENED: &str = include_str!("golden/hardened.bpf");
 
 fn compiled(text: &str, target: Target, resolve: &dyn Resolve) -> (Code, Compiled) {
@@ -63,7 +64,7 @@ fn compiled(text: &str, target: Target, resolve: &dyn Resolve) -> (Code, Compile
     if text == HARDENED {
         let contract = Contract::new().context(16, ContextAccess::Read).trust(Trust::None);
         let verified = contract.verify(code.clone()).expect("it is harmless");
-        let wanted = Wanted { guards: verified.guards(), blinding: Some(0x0123_4567_89ab_cdef), ..Wanted::default() };
+        let wanted = Wanted::of(&verified, 0x0123_4567_89ab_cdef);
         return (code, compile_resolved(&verified.code().clone(), target, resolve, wanted).expect("it compiles"));
     }
     let loads = code.instructions().iter().zip(0..).filter(|(step, _)| matches!(step, Instruction::Load { .. }));
@@ -112,6 +113,23 @@ fn is_golden(name: &str, listing: &str, golden: &str) {
         return;
     }
     assert_eq!(listing, golden, "{name}");
+}
+
+#[test]
+fn programs_get_fuel_that_were_verified_for_it() {
+    let compiled = |text: &str| {
+        let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
+        let verified = Contract::new().fuel(7).verify(code.clone()).expect("it is harmless");
+        Target::ALL.map(|target| {
+            let plain = super::compile(&code, target, &()).expect("it compiles");
+            let compiled = super::compile_verified(&verified, target, &(), 0).expect("it compiles");
+            assert!(!plain.takes_fuel());
+            assert_eq!(compiled.takes_fuel(), compiled.bytes() != plain.bytes());
+            compiled.takes_fuel()
+        })
+    };
+    assert_eq!(compiled("r0 = 0\nagain: r0 += 1\ngoto again"), [true; 2]);
+    assert_eq!(compiled("r0 = 9\nagain: r0 += -1\nif r0 != 0 goto again\nexit"), [false; 2]);
 }
 
 #[test]

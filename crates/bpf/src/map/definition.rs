@@ -1,5 +1,6 @@
 //! What maps are made from, and which measures are some.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 
 use super::trie;
@@ -24,6 +25,10 @@ pub enum Kind {
     LruPerCpuHash = 10,
     /// Values by the longest prefix of a key.
     LpmTrie = 11,
+    /// Maps by number.
+    ArrayOfMaps = 12,
+    /// Maps by key.
+    HashOfMaps = 13,
     /// Values, the oldest of which leaves first.
     Queue = 22,
     /// Values, the latest of which leaves first.
@@ -36,7 +41,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Hash,
         Self::Array,
         Self::Programs,
@@ -45,6 +50,8 @@ impl Kind {
         Self::LruHash,
         Self::LruPerCpuHash,
         Self::LpmTrie,
+        Self::ArrayOfMaps,
+        Self::HashOfMaps,
         Self::Queue,
         Self::Stack,
         Self::RingBuffer,
@@ -59,6 +66,11 @@ impl Kind {
     /// Whether each CPU has values of its own.
     pub const fn is_per_cpu(self) -> bool {
         matches!(self, Self::PerCpuHash | Self::PerCpuArray | Self::LruPerCpuHash)
+    }
+
+    /// Whether its values are maps.
+    pub const fn has_maps(self) -> bool {
+        matches!(self, Self::ArrayOfMaps | Self::HashOfMaps)
     }
 
     /// Whether values are found by a key: by their number, in arrays.
@@ -96,13 +108,26 @@ pub struct Definition {
     pub cpus: Option<u32>,
     /// How many functions a bloom filter has; 5 for 0.
     pub functions: u32,
+    /// What maps in it are made from: of its kind, its lengths and its access all have to be. The number of entries may
+    /// differ.
+    pub inner: Option<Box<Definition>>,
 }
 
 impl Definition {
     /// A map of these measures.
     pub fn new(name: &str, kind: Kind, key_len: u32, value_len: u32, max_entries: u32) -> Self {
         let name = name.into();
-        Self { name, kind, key_len, value_len, max_entries, access: ValueAccess::Write, cpus: None, functions: 0 }
+        Self {
+            name,
+            kind,
+            key_len,
+            value_len,
+            max_entries,
+            access: ValueAccess::Write,
+            cpus: None,
+            functions: 0,
+            inner: None,
+        }
     }
 }
 
@@ -131,6 +156,18 @@ pub enum MapError {
         name: String,
         /// Bytes.
         bytes: u64,
+    },
+    /// A map cannot be put into it.
+    #[cfg(feature = "std")]
+    #[error("map `{name}`: what it begins with at {number}")]
+    Inner {
+        /// Its name.
+        name: String,
+        /// Where.
+        number: u32,
+        /// Why.
+        #[source]
+        source: Box<super::NestError>,
     },
     /// It has no room beside the others.
     #[error(
@@ -203,7 +240,9 @@ pub(super) fn check(definition: &Definition) -> Result<(), MapError> {
     let refuse = |what, wanted| Err(measure(definition, what, wanted));
     let (key, value) = (definition.key_len, definition.value_len);
     match definition.kind {
-        Kind::Array | Kind::PerCpuArray | Kind::Programs if key != 4 => return refuse("the length of keys", "4"),
+        Kind::Array | Kind::PerCpuArray | Kind::Programs | Kind::ArrayOfMaps if key != 4 => {
+            return refuse("the length of keys", "4");
+        }
         Kind::Queue | Kind::Stack | Kind::RingBuffer | Kind::BloomFilter if key != 0 => {
             return refuse("the length of keys", "0");
         }
@@ -216,7 +255,9 @@ pub(super) fn check(definition: &Definition) -> Result<(), MapError> {
         _ => {}
     }
     match definition.kind {
-        Kind::Programs if value != 4 => return refuse("the length of values", "4"),
+        Kind::Programs | Kind::ArrayOfMaps | Kind::HashOfMaps if value != 4 => {
+            return refuse("the length of values", "4");
+        }
         Kind::RingBuffer if value != 0 => return refuse("the length of values", "0"),
         Kind::RingBuffer => {
             let len = definition.max_entries;
@@ -226,6 +267,14 @@ pub(super) fn check(definition: &Definition) -> Result<(), MapError> {
         }
         _ if !(1..=MOST_VALUE).contains(&value) => return refuse("the length of values", "1 to 64 MiB"),
         _ => {}
+    }
+    let inner = definition.inner.as_ref().filter(|inner| definition.kind.has_maps() || inner.inner.is_some());
+    if let Some(inner) = inner {
+        let is_none = inner.kind.has_maps() || matches!(inner.kind, Kind::Programs | Kind::RingBuffer);
+        if is_none || !definition.kind.has_maps() {
+            return Err(measure(inner, "the kind", "one of values, inside an array or hash map of maps"));
+        }
+        check(inner)?;
     }
     if definition.max_entries == 0 || definition.max_entries > 1 << 31 {
         return refuse("the number of entries", "1 to 2^31");

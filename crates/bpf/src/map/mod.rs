@@ -15,12 +15,15 @@
 //! | bloom filter | `bloom` | nobody |
 //! | ring buffer | `ring` | producers for nobody |
 //! | programs | `programs` (with `std`) | nobody |
+//! | array, hash of maps | `maps` (with `std`) | as array, hash |
 
 mod array;
 mod bloom;
 pub(crate) mod cells;
 mod definition;
 mod hash;
+#[cfg(feature = "std")]
+mod maps;
 #[cfg(feature = "std")]
 mod programs;
 mod queue;
@@ -31,14 +34,15 @@ mod typed;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 
-#[cfg(feature = "std")]
-use crate::jit::ArrayPlace;
 use array::Array;
+pub(crate) use array::ArrayPlace;
 use bloom::Bloom;
 pub(crate) use definition::Room;
 use definition::check;
 pub use definition::{Definition, Kind, MOST_BYTES, MapError, ValueAccess};
 use hash::{Eviction, Hash};
+#[cfg(feature = "std")]
+pub use maps::{Maps, NestError};
 #[cfg(feature = "std")]
 pub use programs::{InsertError, Programs};
 use queue::{Order, Queue};
@@ -147,6 +151,8 @@ enum Store {
     Ring(Ring),
     #[cfg(feature = "std")]
     Programs(Programs),
+    #[cfg(feature = "std")]
+    Maps(alloc::boxed::Box<Maps>),
 }
 
 #[cfg(feature = "std")]
@@ -186,8 +192,10 @@ fn bytes(definition: &Definition, cpus: u32) -> u64 {
         Kind::RingBuffer => Ring::bytes(definition),
         #[cfg(feature = "std")]
         Kind::Programs => Programs::bytes(definition),
+        #[cfg(feature = "std")]
+        Kind::ArrayOfMaps | Kind::HashOfMaps => Maps::bytes(definition),
         #[cfg(not(feature = "std"))]
-        Kind::Programs => 0,
+        Kind::Programs | Kind::ArrayOfMaps | Kind::HashOfMaps => 0,
     }
 }
 
@@ -211,8 +219,10 @@ impl Map {
             Kind::RingBuffer => Store::Ring(Ring::new(&definition)?),
             #[cfg(feature = "std")]
             Kind::Programs => Store::Programs(Programs::new(&definition)?),
+            #[cfg(feature = "std")]
+            Kind::ArrayOfMaps | Kind::HashOfMaps => Store::Maps(alloc::boxed::Box::new(Maps::new(&definition)?)),
             #[cfg(not(feature = "std"))]
-            Kind::Programs => {
+            Kind::Programs | Kind::ArrayOfMaps | Kind::HashOfMaps => {
                 return Err(definition::measure(&definition, "the kind", "one that needs no feature `std`"));
             }
         };
@@ -385,6 +395,15 @@ impl Map {
     pub const fn programs(&self) -> Option<&Programs> {
         match &self.store {
             Store::Programs(programs) => Some(programs),
+            _ => None,
+        }
+    }
+
+    /// The maps that it holds, if that is its kind.
+    #[cfg(feature = "std")]
+    pub const fn maps(&self) -> Option<&Maps> {
+        match &self.store {
+            Store::Maps(maps) => Some(maps),
             _ => None,
         }
     }

@@ -204,7 +204,8 @@ impl Step<'_> {
         match (signature.returns, before.map) {
             (Returns::ValueOrNull, Some(map)) => {
                 self.state.renew(id);
-                Ok(Value::Maybe(Area::MapValue(map), id))
+                let inner = self.contract.maps[map as usize].inner;
+                Ok(Value::Maybe(inner.map_or(Area::MapValue(map), Area::Inner), id))
             }
             (Returns::RecordOrNull, _) => {
                 if self.state.records.contains(&id) {

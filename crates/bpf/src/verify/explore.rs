@@ -258,8 +258,8 @@ impl Explorer<'_> {
                 false => return Ok(true),
                 // Each way back to here takes a jump back, and the fuel ends it.
                 true if is_fuelled => return Ok(true),
-                // Another round from here does what was done before, and the count of this call ends it: from a `may_goto`
-                // back to itself only by passing it, since behind its jump the count has run out.
+                // Another round from here does what was done before, and the count of this call ends it: a `may_goto`
+                // leads back to itself only if it was passed, since behind its jump the count has run out.
                 true if guarded && is_call => return Ok(true),
                 true if state.includes(&kept.state) && kept.state.has_rounds_of(&state) => {
                     return Err(Fault::Endless);

@@ -146,7 +146,8 @@ pub enum Fault {
     },
     /// A helper reads what is at any address.
     #[error(
-        "this helper reads whatever the process can; read what is proven by loads, or have the contract allow loads that are not (`Unproven::Probe`)"
+        "this helper reads whatever the process can; read what is proven by loads, or have the contract allow loads \
+         that are not (`Unproven::Probe`)"
     )]
     Probes,
     /// A helper is called by a number that is not known.
@@ -256,8 +257,8 @@ pub enum Fault {
     Unknown,
     /// A loop that does not end.
     #[error(
-        "everything is as it was the last time, so that the loop never ends; change the condition, or put `may_goto` \
-         into it"
+        "everything is as it was the last time, so that the loop never ends; change the condition, put `may_goto` into \
+         it, or have the contract give fuel"
     )]
     Endless,
     /// There is too much to keep in mind.
@@ -271,7 +272,7 @@ pub enum Fault {
     /// There is too much to look at.
     #[error(
         "after {budget} instructions on all ways through the program no end is in sight; bound its loops more tightly, \
-         or put `may_goto` into them"
+         put `may_goto` into them, or have the contract give fuel"
     )]
     Budget {
         /// Instructions.

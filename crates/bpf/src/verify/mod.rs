@@ -35,7 +35,7 @@ pub(crate) use signature::{Returns, TAIL_CALL};
 use explore::{Explored, Limits, Loops, explore};
 
 use crate::code::Code;
-use crate::map::{Kind, ValueAccess};
+use crate::map::{Definition, Kind, ValueAccess};
 
 /// What a program may do with its context.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -111,7 +111,9 @@ pub struct Contract {
     context: Option<(u32, ContextAccess)>,
     helpers: Vec<(i32, Signature)>,
     functions: Vec<Result<Signature, MissingFunction>>,
+    /// The host's, and behind them what stands for maps in maps.
     maps: Vec<MapShape>,
+    own_maps: usize,
     budget: Option<usize>,
     unproven: Unproven,
     fuel: Option<u64>,
@@ -125,6 +127,8 @@ pub(crate) struct MapShape {
     pub(crate) key_len: u32,
     pub(crate) value_len: u32,
     pub(crate) access: ValueAccess,
+    /// What maps in it are, by index.
+    pub(crate) inner: Option<u32>,
 }
 
 /// Instructions that are followed at most: `BPF_COMPLEXITY_LIMIT_INSNS` of Linux (`include/linux/bpf.h`).
@@ -166,8 +170,22 @@ impl Contract {
     }
 
     /// Gives programs maps by index: for a host that has those very maps.
-    pub(crate) fn set_maps(&mut self, maps: Vec<MapShape>) {
-        self.maps = maps;
+    pub(crate) fn set_maps(&mut self, maps: &[&Definition]) {
+        let shape = |definition: &Definition, inner| {
+            let Definition { kind, key_len, value_len, access, .. } = *definition;
+            MapShape { kind, key_len, value_len, access, inner }
+        };
+        self.own_maps = maps.len();
+        let mut inner = Vec::new();
+        self.maps = maps
+            .iter()
+            .map(|definition| {
+                let index = definition.inner.as_ref().map(|_| (maps.len() + inner.len()) as u32);
+                inner.extend(definition.inner.as_ref().map(|definition| shape(definition, None)));
+                shape(definition, index)
+            })
+            .collect();
+        self.maps.extend(inner);
     }
 
     fn signature(&self, id: i32) -> Option<Signature> {

@@ -9,7 +9,9 @@ pub(crate) const TAIL_CALL: i32 = 12;
 /// What a helper does with a map, which says which kinds it takes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MapUse {
-    /// Finds values by key.
+    /// Finds values, or maps, by key.
+    Get,
+    /// Finds values by key, or sets them.
     Find,
     /// Finds values of one CPU by key.
     EachCpu,
@@ -31,8 +33,9 @@ pub enum MapUse {
 
 impl MapUse {
     pub(super) fn takes(self, kind: Kind) -> bool {
-        let has_keys = kind.has_keys() && kind != Kind::Programs;
+        let has_keys = kind.has_keys() && kind != Kind::Programs && !kind.has_maps();
         match self {
+            Self::Get => has_keys || kind.has_maps(),
             Self::Find => has_keys,
             Self::EachCpu => kind.is_per_cpu(),
             Self::Remove => has_keys && !matches!(kind, Kind::Array | Kind::PerCpuArray),

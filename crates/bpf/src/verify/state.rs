@@ -17,6 +17,8 @@ pub(super) enum Area {
     MapValue(u32),
     /// A key of the map with this index.
     MapKey(u32),
+    /// No memory, but a map that is as the one with this index: only of what may be 0.
+    Inner(u32),
     /// A record of a ring buffer.
     Record {
         /// The instruction that has reserved it.
@@ -354,7 +356,11 @@ impl State {
 
     /// Says of what the call in this instruction has returned that it is an area, or 0.
     pub(super) fn resolve(&mut self, id: u32, area: Option<Area>) {
-        let known = area.map_or(Value::Scalar(Scalar::constant(0)), |area| Value::Pointer(area, Scalar::constant(0)));
+        let known = match area {
+            None => Value::Scalar(Scalar::constant(0)),
+            Some(Area::Inner(map)) => Value::Map(map),
+            Some(area) => Value::Pointer(area, Scalar::constant(0)),
+        };
         self.change(|value| if matches!(value, Value::Maybe(_, of) if of == id) { known } else { value });
         if area.is_none() {
             // There is none that could be given back.

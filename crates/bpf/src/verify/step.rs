@@ -184,7 +184,9 @@ impl Step<'_> {
 
     fn map(&self, index: i32) -> Result<u32, Fault> {
         let number = u32::try_from(index).map_err(|_| Fault::Map { index })?;
-        self.contract.maps.get(number as usize).map(|_| number).ok_or(Fault::Map { index })
+        // Behind those of the host are those that stand for maps in maps.
+        let is_there = (number as usize) < self.contract.own_maps;
+        if is_there { Ok(number) } else { Err(Fault::Map { index }) }
     }
 
     fn alu(&self, width: Width, op: AluOp, dst: Register, operand: Operand) -> Result<Value, Fault> {
@@ -218,7 +220,10 @@ impl Step<'_> {
                 }
                 Ok(Value::Pointer(area, offset))
             }
-            (Value::Pointer(area, _), Value::Pointer(of, _), AluOp::Sub, Width::W64) if area == of => {
+            // Of maps in maps, not even from one of them to another.
+            (Value::Pointer(area, _), Value::Pointer(of, _), AluOp::Sub, Width::W64)
+                if area == of && !self.is_inner(area) =>
+            {
                 Ok(Value::Scalar(Scalar::UNKNOWN))
             }
             (Value::Maybe(..), Value::Scalar(_), AluOp::Add | AluOp::Sub, _) => Err(Fault::MaybeNull { register: dst }),
@@ -262,10 +267,16 @@ impl Step<'_> {
             Area::Stack(_) => return Ok(()),
             Area::MapValue(number) => ("the value", map(number).value_len),
             Area::MapKey(number) => ("the key", map(number).key_len),
+            Area::Inner(_) => ("the map", 0),
             Area::Record { len, .. } => ("the record", len),
         };
         let is_inside = min >= 0 && end <= i64::from(room);
         if is_inside { Ok(()) } else { Err(Fault::Outside { what, min, end, len: room }) }
+    }
+
+    /// Whether an area is of maps of which several are in one.
+    fn is_inner(&self, area: Area) -> bool {
+        matches!(area, Area::MapValue(map) | Area::MapKey(map) if map as usize >= self.contract.own_maps)
     }
 
     /// Whether an area may be written to.
@@ -278,7 +289,7 @@ impl Step<'_> {
             Area::MapValue(map) if self.contract.maps[map as usize].access == ValueAccess::Read => {
                 Err(Fault::ReadOnlyMap)
             }
-            Area::MapKey(_) => Err(Fault::ReadOnlyMap),
+            Area::MapKey(_) | Area::Inner(_) => Err(Fault::ReadOnlyMap),
             Area::Stack(_) | Area::MapValue(_) | Area::Record { .. } => Ok(()),
         }
     }

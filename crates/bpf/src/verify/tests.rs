@@ -158,6 +158,29 @@ fn ways_that_meet_are_followed_once() {
 }
 
 #[test]
+fn the_work_follows_the_length_of_programs_that_branch() {
+    let followed = |branches: usize| {
+        let body: String = (0..branches)
+            .map(|n| format!("r3 = *(u8 *)(r1 + {})\nif r3 == {n} goto l{n}\nr4 = 1\nr4 = 2\nl{n}:\n", n % 16))
+            .collect();
+        let code = Code::new(&assemble(&format!("r0 = 0\n{body}exit")).expect("a program")).expect("right");
+        let instructions = code.instructions().len();
+        let contract = Contract::new().context(16, ContextAccess::Read);
+        (contract.verify(code).expect("it is harmless").followed(), instructions)
+    };
+    let [(first, _), (second, instructions)] = [followed(1000), followed(10_000)];
+    // Each way is followed once, and a bit further where it meets another one.
+    assert!(second <= 3 * instructions, "{second} of {instructions} instructions");
+    assert!(second <= 11 * first, "{first} for 1000 branches, and {second} for 10 000");
+    // What differs on all ways is refused by the budget, and not after more than that.
+    let sums: String = (0..64)
+        .map(|n| format!("r3 = *(u8 *)(r1 + 0)\nif r3 == {n} goto l{n}\nr4 += {}\nl{n}:\n", 1_u64 << (n % 31)))
+        .collect();
+    let text = format!("r0 = 0\nr4 = 0\n{sums}r4 &= 15\nr1 += r4\nr0 = *(u8 *)(r1 + 0)\nexit");
+    assert_eq!(fault(&text), Fault::Budget { budget: 20_000 });
+}
+
+#[test]
 fn operations_that_nothing_comes_between_are_aligned() {
     accepted("r2 = 1\nlock *(u64 *)(r1 + 8) += r2\nr0 = 0\nexit");
     assert_eq!(fault("r2 = 1\nlock *(u64 *)(r1 + 4) += r2\nr0 = 0\nexit"), Fault::Unaligned { align: 8 });

@@ -140,8 +140,8 @@ fn a_program_that_is_ended_leaves_its_records() {
 }
 
 /// Counts its rounds in the context; nobody knows how many there will be, but for the first byte of it.
-const ROUNDS: &str = "r6 = r1\nr7 = 0\nagain: r7 += 1\n*(u64 *)(r6 + 8) = r7\nr1 = *(u8 *)(r6 + 0)\nif r1 != r7 goto again\n\
-                      r0 = 0\nexit";
+const ROUNDS: &str = "r6 = r1\nr7 = 0\nagain: r7 += 1\n*(u64 *)(r6 + 8) = r7\nr1 = *(u8 *)(r6 + 0)\n\
+                      if r1 != r7 goto again\nr0 = 0\nexit";
 
 #[test]
 fn fuel_is_for_as_many_jumps_back() {
@@ -167,8 +167,8 @@ fn fuel_is_for_as_many_jumps_back() {
         assert_eq!((result, rounds(context)), (Err(Ended::Fuel(9)), 10), "{text}");
     }
     // All functions have the same fuel, and so have those that helpers call, each of whose calls takes some.
-    let called = "r6 = r1\nr7 = 0\nagain: r1 = r6\ncall local f\nr7 += 1\nr1 = *(u8 *)(r6 + 0)\nif r1 != r7 goto again\n\
-                  r0 = 0\nexit\n\
+    let called = "r6 = r1\nr7 = 0\nagain: r1 = r6\ncall local f\nr7 += 1\nr1 = *(u8 *)(r6 + 0)\n\
+                  if r1 != r7 goto again\nr0 = 0\nexit\n\
                   f: r2 = 0\nr5 = *(u8 *)(r1 + 0)\nr5 += 3\nagainf: r2 += 1\nr3 = *(u64 *)(r1 + 8)\nr3 += 1\n\
                   *(u64 *)(r1 + 8) = r3\nif r2 != r5 goto againf\nr0 = 0\nexit";
     for fuel in 0..12_u64 {
@@ -176,8 +176,8 @@ fn fuel_is_for_as_many_jumps_back() {
         // Three rounds of the inner one take two jumps back, and the outer one takes one.
         assert_eq!((result, u64::from(rounds(context))), (Err(Ended::Fuel(fuel)), fuel + 1));
     }
-    let iterated = "r6 = r1\nr7 = 0\nagain: *(u64 *)(r10 - 8) = r6\nr1 = 3\nr2 = func[f] ll\nr3 = r10\nr3 += -8\nr4 = 0\n\
-                    call 181\nr7 += 1\nr1 = *(u8 *)(r6 + 0)\nif r1 != r7 goto again\nr0 = 0\nexit\n\
+    let iterated = "r6 = r1\nr7 = 0\nagain: *(u64 *)(r10 - 8) = r6\nr1 = 3\nr2 = func[f] ll\nr3 = r10\nr3 += -8\n\
+                    r4 = 0\ncall 181\nr7 += 1\nr1 = *(u8 *)(r6 + 0)\nif r1 != r7 goto again\nr0 = 0\nexit\n\
                     f: r2 = *(u64 *)(r2 + 0)\nr3 = *(u64 *)(r2 + 8)\nr3 += 1\n*(u64 *)(r2 + 8) = r3\nr0 = 0\nexit";
     for fuel in 0..12_u64 {
         let (result, context) = outcome(builder, iterated, fuel);
@@ -225,7 +225,8 @@ fn programs_that_call_each_other_share_their_fuel() {
     let host = builder().build();
     let programs = host.map("programs").and_then(|map| map.programs()).expect("there");
     let text = "r6 = r1\nr7 = 0\nagain: r7 += 1\nr1 = *(u64 *)(r6 + 8)\nr1 += 1\n*(u64 *)(r6 + 8) = r1\n\
-                r1 = *(u8 *)(r6 + 0)\nif r1 != r7 goto again\nr1 = r6\nr2 = map[idx:4] ll\nr3 = 0\ncall 12\nr0 = 0\nexit";
+                r1 = *(u8 *)(r6 + 0)\nif r1 != r7 goto again\nr1 = r6\nr2 = map[idx:4] ll\nr3 = 0\ncall 12\n\
+                r0 = 0\nexit";
     let linked = host.verify(contract().fuel(10), code(text)).expect("harmless");
     let program = Arc::new(HostedProgram::load(&packs, &linked).expect("room"));
     programs.set(0, Some(Arc::clone(&program))).expect("a place");

@@ -103,8 +103,8 @@ fn reading_stops_where_memory_ends() {
 #[test]
 fn numbers_are_formatted_into_room() {
     // The read-only map's text is the format, and has no numbers in it.
-    let text = "r6 = r1\n*(u64 *)(r10 - 8) = 5\nr2 = 16\nr3 = map[idx:5][0]+0 ll\nr4 = r10\nr4 += -8\nr5 = 8\ncall 165\n\
-                exit";
+    let text = "r6 = r1\n*(u64 *)(r10 - 8) = 5\nr2 = 16\nr3 = map[idx:5][0]+0 ll\nr4 = r10\nr4 += -8\nr5 = 8\n\
+                call 165\nexit";
     let (result, context) = probed(text, [0xaa; LEN]);
     assert_eq!((result, &context), (11, b"palimpsest\0\0\0\0\0\0"));
     let (result, context) = probed(&text.replace("r2 = 16", "r2 = 4"), [0xaa; LEN]);
@@ -138,8 +138,9 @@ fn values_of_other_cpus_are_found() {
     };
     let looked_up = |cpu: &str| {
         format!(
-            "*(u32 *)(r10 - 4) = 1\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\nr3 = {cpu}\ncall 195\nif r0 == 0 goto none\n\
-             r1 = *(u64 *)(r0 + 0)\nr1 += 5\n*(u64 *)(r0 + 0) = r1\nr0 = r1\nexit\nnone: r0 = -1\nexit"
+            "*(u32 *)(r10 - 4) = 1\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\nr3 = {cpu}\ncall 195\n\
+             if r0 == 0 goto none\nr1 = *(u64 *)(r0 + 0)\nr1 += 5\n\
+             *(u64 *)(r0 + 0) = r1\nr0 = r1\nexit\nnone: r0 = -1\nexit"
         )
     };
     assert_eq!(run_on(host, &looked_up("2")), 5);

@@ -4,6 +4,7 @@ mod arrays;
 mod ended;
 mod helpers;
 mod kernel;
+mod nested;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use palimpsest_bpf::Packs;
-use palimpsest_bpf::elf::{Btf, Object, ObjectError};
+use palimpsest_bpf::elf::{Btf, Initial, Object, ObjectError};
 use palimpsest_bpf::host::{Host, HostedProgram};
 use palimpsest_bpf::insn::Register;
 use palimpsest_bpf::interp::Interpreter;
@@ -18,11 +18,12 @@ use palimpsest_bpf::map::{ArrayHandle, HashHandle, Kind, ValueAccess};
 use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Fault, Signature};
 
 /// What clang 14 has made of each source; inside the test program, which also runs where the repository is not.
-const GOLDEN: [(&str, &[u8]); 5] = [
+const GOLDEN: [(&str, &[u8]); 6] = [
     ("adapt", include_bytes!("golden/adapt.o")),
     ("calls", include_bytes!("golden/calls.o")),
     ("count", include_bytes!("golden/count.o")),
     ("legacy", include_bytes!("golden/legacy.o")),
+    ("nested", include_bytes!("golden/nested.o")),
     ("target", include_bytes!("golden/target.o")),
 ];
 
@@ -183,6 +184,45 @@ fn functions_of_the_host_are_found_by_name() {
         let short = Contract::new().context(15, ContextAccess::Read);
         let error = host.verify(short, program.code().expect("right")).map(drop).expect_err("refused");
         assert_eq!(error.fault, Fault::Context { min: 0, end: 16, len: 15 });
+    }
+}
+
+#[test]
+fn maps_of_maps_and_of_programs_begin_with_what_c_says() {
+    for bytes in objects("nested") {
+        let object = Object::parse(&bytes).expect("an object");
+        for way in WAYS {
+            let host = object.host().expect("good measures").build();
+            let count = |which: u8, place: u8| {
+                let mut context = [0; LEN];
+                (context[0], context[1]) = (which, place);
+                run(way, &object, &host, "count_in", &mut context)
+            };
+            assert_eq!((count(0, 1), count(0, 1), count(2, 1)), (1, 2, 1), "{way:?}");
+            assert_eq!((count(1, 1), count(3, 0), count(9, 0), count(2, 4)), (1000, 1000, 1000, 2000));
+            let second = ArrayHandle::<u64>::new(Arc::clone(host.map("second").expect("there"))).expect("its types");
+            assert_eq!(second.get(1), Some(1), "the map of this name is the one in place 2");
+        }
+        let jumps = object.maps().iter().find(|map| map.definition().name == "jumps").expect("there");
+        assert_eq!(jumps.initial(), [(1, Initial::Program("there".to_owned()))]);
+        if Target::NATIVE.is_none() {
+            eprintln!("skipped: there is no compiler for this machine");
+            continue;
+        }
+        let host = object.host().expect("good measures").build();
+        let packs = Packs::new().expect("packs");
+        let load = |name: &str| {
+            let code = object.program(name).expect("there").code().expect("right");
+            Arc::new(HostedProgram::load(&packs, &host.verify(contract(), code).expect("harmless")).expect("room"))
+        };
+        let programs = host.map("jumps").and_then(|map| map.programs()).expect("programs");
+        let jump = load("jump");
+        assert_eq!(jump.run_read_only(&[0; LEN]), Ok(0));
+        for (number, initial) in jumps.initial() {
+            let Initial::Program(name) = initial else { panic!("a program") };
+            programs.set(*number, Some(load(name))).expect("a place");
+        }
+        assert_eq!(jump.run_read_only(&[0; LEN]), Ok(77));
     }
 }
 

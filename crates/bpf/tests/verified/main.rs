@@ -148,8 +148,8 @@ fn looping(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Runs a program with eight contexts, interpreted and compiled, with guards and without, which must agree; how often it
-/// had no fuel left.
+/// Runs a program with eight contexts, interpreted and compiled, with guards and without, which must agree; how often
+/// it had no fuel left.
 fn agrees(contract: &Contract, verified: &Verified, packs: Option<&Packs>, random: &mut Random) -> u32 {
     let code = verified.code();
     let hardened = contract.clone().trust(Trust::None).verify(code.clone()).expect("guards refuse nothing");

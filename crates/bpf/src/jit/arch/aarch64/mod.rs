@@ -408,7 +408,7 @@ fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) ->
             encode::mov(buffer, Bits::B64, GAUGE, SECOND_RESULT);
             leave_if_ended(buffer, surroundings);
         }
-        Then::MayStop | Then::LeaveUnlessZero => {
+        _ => {
             encode::three(buffer, Bits::B64, Three::Or, GAUGE, GAUGE, SECOND_RESULT);
             leave_if_ended(buffer, surroundings);
         }

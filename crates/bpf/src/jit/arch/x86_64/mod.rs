@@ -364,7 +364,7 @@ fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) ->
                     encode::mov(buffer, Bits::B64, GAUGE, encode::RDX);
                     leave_if_ended(buffer, surroundings);
                 }
-                Then::MayStop | Then::LeaveUnlessZero => {
+                _ => {
                     encode::rr(buffer, Bits::B64, &[Group::Or.opcode()], encode::RDX, GAUGE);
                     encode::jump_if(buffer, Flag::Sign, surroundings.leave());
                 }

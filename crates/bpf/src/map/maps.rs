@@ -1,0 +1,145 @@
+//! Maps in maps: by key, or by number.
+//!
+//! An outer map has numbers of inner ones. An inner map that was put in once is kept as long as the outer one, though
+//! another may be in its place by now: programs may be at work on its values, and only memory that stays is safe then.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::{Definition, Kind, Map, MapError, OpError, Update};
+
+/// Inner maps that an outer one keeps are fewer than 2 to this power: programs know them by numbers of 24 bits.
+const PARTS: usize = 20;
+
+/// Why a map cannot be put into another.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NestError {
+    /// It is none as the outer one was made for.
+    #[error("map `{inner}` has another kind, key, value or access than the maps that `{outer}` was made for")]
+    Shape {
+        /// The outer map.
+        outer: alloc::string::String,
+        /// The inner map.
+        inner: alloc::string::String,
+    },
+    /// There is no such key, or no room.
+    #[error(transparent)]
+    Op(#[from] OpError),
+}
+
+/// Maps by key.
+#[derive(Debug)]
+pub struct Maps {
+    /// Numbers of maps, from 1.
+    numbers: Box<Map>,
+    outer: alloc::string::String,
+    shape: Box<Definition>,
+    /// All that were ever put in, by number: each part has as many as its first number. Nothing is taken out, so that
+    /// who reads waits for nobody.
+    kept: [OnceLock<Part>; PARTS],
+    /// Their numbers, by where they lie.
+    known: Mutex<BTreeMap<usize, u32>>,
+}
+
+/// Some of the maps that are kept.
+type Part = Box<[OnceLock<Arc<Map>>]>;
+
+/// What maps must have in common to stand in each other's place.
+fn shape(definition: &Definition) -> impl PartialEq + use<> {
+    (definition.kind, definition.key_len, definition.value_len, definition.access)
+}
+
+impl Maps {
+    /// What has the numbers.
+    fn numbers(definition: &Definition) -> Definition {
+        let kind = if definition.kind == Kind::ArrayOfMaps { Kind::Array } else { Kind::Hash };
+        Definition::new(&definition.name, kind, definition.key_len, 4, definition.max_entries)
+    }
+
+    /// Bytes that it takes, without the inner maps.
+    pub(super) fn bytes(definition: &Definition) -> u64 {
+        super::bytes(&Self::numbers(definition), 1)
+    }
+
+    pub(super) fn new(definition: &Definition) -> Result<Self, MapError> {
+        let none = || super::definition::measure(definition, "the kind", "one whose inner maps are defined");
+        Ok(Self {
+            numbers: Box::new(Map::new(Self::numbers(definition))?),
+            outer: definition.name.clone(),
+            shape: definition.inner.clone().ok_or_else(none)?,
+            kept: [const { OnceLock::new() }; PARTS],
+            known: Mutex::default(),
+        })
+    }
+
+    /// Puts a map in, or takes the one with this key out. Programs that have found the one that was there may go on
+    /// with it; it is kept as long as this map.
+    ///
+    /// # Errors
+    ///
+    /// [`NestError`].
+    pub fn set(&self, key: &[u8], map: Option<Arc<Map>>) -> Result<(), NestError> {
+        let Some(map) = map else {
+            let taken = if self.numbers.definition().kind == Kind::Array {
+                self.numbers.update(key, &[0; 4], Update::Always)
+            } else {
+                self.numbers.remove(key)
+            };
+            return Ok(taken?);
+        };
+        if shape(map.definition()) != shape(&self.shape) {
+            let inner = map.definition().name.clone();
+            return Err(NestError::Shape { outer: self.outer.clone(), inner });
+        }
+        // A number without a map is none, should something panic between.
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = known.len() as u32 + 1;
+        let place = Arc::as_ptr(&map).addr();
+        let number = match known.get(&place) {
+            Some(number) => *number,
+            None => {
+                let (part, index) = Self::place(next);
+                let part = self.kept.get(part).ok_or(OpError::Full)?;
+                let part = part.get_or_init(|| (0..1 << next.ilog2()).map(|_| OnceLock::new()).collect());
+                // Before its number, so that who has the number finds it. It is free, since this is the first map with
+                // the number.
+                let _ = part[index].set(map);
+                known.insert(place, next);
+                next
+            }
+        };
+        Ok(self.numbers.update(key, &number.to_ne_bytes(), Update::Always)?)
+    }
+
+    /// Where the map with this number is: its part, and which of it.
+    const fn place(number: u32) -> (usize, usize) {
+        let part = number.ilog2();
+        (part as usize, (number - (1 << part)) as usize)
+    }
+
+    /// The map with this key.
+    pub fn get(&self, key: &[u8]) -> Option<Arc<Map>> {
+        self.numbered(self.number(key)?).cloned()
+    }
+
+    /// The number of the map with this key.
+    pub(crate) fn number(&self, key: &[u8]) -> Option<u32> {
+        let mut number = [0; 4];
+        self.numbers.read(key, 0, &mut number).ok()?;
+        Some(u32::from_ne_bytes(number)).filter(|number| *number != 0)
+    }
+
+    /// The map with this number.
+    pub(crate) fn numbered(&self, number: u32) -> Option<&Arc<Map>> {
+        let (part, index) = if number == 0 { return None } else { Self::place(number) };
+        self.kept.get(part)?.get()?.get(index)?.get()
+    }
+
+    /// All maps that are kept.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = &Arc<Map>> {
+        self.kept.iter().filter_map(OnceLock::get).flat_map(|part| part.iter().filter_map(OnceLock::get))
+    }
+}
