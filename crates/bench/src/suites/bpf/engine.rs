@@ -183,9 +183,10 @@ impl<E: Engine> Contest for Running<E> {
         let program = self.programs.first().ok_or("no program is loaded")?;
         let mut last = 0;
         for _ in 0..times {
-            last = self.engine.run(black_box(program), black_box(&mut *context))?;
+            // What runs is nothing that this compiler knows: it leaves the calls as they are.
+            last = self.engine.run(program, context)?;
         }
-        Ok(last)
+        Ok(black_box(last))
     }
 }
 
@@ -224,6 +225,7 @@ impl Engine for VerifyJit {
         Ok(VerifiedProgram::load(&self.0, &verified, &())?)
     }
 
+    #[inline(always)]
     fn run(&self, program: &VerifiedProgram, context: &mut [u8]) -> Result<u64, Refusal> {
         Ok(program.run(context)?)
     }
@@ -271,6 +273,7 @@ impl Engine for Rbpf {
         Ok(program)
     }
 
+    #[inline(always)]
     fn run(&self, program: &RbpfProgram, context: &mut [u8]) -> Result<u64, Refusal> {
         match self {
             Self::Compiled => Ok(program.run_compiled(context)?),
