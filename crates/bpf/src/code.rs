@@ -69,7 +69,8 @@ pub enum StructureError {
     },
     /// A function goes on behind its end.
     #[error(
-        "the function that begins in slot {start} does not end: behind `{instruction}` in slot {slot} comes something else; end it by `exit`"
+        "the function that begins in slot {start} does not end: behind `{instruction}` in slot {slot} comes something \
+         else; end it by `exit`"
     )]
     FallsThrough {
         /// First slot of the function.
@@ -81,7 +82,8 @@ pub enum StructureError {
     },
     /// Calls nest too deeply, or without end.
     #[error(
-        "the function that begins in slot {start} is called {MOST_FRAMES} calls deep or by itself, and {MOST_FRAMES} functions can be active at once"
+        "the function that begins in slot {start} is called {MOST_FRAMES} calls deep or by itself, and {MOST_FRAMES} \
+         functions can be active at once"
     )]
     Depth {
         /// First slot of the function.

@@ -262,7 +262,7 @@ pub(crate) unsafe fn advise(address: usize, length: usize, advice: c_int, pass_o
 ///
 /// 1. As for [`madvise`].
 unsafe fn guarded_advice(address: usize, length: usize, advice: c_int) -> Option<c_long> {
-    if !guard::touches(pages(address, length)) {
+    if !is_ours(pages(address, length)) {
         return None;
     }
     let before = errno::get();
@@ -293,11 +293,16 @@ fn finish(result: Result<isize, rustix::io::Errno>, before: c_int) -> c_long {
 pub(crate) fn forget(address: usize, length: usize) {
     core_filter::take_back();
     let range = pages(address, length);
-    if guard::touches(range.clone()) {
+    if is_ours(range.clone()) {
         let before = errno::get();
         guard::replaced(range);
         errno::set(before);
     }
+}
+
+/// Whether a range may hold memory that is frozen, or is going to be.
+pub(crate) fn is_ours(range: Range<usize>) -> bool {
+    guard::touches(range.clone()) || guard::is_planned(range)
 }
 
 pub(crate) fn before_lock(address: usize, length: usize) {
@@ -335,6 +340,9 @@ pub(crate) fn pages(address: usize, length: usize) -> Range<usize> {
 
 #[cfg(test)]
 mod tests {
+    use palimpsest_sys::memory::calls;
+    use palimpsest_sys::memory::span::Span;
+
     use super::*;
 
     #[test]
@@ -374,8 +382,9 @@ mod tests {
         assert_eq!(errno::get(), libc::EINVAL);
         // SAFETY: the second page is ours and given up.
         assert_eq!(unsafe { mremap(made, 2 * page, page, 0, ptr::null_mut()) }, made);
-        // SAFETY: the mapping is ours and given up.
-        assert_eq!(unsafe { libc::munmap(made, page) }, 0);
+        let rest = Span::new(made.addr(), made.addr() + page);
+        // SAFETY: 1. the mapping is ours and given up.
+        assert_eq!(unsafe { calls::unmap(rest) }, Ok(()));
         // SAFETY: refused, for it is not aligned.
         assert_eq!(unsafe { madvise(made.wrapping_byte_add(1), page, libc::MADV_DONTNEED) }, -1);
         assert_eq!(errno::get(), libc::EINVAL);

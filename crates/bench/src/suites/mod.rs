@@ -10,6 +10,7 @@ mod afl;
 mod bpf;
 mod fork;
 mod keys;
+mod numa;
 mod pack;
 mod paging;
 mod programs;
@@ -27,9 +28,12 @@ pub fn all() -> Vec<Box<dyn Suite>> {
         Box::new(fork::Reset),
         Box::new(paging::Paging),
         Box::new(bpf::Bpf),
+        Box::new(numa::Numa),
         Box::new(afl::Afl),
         Box::new(programs::Redis),
         Box::new(programs::Python),
+        Box::new(programs::Mix),
+        Box::new(programs::Programs),
     ]
 }
 
@@ -62,6 +66,7 @@ pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
         [name, contestant] if name == pack::MEMORY_PROBE => pack::probe_memory(contestant),
         [name, contestant] if name == bpf::MEMORY_PROBE => bpf::probe_memory(contestant),
         [name, contestant, bytes] if name == fork::WORKER => fork::work(contestant, bytes),
+        [name, way, bytes] if name == fork::PAUSER => fork::work_pause(way, bytes),
         _ => Err(BenchError::Helper { contestant: arguments.join(" "), reason: "there is no such helper".to_owned() }),
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::call::Space;
 use super::{Entry, Host, program};
+use crate::insn::Callee;
 use crate::interp::{Answer, HelperError, Iteration, MemoryFault};
 use crate::jit::{ArrayPlace, Called, Resolve, STOPPED, Then};
 use crate::map::cells::WORD;
@@ -37,7 +38,7 @@ pub(crate) unsafe extern "C" fn enter(r1: u64, r2: u64, r3: u64, r4: u64, r5: u6
         Ok(Answer::Value(value)) => Outcome { value, gauge: if entry.calls() { r5 as i64 } else { 0 } },
         Ok(Answer::Iterate(iteration)) => iterate(iteration, r5 as i64),
         Err(error) => {
-            program::note(entry.id, error);
+            program::note(entry.callee, error);
             Outcome { value: 0, gauge: STOPPED }
         }
     }
@@ -45,14 +46,11 @@ pub(crate) unsafe extern "C" fn enter(r1: u64, r2: u64, r3: u64, r4: u64, r5: u6
 
 impl Resolve for Host {
     fn helper(&self, id: i32) -> Option<Called> {
-        let entry = self.entry(id)?;
-        let data = std::ptr::from_ref(entry).expose_provenance() as u64;
-        let then = match id {
-            TAIL_CALL => Then::LeaveUnlessZero,
-            _ if entry.calls() => Then::Calls,
-            _ => Then::MayStop,
-        };
-        Some(Called { function: enter as *const () as u64, data: Some(data), then })
+        self.entry(id).map(called)
+    }
+
+    fn function(&self, index: i32) -> Option<Called> {
+        Host::function(self, index).map(called)
     }
 
     fn map(&self, index: i32) -> Option<u64> {
@@ -66,6 +64,17 @@ impl Resolve for Host {
     fn map_value(&self, map: i32, offset: u32) -> Option<u64> {
         Host::map_value(self, map, offset)
     }
+}
+
+/// How compiled code calls it.
+fn called(entry: &Entry) -> Called {
+    let data = std::ptr::from_ref(entry).expose_provenance() as u64;
+    let then = match entry.callee {
+        Callee::Helper(TAIL_CALL) => Then::LeaveUnlessZero,
+        _ if entry.calls() => Then::Calls,
+        _ => Then::MayStop,
+    };
+    Called { function: enter as *const () as u64, data: Some(data), then }
 }
 
 /// Calls a function of a program again and again, as long as that can be paid for.
@@ -131,6 +140,10 @@ impl Space for Vouched {
             byte(at).store(*value, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    fn peek(&self, address: u64, bytes: &mut [u8]) -> usize {
+        usize::try_from(address).map_or(0, |address| palimpsest_sys::memory::peek::read_own(address, bytes))
     }
 
     fn hold(&mut self, record: u64) {

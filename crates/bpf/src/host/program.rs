@@ -8,6 +8,7 @@ use arc_swap::{ArcSwap, Guard};
 use palimpsest_text::Packs;
 
 use super::{Host, Linked};
+use crate::insn::Callee;
 use crate::interp::{Answer, HelperError};
 use crate::jit::{OUT_OF_FUEL, Resolve};
 use crate::map::Map;
@@ -44,6 +45,14 @@ pub enum HostedError {
         /// Why.
         error: HelperError,
     },
+    /// A function of the host has failed, and the program was ended.
+    #[error("call of the host's function with index {index}: {error}")]
+    Function {
+        /// Its index, by which [`Host::functions`] has its name.
+        index: i32,
+        /// Why.
+        error: HelperError,
+    },
 }
 
 /// What helpers of the run in progress tell it.
@@ -52,7 +61,7 @@ struct Run {
     context: Option<Context>,
     tail_calls: u32,
     next: Option<Arc<HostedProgram>>,
-    failure: Option<(i32, HelperError)>,
+    failure: Option<(Callee, HelperError)>,
 }
 
 /// The context of a run: what must be known to say whether another program may have it.
@@ -90,9 +99,9 @@ pub(super) fn let_go(record: u64) {
 }
 
 /// Notes that a helper has failed; the first one counts.
-pub(super) fn note(id: i32, error: HelperError) {
+pub(super) fn note(callee: Callee, error: HelperError) {
     RUN.with_borrow_mut(|run| {
-        run.failure.get_or_insert((id, error));
+        run.failure.get_or_insert((callee, error));
     });
 }
 
@@ -190,7 +199,11 @@ impl HostedProgram {
         let run = RUN.replace(outer);
         match (run.failure, result?) {
             (Some((_, HelperError::Exit(value))), _) => Ok(value),
-            (Some((id, error)), _) => Err(HostedError::Helper { id, error }),
+            (Some((Callee::Kernel { id: index, .. }, error)), _) => Err(HostedError::Function { index, error }),
+            (Some((Callee::Helper(id) | Callee::Local(id), error)), _) => Err(HostedError::Helper { id, error }),
+            (Some((Callee::Register(register), error)), _) => {
+                Err(HostedError::Helper { id: register.number().into(), error })
+            }
             (None, outcome) if outcome.gauge == OUT_OF_FUEL => Err(HostedError::Fuel { fuel: fuel as u64 }),
             (None, outcome) => Ok(outcome.value),
         }

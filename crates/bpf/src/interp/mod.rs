@@ -37,6 +37,16 @@ pub trait Helpers {
         self.call(id, arguments, memory).map(Answer::Value)
     }
 
+    /// The same for a function that programs know by this index, if there is one.
+    fn function(
+        &mut self,
+        _index: i32,
+        _arguments: [u64; 5],
+        _memory: &mut Memory<'_>,
+    ) -> Option<Result<Answer, HelperError>> {
+        None
+    }
+
     /// What programs know the map with this index by.
     fn map(&self, _index: i32) -> Option<u64> {
         None
@@ -145,6 +155,14 @@ pub enum Trap {
     Helper {
         /// Its number.
         id: i32,
+        /// Why.
+        error: HelperError,
+    },
+    /// A function of the host has ended it.
+    #[error("call of the host's function with index {index}: {error}")]
+    HostFunction {
+        /// Its index.
+        index: i32,
         /// Why.
         error: HelperError,
     },
@@ -409,18 +427,24 @@ impl Run<'_> {
     }
 
     fn call(&mut self, callee: Callee, memory: &mut Memory<'_>, helpers: &mut dyn Helpers) -> Result<Next, Trap> {
-        let id = match callee {
-            Callee::Local(distance) => return Ok(self.enter(distance)),
-            Callee::Helper(id) => id,
-            Callee::Register(register) => self.get(register) as i32,
-            Callee::Kernel { id, .. } => return Err(Trap::Kernel { id }),
-        };
         let [_, r1, r2, r3, r4, r5, ..] = self.registers;
-        match helpers.answer(id, [r1, r2, r3, r4, r5], memory) {
+        let arguments = [r1, r2, r3, r4, r5];
+        let mut helper =
+            |id| helpers.answer(id, arguments, memory).map_err(|error| (Trap::Helper { id, error }, error));
+        let answer = match callee {
+            Callee::Local(distance) => return Ok(self.enter(distance)),
+            Callee::Helper(id) => helper(id),
+            Callee::Register(register) => helper(self.get(register) as i32),
+            Callee::Kernel { id: index, .. } => {
+                let answer = helpers.function(index, arguments, memory).ok_or(Trap::Kernel { id: index })?;
+                answer.map_err(|error| (Trap::HostFunction { index, error }, error))
+            }
+        };
+        match answer {
             Ok(Answer::Value(value)) => self.set(Register::R0, value),
             Ok(Answer::Iterate(iteration)) => return self.iterate(iteration, None, self.at + 1),
-            Err(HelperError::Exit(value)) => return Ok(Next::Ended(value)),
-            Err(error) => return Err(Trap::Helper { id, error }),
+            Err((_, HelperError::Exit(value))) => return Ok(Next::Ended(value)),
+            Err((trap, _)) => return Err(trap),
         }
         Ok(Next::Behind)
     }

@@ -19,6 +19,7 @@ use alloc::vec::Vec;
 
 use crate::code::Code;
 use crate::insn::{Callee, Instruction, Wide};
+use crate::verify::Guard;
 use arch::{Isa, Place};
 
 use buffer::{Buffer, Mark};
@@ -117,6 +118,11 @@ pub(crate) const STOPPED: i64 = i64::MIN;
 pub(crate) trait Resolve {
     /// The helper with this number.
     fn helper(&self, id: i32) -> Option<Called>;
+
+    /// The function that programs know by this index.
+    fn function(&self, _index: i32) -> Option<Called> {
+        None
+    }
 
     /// What `callx` goes to.
     fn dispatcher(&self) -> Option<Dispatcher> {
@@ -267,6 +273,10 @@ pub(crate) struct Wanted<'a> {
     /// Loads that may fault: instructions of the program, in order.
     pub(crate) probes: &'a [u32],
     pub(crate) metering: Metering,
+    /// What guards instructions, in order.
+    pub(crate) guards: &'a [(u32, Guard)],
+    /// What constants of the program are blinded by, so that nobody who has made it can tell what stands in the code.
+    pub(crate) blinding: Option<u64>,
 }
 
 /// Whether jumps back are paid for.
@@ -284,7 +294,7 @@ pub(crate) fn compile_resolved(
     resolve: &dyn Resolve,
     wanted: Wanted<'_>,
 ) -> Result<Compiled, CompileError> {
-    let mut literals = Literals { wanted, ..Literals::of(code, resolve)? };
+    let mut literals = Literals::of(code, resolve, wanted)?;
     literals.gauge = match wanted.metering {
         Metering::Fuel => Gauge::Paid,
         Metering::Free if literals.values.iter().all(|(_, called)| called.then == Then::GoOn) => Gauge::Absent,
@@ -296,10 +306,21 @@ pub(crate) fn compile_resolved(
     }
 }
 
+/// Who is called outside the program.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Outside {
+    /// What calls by register go to.
+    Dispatcher,
+    /// A helper, by number.
+    Helper(i32),
+    /// A function of the host, by index.
+    Function(i32),
+}
+
 /// Addresses that calls load, and numbers that references stand for.
 struct Literals<'a> {
-    /// Helpers by number, in order; calls by register go to `None`.
-    values: Vec<(Option<i32>, Called)>,
+    /// In order.
+    values: Vec<(Outside, Called)>,
     resolve: &'a dyn Resolve,
     wanted: Wanted<'a>,
     gauge: Gauge,
@@ -308,10 +329,13 @@ struct Literals<'a> {
 }
 
 impl<'a> Literals<'a> {
-    fn of(code: &Code, resolve: &'a dyn Resolve) -> Result<Self, CompileError> {
-        let lookups = inline::lookups(code, resolve);
+    fn of(code: &Code, resolve: &'a dyn Resolve, wanted: Wanted<'a>) -> Result<Self, CompileError> {
+        // In a program that is not trusted a look-up is left to the helper: in place, an index beyond the array would
+        // be used speculatively.
+        let is_trusted = wanted.blinding.is_none() && wanted.guards.is_empty();
+        let lookups = if is_trusted { inline::lookups(code, resolve) } else { Vec::new() };
         let mut in_place = lookups.iter().map(|(index, _)| *index).peekable();
-        let mut values: Vec<(Option<i32>, Called)> = Vec::new();
+        let mut values: Vec<(Outside, Called)> = Vec::new();
         for (index, instruction) in code.instructions().iter().enumerate() {
             if in_place.next_if_eq(&index).is_some() {
                 // Nobody is called.
@@ -320,11 +344,16 @@ impl<'a> Literals<'a> {
             let slot = code.slot(index);
             let value = match *instruction {
                 Instruction::Call(Callee::Helper(id)) => {
-                    (Some(id), resolve.helper(id).ok_or(CompileError::Helper { slot, id })?)
+                    (Outside::Helper(id), resolve.helper(id).ok_or(CompileError::Helper { slot, id })?)
+                }
+                Instruction::Call(Callee::Kernel { id, .. }) => {
+                    let instruction = *instruction;
+                    let called = resolve.function(id).ok_or(CompileError::Unsupported { slot, instruction })?;
+                    (Outside::Function(id), called)
                 }
                 Instruction::Call(Callee::Register(_)) => {
                     let dispatcher = resolve.dispatcher().ok_or(CompileError::Dispatcher { slot })?;
-                    (None, Called { function: dispatcher as usize as u64, data: None, then: Then::GoOn })
+                    (Outside::Dispatcher, Called { function: dispatcher as usize as u64, data: None, then: Then::GoOn })
                 }
                 Instruction::LoadWide {
                     value: value @ (Wide::MapByIndex(index) | Wide::MapValueByIndex { map: index, .. }),
@@ -339,20 +368,20 @@ impl<'a> Literals<'a> {
                 values.insert(place, value);
             }
         }
-        Ok(Self { values, resolve, wanted: Wanted::default(), gauge: Gauge::Absent, lookups })
+        Ok(Self { values, resolve, wanted, gauge: Gauge::Absent, lookups })
     }
 
     /// The place of a literal.
-    fn place(&self, id: Option<i32>) -> usize {
-        self.values.binary_search_by_key(&id, |(known, _)| *known).expect("every helper that is called has a literal")
+    fn place(&self, who: Outside) -> usize {
+        self.values.binary_search_by_key(&who, |(known, _)| *known).expect("everything that is called has a literal")
     }
 
-    fn mark(&self, id: Option<i32>) -> Mark {
-        Mark::Literal(self.place(id))
+    fn mark(&self, who: Outside) -> Mark {
+        Mark::Literal(self.place(who))
     }
 
-    fn called(&self, id: Option<i32>) -> Called {
-        self.values[self.place(id)].1
+    fn called(&self, who: Outside) -> Called {
+        self.values[self.place(who)].1
     }
 }
 
@@ -424,11 +453,28 @@ impl Surroundings<'_> {
         resolved(value, self.literals.resolve)
     }
 
-    /// The array that the instruction, a call, is a look-up in, if it is one.
+    /// The array that the instruction, a call, is a look-up in, if it is one that is made in place.
     fn lookup(&self) -> Option<ArrayPlace> {
         let lookups = &self.literals.lookups;
         let place = lookups.binary_search_by_key(&self.index, |(index, _)| *index).ok()?;
         Some(lookups[place].1)
+    }
+
+    /// What guards the instruction.
+    fn guard(&self) -> Option<Guard> {
+        let guards = self.literals.wanted.guards;
+        let place = guards.binary_search_by_key(&(self.index as u32), |(index, _)| *index).ok()?;
+        Some(guards[place].1)
+    }
+
+    /// The number that the instruction's constant is exclusive-ored with, if it is blinded: another one for each.
+    fn key(&self) -> Option<u64> {
+        let seed = self.literals.wanted.blinding?;
+        // SplitMix64 by Steele, Lea and Flood: the seed is what nobody knows.
+        let mut key = seed.wrapping_add((self.index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Some(key ^ key >> 31)
     }
 
     /// Whether the instruction is a load that may fault.

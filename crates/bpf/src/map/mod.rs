@@ -396,7 +396,11 @@ impl Map {
 
     /// Where the value of `key` lies for this CPU.
     pub(crate) fn address(&self, key: &[u8]) -> Option<u64> {
-        let cpu = self.cpu();
+        self.address_of(key, self.cpu())
+    }
+
+    /// The same for this CPU of those that it has.
+    pub(crate) fn address_of(&self, key: &[u8], cpu: u32) -> Option<u64> {
         match &self.store {
             Store::Array(array) => array.address(key, cpu),
             Store::Hash(hash) => hash.address(key, cpu),

@@ -1,6 +1,7 @@
 //! Calls: of functions, of helpers by their signatures, and of functions by helpers.
 
-use super::fault::Fault;
+use super::Unproven;
+use super::fault::{Fault, MissingFunction};
 use super::scalar::Scalar;
 use super::signature::{Argument, MapUse, Returns, Signature, TAIL_CALL};
 use super::state::{Area, Callback, Frame, State, Unreadable, Value};
@@ -56,15 +57,28 @@ impl Step<'_> {
                 self.state.frames.push(callee);
                 Ok(Next::One(target))
             }
+            Callee::Kernel { id: index, module: 0 } => {
+                let function = usize::try_from(index).ok().and_then(|index| self.contract.functions.get(index));
+                let function = function.copied().unwrap_or(Err(MissingFunction::NotGiven));
+                self.call_by(function.map_err(|reason| Fault::Function { index, reason })?)
+            }
             Callee::Kernel { .. } => Err(Fault::Unknown),
         }
     }
 
-    fn call_helper(mut self, id: i32) -> Result<Next, Fault> {
-        let behind = self.at + 1;
+    fn call_helper(self, id: i32) -> Result<Next, Fault> {
         let signature = self.contract.signature(id).ok_or(Fault::Helper { id })?;
         if id == TAIL_CALL && (self.state.frames.len() > 1 || !self.state.records.is_empty()) {
             return Err(Fault::TailCall);
+        }
+        self.call_by(signature)
+    }
+
+    /// Calls what has this signature.
+    fn call_by(mut self, signature: Signature) -> Result<Next, Fault> {
+        let behind = self.at + 1;
+        if signature.returns == Returns::Probed && self.contract.unproven != Unproven::Probe {
+            return Err(Fault::Probes);
         }
         let before = self.arguments(&signature)?;
         for register in &Register::ALL[..6] {

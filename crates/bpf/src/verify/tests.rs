@@ -173,7 +173,8 @@ fn helpers_are_those_of_the_contract() {
     accepted("r1 = 1\nr3 = 1\ncallx r3\nexit");
     assert_eq!(fault("r1 = 1\nr3 = 5\ncallx r3\nexit"), Fault::Helper { id: 5 });
     assert_eq!(fault("r3 = *(u8 *)(r1 + 0)\nr1 = 1\ncallx r3\nexit"), Fault::VariableCall { register: Register::R3 });
-    assert_eq!(fault("call kernel 1\nexit"), Fault::Unknown);
+    let reason = MissingFunction::NotGiven;
+    assert_eq!(fault("call kernel 1\nexit"), Fault::Function { index: 1, reason });
     assert_eq!(fault("r1 = 1\nr2 = r3\ncall 1\nexit"), Fault::Unset { register: Register::R3 });
 }
 

@@ -3,6 +3,7 @@
 mod arrays;
 mod ended;
 mod helpers;
+mod kernel;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

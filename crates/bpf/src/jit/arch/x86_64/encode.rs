@@ -359,6 +359,11 @@ pub(super) fn back_if(buffer: &mut Buffer, flag: Flag, to: usize) {
     buffer.push(&[0x70 | flag as u8, (distance as u8).wrapping_neg()]);
 }
 
+/// Nothing behind it begins before all before it is done (`lfence`; Intel's and AMD's guidance on speculation).
+pub(super) fn barrier(buffer: &mut Buffer) {
+    buffer.push(&[0x0f, 0xae, 0xe8]);
+}
+
 pub(super) fn call(buffer: &mut Buffer, to: Mark) {
     buffer.push(&[0xe8, 0, 0, 0, 0]);
     buffer.gap(4, FAR, to);
