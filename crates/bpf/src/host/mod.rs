@@ -35,7 +35,7 @@ use crate::code::Code;
 use crate::insn::Callee;
 use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, RegionError, RunError, Trap};
 #[cfg(feature = "std")]
-use crate::jit::ArrayPlace;
+use crate::map::ArrayPlace;
 use crate::map::{Fate, Map, Wake, cells};
 use crate::verify::{Argument, Contract, MapShape, MissingFunction, Signature, TAIL_CALL, Verified, VerifyError};
 use call::{Rest, Space};

@@ -8,20 +8,10 @@ use alloc::vec::Vec;
 use super::Resolve;
 use crate::code::Code;
 use crate::insn::{Callee, Instruction, Register, Wide};
+use crate::map::ArrayPlace;
 
 /// The number of the helper that looks keys up (`bpf_map_lookup_elem`).
 const LOOK_UP: i32 = 1;
-
-/// Where the values of an array lie, one behind the other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ArrayPlace {
-    /// Address of the first.
-    pub(crate) values: u64,
-    /// How many there are.
-    pub(crate) count: u32,
-    /// Bytes from one to the next.
-    pub(crate) stride: u32,
-}
 
 /// Calls that are look-ups in arrays, by instruction, in order.
 pub(super) fn lookups(code: &Code, resolve: &dyn Resolve) -> Vec<(usize, ArrayPlace)> {

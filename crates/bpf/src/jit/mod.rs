@@ -19,12 +19,12 @@ use alloc::vec::Vec;
 
 use crate::code::Code;
 use crate::insn::{Callee, Instruction, Wide};
+use crate::map::ArrayPlace;
 use crate::verify::Guard;
 use arch::{Isa, Place};
 
 use buffer::{Buffer, Mark};
 use frame::Frame;
-pub(crate) use inline::ArrayPlace;
 
 /// What machine code is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

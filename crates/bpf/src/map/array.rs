@@ -3,6 +3,17 @@
 use super::cells::Cells;
 use super::{Definition, Element, MapError, OpError, Update};
 
+/// Where the values of an array lie, one behind the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ArrayPlace {
+    /// Address of the first.
+    pub(crate) values: u64,
+    /// How many there are.
+    pub(crate) count: u32,
+    /// Bytes from one to the next.
+    pub(crate) stride: u32,
+}
+
 /// An array. All elements are always there.
 #[derive(Debug)]
 pub(super) struct Array {
@@ -32,9 +43,9 @@ impl Array {
 
     /// Where the values lie, those of the first CPU.
     #[cfg(feature = "std")]
-    pub(super) fn place(&self) -> crate::jit::ArrayPlace {
+    pub(super) fn place(&self) -> ArrayPlace {
         let stride = self.values.stride() as u32;
-        crate::jit::ArrayPlace { values: self.values.address(0), count: self.count as u32, stride }
+        ArrayPlace { values: self.values.address(0), count: self.count as u32, stride }
     }
 
     pub(super) const fn values(&self) -> &Cells {

@@ -31,9 +31,8 @@ mod typed;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 
-#[cfg(feature = "std")]
-use crate::jit::ArrayPlace;
 use array::Array;
+pub(crate) use array::ArrayPlace;
 use bloom::Bloom;
 pub(crate) use definition::Room;
 use definition::check;

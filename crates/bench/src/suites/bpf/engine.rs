@@ -3,21 +3,17 @@
 //! Each has its programs by their own types, so that a call goes to the engine as its users make it; what the suite
 //! sees is a [`Contest`], whose methods do many loads or calls at once.
 
-use std::error::Error;
 use std::hint::black_box;
 
 use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers};
-use palimpsest_bpf::verify::{ContextAccess, Contract};
 use palimpsest_bpf::{Code, Packs, Program, VerifiedProgram};
 
 use super::source::Source;
+pub(super) use super::source::{Refusal, contract};
 use crate::harness::Contestant;
 use crate::harness::record::Unit;
 #[cfg(feature = "peers")]
 use crate::machine::{RbpfProgram, SbpfLoader, SbpfProgram};
-
-/// Why an engine did not do what was asked.
-pub(super) type Refusal = Box<dyn Error + Send + Sync>;
 
 /// Everyone who can take part. The name is the last part of an entry's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,11 +184,6 @@ impl<E: Engine> Contest for Running<E> {
         }
         Ok(black_box(last))
     }
-}
-
-/// What a program with so many bytes of context may do.
-pub(super) fn contract(context: u32) -> Contract {
-    Contract::new().context(context, ContextAccess::Write)
 }
 
 struct Jit(Packs);

@@ -3,8 +3,8 @@
 use super::encode::{self, Access, Bits, Flag, Kind, Native, Ordered, Sum, Three, ZERO};
 use super::{SCRATCH, Source, bits, extended, native};
 use crate::insn::{AtomicOp, Register, Size, Width};
-use crate::jit::ArrayPlace;
 use crate::jit::buffer::Buffer;
+use crate::map::ArrayPlace;
 
 /// The bytes of an access as a power of 2.
 pub(super) const fn log(size: Size) -> u32 {

@@ -4,8 +4,8 @@ use super::Source;
 use super::encode::{self, Bits, Flag, Group, Native, Place, R10, R11, RAX};
 use super::native;
 use crate::insn::{AtomicOp, Extension, Register, Size};
-use crate::jit::ArrayPlace;
 use crate::jit::buffer::Buffer;
+use crate::map::ArrayPlace;
 
 /// `dst = *place`
 pub(super) fn load(buffer: &mut Buffer, size: Size, extension: Extension, dst: Native, place: Place) {
