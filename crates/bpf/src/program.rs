@@ -106,6 +106,7 @@ impl Program {
     /// # Safety
     ///
     /// As for [`run`](Self::run), but that it need not end by itself.
+    #[inline]
     unsafe fn run_with_fuel(&self, arguments: [u64; 5], fuel: i64) -> Outcome {
         type Entry = extern "C" fn(u64, u64, u64, u64, u64, i64) -> Outcome;
         if self.gauge == Gauge::Absent {
@@ -198,6 +199,7 @@ impl VerifiedProgram {
     /// # Errors
     ///
     /// [`VerifiedError`].
+    #[inline]
     pub fn run(&self, context: &mut [u8]) -> Result<u64, VerifiedError> {
         self.finished(self.enter(context, self.fuel())?)
     }
@@ -207,10 +209,12 @@ impl VerifiedProgram {
     /// # Errors
     ///
     /// [`VerifiedError`].
+    #[inline]
     pub fn run_read_only(&self, context: &[u8]) -> Result<u64, VerifiedError> {
         self.finished(self.enter_read_only(context, self.fuel())?)
     }
 
+    #[inline]
     fn finished(&self, outcome: Outcome) -> Result<u64, VerifiedError> {
         match (outcome.gauge, self.fuel) {
             // Without a host no helper ends it.
@@ -230,6 +234,7 @@ impl VerifiedProgram {
     }
 
     /// Runs it with as much fuel as is given.
+    #[inline]
     pub(crate) fn enter(&self, context: &mut [u8], fuel: i64) -> Result<Outcome, ContextError> {
         self.check(context.as_ptr().addr(), context.len())?;
         let arguments = [context.as_mut_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
@@ -242,6 +247,7 @@ impl VerifiedProgram {
     }
 
     /// The same with a context that must not be written.
+    #[inline]
     pub(crate) fn enter_read_only(&self, context: &[u8], fuel: i64) -> Result<Outcome, ContextError> {
         if self.may_write {
             return Err(ContextError::ReadOnly);
@@ -258,11 +264,13 @@ impl VerifiedProgram {
     }
 
     /// Whether `len` bytes at `address` are a context for it.
+    #[inline]
     pub(crate) fn check(&self, address: usize, len: usize) -> Result<(), ContextError> {
         if len < self.context_len {
             return Err(ContextError::Short { len, least: self.context_len });
         }
-        if !address.is_multiple_of(self.context_align) {
+        // It is a power of 2, and a division would take longer than most programs.
+        if address & (self.context_align - 1) != 0 {
             return Err(ContextError::Unaligned { address, align: self.context_align });
         }
         Ok(())

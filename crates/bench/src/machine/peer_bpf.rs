@@ -44,6 +44,7 @@ impl RbpfProgram {
     }
 
     /// Runs what was compiled. The suite runs programs that it has verified for a context of this length.
+    #[inline]
     pub(crate) fn run_compiled(&self, context: &mut [u8]) -> Result<u64, PlaceError> {
         let context = lent(context);
         // SAFETY: the suite's programs pass the verifier for their context, so they reach nothing else.

@@ -13,8 +13,8 @@
 //! // tcpdump -y EN10MB -ddd ip
 //! let filter = Filter::parse("4\n40 0 0 12\n21 0 1 2048\n6 0 0 262144\n6 0 0 0\n")?;
 //! let verified = contract().verify(Code::new(&filter.translate())?)?;
-//! # #[cfg(all(feature = "std", any(target_arch = "x86_64", target_arch = "aarch64")))]
-//! # {
+//! # #[cfg(feature = "std")]
+//! # if palimpsest_bpf::jit::Target::NATIVE.is_some() {
 //! let program = palimpsest_bpf::VerifiedProgram::load(&palimpsest_bpf::Packs::new()?, &verified, &())?;
 //! let mut packets = Packets::new();
 //! let ip = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0x45];
@@ -27,10 +27,10 @@
 //!
 //! # What differs between interpreters
 //!
-//! Where Linux's and libpcap's differ, this is libpcap's: the address of a load by `X` does not wrap at 32 bits, a shift
-//! by 32 or more gives 0, and jumps may go back, as those of `protochain` do. A filter that goes back 65 535 times
-//! refuses the packet. Scratch memory that was not written is 0. Loads of Linux's ancillary data, which libpcap does not
-//! have for files, read what [`Packets::context`] was given.
+//! Where Linux's and libpcap's differ, this is libpcap's: the address of a load by `X` does not wrap at 32 bits, a
+//! shift by 32 or more gives 0, and jumps may go back, as those of `protochain` do. A filter that goes back 65 535 times
+//! refuses the packet. Scratch memory that was not written is 0. Loads of Linux's ancillary data, which libpcap does
+//! not have for files, read what [`Packets::context`] was given.
 
 mod packet;
 mod parse;

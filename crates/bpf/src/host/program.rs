@@ -152,6 +152,7 @@ impl HostedProgram {
     /// # Errors
     ///
     /// [`HostedError`].
+    #[inline]
     pub fn run(&self, context: &mut [u8]) -> Result<u64, HostedError> {
         if self.program.runs_alone() {
             // No helper will ask whose run it is.
@@ -167,6 +168,7 @@ impl HostedProgram {
     /// # Errors
     ///
     /// [`HostedError`].
+    #[inline]
     pub fn run_read_only(&self, context: &[u8]) -> Result<u64, HostedError> {
         if self.program.runs_alone() {
             // As above.

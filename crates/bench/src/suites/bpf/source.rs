@@ -1,13 +1,21 @@
 //! The programs that are measured: byte code, and what it must return.
 
+use std::error::Error;
 use std::fmt::Write;
 
 use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers};
+use palimpsest_bpf::verify::{ContextAccess, Contract};
 use palimpsest_bpf::{Code, asm};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::engine::Refusal;
+/// Why something was not done.
+pub(super) type Refusal = Box<dyn Error + Send + Sync>;
+
+/// What a program with so many bytes of context may do.
+pub(super) fn contract(context: u32) -> Contract {
+    Contract::new().context(context, ContextAccess::Write)
+}
 
 /// Byte code, with the context that it gets.
 #[derive(Clone, Debug)]
@@ -161,7 +169,6 @@ impl Source {
 
 #[cfg(test)]
 mod tests {
-    use super::super::engine::contract;
     use super::*;
 
     #[test]
