@@ -79,6 +79,10 @@ fn build(manifest: &Path, out: &Path, flags: &Flags) -> Result<PathBuf, Box<dyn 
     let mut cargo = Command::new(variable("CARGO")?);
     cargo.args(["rustc", "--quiet", "--lib", "--crate-type", "cdylib", "--target", &target, "--manifest-path"]);
     cargo.arg(manifest).arg("--target-dir").arg(&folder);
+    // What it is built of is what was tested, and nothing that has appeared in the registry since.
+    if manifest.ancestors().skip(1).any(|folder| folder.join("Cargo.lock").is_file()) {
+        cargo.arg("--locked");
+    }
     let section = if profile == "release" {
         cargo.arg("--release");
         "RELEASE"

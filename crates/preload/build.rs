@@ -7,7 +7,9 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    for name in ["fork", "madvise", "mremap", "mmap", "mmap64", "mlock", "mlock2", "mlockall", "syscall"] {
+    let memory = ["fork", "madvise", "mremap", "mmap", "mmap64", "mlock", "mlock2", "mlockall", "syscall"];
+    let waits = ["epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "pselect", "nanosleep", "clock_nanosleep"];
+    for name in memory.into_iter().chain(waits) {
         println!("cargo::rustc-link-arg-cdylib=-Wl,--wrap={name}");
     }
 }

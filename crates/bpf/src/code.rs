@@ -177,6 +177,22 @@ impl Code {
         self.at_slot(slot)
     }
 
+    /// Where the instruction `index` jumps back to, or to itself, if it does: every loop of a function has such a jump.
+    pub(crate) fn goes_back(&self, index: usize) -> Option<usize> {
+        let distance = match self.instructions[index] {
+            Instruction::Jump { offset, .. } => offset,
+            Instruction::Branch { offset, .. } | Instruction::MayGoto { offset } => offset.into(),
+            _ => return None,
+        };
+        // Most go ahead.
+        if distance >= 0 { None } else { self.target(index, distance) }
+    }
+
+    /// The number of the function that begins with this instruction.
+    pub(crate) fn function_number(&self, first: usize) -> Option<usize> {
+        self.functions.binary_search(&u32::try_from(first).ok()?).ok()
+    }
+
     /// The instruction that begins in this slot.
     pub(crate) fn at_slot(&self, slot: i64) -> Option<usize> {
         self.slots.binary_search(&u32::try_from(slot).ok()?).ok()

@@ -24,6 +24,27 @@ impl Moment {
     }
 }
 
+/// A moment on the wall: what the program waits for. For budgets, and for nothing that is compared with a price.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Instant(Duration);
+
+impl Instant {
+    /// Nanoseconds since the clock was at zero.
+    pub(crate) fn nanos(self) -> u64 {
+        nanos(self.0)
+    }
+
+    pub(crate) fn now() -> Self {
+        let now = clock_gettime(ClockId::Monotonic);
+        Self(Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0)))
+    }
+
+    /// Nanoseconds since then.
+    pub(crate) fn elapsed(self) -> u64 {
+        nanos(Self::now().0.saturating_sub(self.0))
+    }
+}
+
 /// The same in nanoseconds.
 pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)

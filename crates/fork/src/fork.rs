@@ -3,7 +3,7 @@
 use palimpsest_sys::last_errno;
 use rustix::process::Pid;
 
-use crate::clock::{Moment, nanos, share};
+use crate::clock::{Instant, Moment, nanos, share};
 use crate::engine::registry::{self, Shared};
 use crate::engine::round::{Mode, Reach};
 use crate::engine::trials::Trial;
@@ -13,6 +13,7 @@ use crate::guard;
 use crate::hazards;
 use crate::options::Pays;
 use crate::process::played;
+use crate::slices;
 
 /// Who one is after a fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,13 +38,18 @@ pub enum Forked {
 ///
 /// [`ForkError`] with the kernel's answer.
 pub unsafe fn fork() -> Result<Forked, ForkError> {
-    let is_watched = |shared: &&Shared| shared.has_frozen() && !shared.statistics.is_over() || shared.has_erased();
+    let is_watched = |shared: &&Shared| {
+        let is_frozen = shared.has_frozen() && !shared.statistics.is_over();
+        is_frozen || shared.has_erased() || shared.progress.is_under_way()
+    };
     // A filter may kill whoever asks for the time, for the process id or for a file.
     let is_confined = guard::is_confined();
     let shared = registry::shared().filter(|_| !is_confined).filter(is_watched);
     let outcome = match shared {
         // SAFETY: 1. is (2).
         Some(shared) if shared.has_erased() && shared.trials.is_due() => unsafe { forget(shared) },
+        // SAFETY: 1. is (2).
+        Some(shared) if shared.progress.is_under_way() => unsafe { slices::freeze_slice() }.map(drop),
         Some(shared) if shared.statistics.is_due() && !shared.statistics.is_over() => {
             // SAFETY: 1. is (2).
             unsafe { repair(shared) }.map(drop)
@@ -59,6 +65,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     if child == 0 {
         if let Some(shared) = registry::shared() {
             shared.unlock_in_child();
+            shared.tending.give_up();
         }
         if !is_confined {
             // From here on it is known that the memory is the child's own.
@@ -76,8 +83,10 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         let taken = started.elapsed();
         shared.statistics.count_fork();
         // Of two threads that fork at once, one's is not accounted for.
-        if let Some(mut locked) = shared.lock() {
+        if let Some(mut locked) = shared.lock().filter(|_| !shared.progress.is_under_way()) {
             locked.ledger().forked(taken);
+            let (excess, pause) = (locked.ledger().excess(taken), locked.options().pause);
+            shared.tending.forked(excess, pause, Instant::now().nanos());
         }
     }
     Ok(Forked::Parent(pid))
@@ -100,7 +109,7 @@ unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
     let most = locked.ledger().most();
     let outcome = checked.and_then(|()| {
-        played(&mut locked, &options, Mode::FreezeWithin(most), |_, done| {
+        played(&mut locked, &options, Mode::FreezeWithin(most), |_, _, done| {
             let taken = started.elapsed();
             let worked = share(taken, done.taken.saturating_sub(done.looked), done.taken);
             let repair = Repair {
@@ -109,6 +118,7 @@ unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
                 worked,
                 froze: share(taken, done.froze, done.taken),
                 fresh: nanos(done.expected.worth.per_fork),
+                huge: done.repaired.huge + done.repaired.mended,
                 frozen: done.frozen,
             };
             (done.repaired, repair, done.reach)
@@ -142,7 +152,7 @@ unsafe fn forget(shared: &'static Shared) -> Result<(), FreezeError> {
         let options = shared.lock().ok_or(FreezeError::Busy)?.options();
         hazards::check(&options)?;
         let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
-        played(&mut locked, &options, Mode::Forget, |_, _| ())
+        played(&mut locked, &options, Mode::Forget, |_, _, _| ())
     };
     let outcome = tried();
     shared.trials.tried(if shared.has_erased() { Trial::InVain } else { Trial::Done });
@@ -160,9 +170,9 @@ pub struct Status {
     pub extents: usize,
     /// Pieces of up to 2 MiB that are written to all the time and left alone for now.
     pub hot_pieces: usize,
-    /// Forks by [`fork`](crate::fork()).
+    /// Forks by [`fork`](crate::fork()); a child begins at 0.
     pub forks: u64,
-    /// Repairs.
+    /// Repairs; a child begins at 0.
     pub repairs: u64,
     /// Nanoseconds of CPU time that forks took above `clean` since the last freeze or repair.
     pub debt: u64,

@@ -3,10 +3,12 @@
 //! | module or item | what it is |
 //! |---|---|
 //! | [`freeze`], [`survey`] | replaces a process's memory in place by mappings that a fork need not copy |
+//! | [`freeze_slice`], [`progress`] | the same in slices, while the program runs ([`Pause`]) |
 //! | [`fork()`], [`status`] | forking with an account of what it costs, and repairs when they pay |
 //! | [`arena`] | an allocator whose memory is made for this |
 //! | [`snapshot`] | taking a process's state, and going back to it |
 //! | [`guard`] | what a frozen process's memory calls must become |
+//! | [`figures`] | what others who may read its memory can know |
 //!
 //! ```standalone_crate
 //! use palimpsest_fork::{Forked, Options, fork, freeze};
@@ -29,6 +31,7 @@ pub mod arena;
 mod clock;
 mod engine;
 mod error;
+pub mod figures;
 mod fork;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -39,16 +42,20 @@ mod lock;
 mod options;
 mod process;
 mod report;
+mod slices;
 pub mod snapshot;
+mod tending;
 mod worth;
 
+pub use engine::progress::{Progress, Stage};
 pub use error::{ForkError, FreezeError};
 pub use fork::{Forked, Status, fork, frozen_bytes, status};
 pub use guard::forget;
 pub use hazards::{RawAllocator, RingHold};
-pub use options::{Answer, ExtentLen, Measure, Options, OtherThreads, Pages, Pays};
+pub use options::{Answer, ExtentLen, Measure, Options, OtherThreads, Pages, Pause, Pays};
 pub use process::{freeze, survey};
 pub use report::{FrozenRange, Report, Skip, SkippedRange, Verdict};
+pub use slices::{freeze_slice, freeze_while, next_slice, progress, put_off_slices};
 pub use worth::Worth;
 
 /// The examples of the book.

@@ -1,5 +1,7 @@
 //! What a freeze may do.
 
+use std::time::Duration;
+
 /// How much memory an extent holds, which is a sealed file: memory that is written to makes all that its extent holds
 /// cost like unfrozen memory at each fork.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -72,6 +74,18 @@ pub enum Pays {
     Within(u32),
 }
 
+/// How long a freeze may hold the process up at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Pause {
+    /// As long as it takes: [`freeze`](crate::freeze) returns when all is done.
+    #[default]
+    AtOnce,
+    /// About so long, by slices: [`freeze`](crate::freeze) plans, [`fork()`](crate::fork()) takes one slice before each
+    /// fork, and [`freeze_slice`](crate::freeze_slice) others when there is time. A slice copies at least 128 KiB,
+    /// whatever that takes.
+    Within(Duration),
+}
+
 /// How to freeze. The default freezes all that can be, and refuses what is dangerous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
@@ -81,6 +95,7 @@ pub struct Options {
     pub(crate) other_threads: OtherThreads,
     pub(crate) measure: Measure,
     pub(crate) pays: Pays,
+    pub(crate) pause: Pause,
     /// One bit for each [`Answer`].
     answers: usize,
 }
@@ -95,6 +110,7 @@ impl Options {
             other_threads: OtherThreads::default(),
             measure: Measure::default(),
             pays: Pays::default(),
+            pause: Pause::default(),
             answers: 0,
         }
     }
@@ -145,6 +161,13 @@ impl Options {
     #[must_use]
     pub fn pays(mut self, pays: Pays) -> Self {
         self.pays = pays;
+        self
+    }
+
+    /// How long the process may be held up at a time.
+    #[must_use]
+    pub fn pause(mut self, pause: Pause) -> Self {
+        self.pause = pause;
         self
     }
 

@@ -8,6 +8,7 @@ use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{Moment, nanos, share};
 use crate::engine::Tables;
+use crate::engine::agenda::Agenda;
 use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, note_home};
 use crate::engine::registry::{self, Locked};
@@ -15,8 +16,9 @@ use crate::engine::round::{Done, Mode, Reach, Round};
 use crate::error::FreezeError;
 use crate::guard;
 use crate::hazards;
-use crate::options::{ExtentLen, Measure, Options, OtherThreads, Pays};
+use crate::options::{ExtentLen, Measure, Options, OtherThreads, Pause, Pays};
 use crate::report::{FrozenRange, Report, SkippedRange, Verdict};
+use crate::slices;
 use crate::worth::Worth;
 
 /// Forks that are timed, of which the shortest counts.
@@ -27,6 +29,9 @@ const TRIALS: usize = 5;
 ///
 /// Takes 0.4 to 1 ms for each MiB, and as much extra memory as one piece of 2 MiB. Children inherit frozen memory
 /// and may freeze for themselves.
+///
+/// With [`Pause::Within`](crate::Pause::Within) it only plans, and memory counts as frozen from now on, although it is
+/// frozen bit by bit: by [`fork()`](crate::fork()) and [`freeze_slice`](crate::freeze_slice).
 ///
 /// If it ends early, for lack of descriptors or mappings, [`Report::stopped`] says so: what is frozen until then is
 /// right, and the rest as it was.
@@ -49,11 +54,23 @@ const TRIALS: usize = 5;
 ///
 /// See [`FreezeError`]; the process is as it was.
 pub unsafe fn freeze(options: &Options) -> Result<Report, FreezeError> {
+    match options.pause {
+        // SAFETY: 1. to 4. are this function's.
+        Pause::AtOnce => unsafe { freeze_at_once(options) },
+        Pause::Within(budget) => slices::begin(options, budget),
+    }
+}
+
+/// # Safety
+///
+/// As [`freeze`].
+unsafe fn freeze_at_once(options: &Options) -> Result<Report, FreezeError> {
     hazards::check(options)?;
     let (before, unmeasured) = measure(options);
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
     let started = Moment::now();
-    let mut report = played(&mut locked, options, Mode::Freeze, |tables, done| {
+    slices::drop_plan(&mut locked);
+    let mut report = played(&mut locked, options, Mode::Freeze, |tables, _, done| {
         let taken = started.elapsed();
         let report = told(tables, Mode::Freeze, done);
         if done.reach == Reach::Known {
@@ -97,7 +114,7 @@ pub fn survey(options: &Options) -> Result<Report, FreezeError> {
     hazards::check(options)?;
     let (before, unmeasured) = measure(options);
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
-    let mut report = played(&mut locked, options, Mode::Survey, |tables, done| told(tables, Mode::Survey, done))?;
+    let mut report = played(&mut locked, options, Mode::Survey, |tables, _, done| told(tables, Mode::Survey, done))?;
     report.fork_before = before;
     report.notes.extend(unmeasured);
     Ok(report)
@@ -108,7 +125,7 @@ pub(crate) fn played<T>(
     locked: &mut Locked,
     options: &Options,
     mode: Mode,
-    tell: impl FnOnce(&mut Tables<'_>, &Done) -> T,
+    tell: impl FnOnce(&mut Tables<'_>, &mut Agenda, &Done) -> T,
 ) -> Result<T, FreezeError> {
     let (pagemap, guards) = open_pages()?;
     let headroom = hazards::headroom();
@@ -121,7 +138,8 @@ pub(crate) fn played<T>(
         _ => None,
     };
     let shared = locked.shared;
-    let mut tables = locked.tables()?;
+    shared.tending.set_mappings(headroom.mappings);
+    let (mut tables, agenda) = locked.tables_and_agenda()?;
     let done = {
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
@@ -131,11 +149,11 @@ pub(crate) fn played<T>(
         // the caller's contract for a freeze. A survey changes nothing.
         unsafe { round.play(mode, &blocked) }?
     };
-    Ok(tell(&mut tables, &done))
+    Ok(tell(&mut tables, agenda, &done))
 }
 
 /// The report of a round.
-fn told(tables: &Tables<'_>, mode: Mode, done: &Done) -> Report {
+pub(crate) fn told(tables: &Tables<'_>, mode: Mode, done: &Done) -> Report {
     let eligible = tables.eligible().iter().map(|one| FrozenRange {
         range: one.span.range(),
         bytes: if mode == Mode::Survey { one.populated.min(one.span.len()) } else { one.frozen },
@@ -163,6 +181,7 @@ fn told(tables: &Tables<'_>, mode: Mode, done: &Done) -> Report {
         way: done.way,
         stopped: done.stopped.as_ref().map(ToString::to_string),
         notes: Vec::new(),
+        progress: None,
     }
 }
 
@@ -178,14 +197,14 @@ fn measure(options: &Options) -> (Option<Duration>, Option<String>) {
 }
 
 /// Tells of names that are gone.
-fn lost_names(report: &Report) -> Option<String> {
+pub(crate) fn lost_names(report: &Report) -> Option<String> {
     let count = report.frozen.iter().filter(|range| range.lost_name).count();
     (count > 0).then(|| format!("{count} ranges had names (PR_SET_VMA_ANON_NAME), which frozen memory cannot have"))
 }
 
 /// Sets bit 2 of coredump_filter (`core(5)`), so that core dumps include frozen memory; returns a note if that changed
 /// it. Leaves it alone where anonymous private memory is not dumped either (bit 0).
-fn let_core_dumps_have_files() -> Option<String> {
+pub(crate) fn let_core_dumps_have_files() -> Option<String> {
     const PATH: &str = "/proc/self/coredump_filter";
     const PRIVATE_ANONYMOUS: u64 = 1;
     const PRIVATE_FILES: u64 = 1 << 2;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use palimpsest_sys::pages::pagemap::ScanWay;
 use rustix::io::Errno;
 
+use crate::engine::progress::{Progress, Stage};
 use crate::worth::Worth;
 
 /// Why memory is not frozen.
@@ -168,6 +169,8 @@ pub struct Report {
     pub stopped: Option<String>,
     /// What was changed in the process beside its memory, and what is lost.
     pub notes: Vec<String>,
+    /// How far it is, of a freeze in slices ([`Pause::Within`](crate::Pause::Within)).
+    pub progress: Option<Progress>,
 }
 
 #[cfg(feature = "serde")]
@@ -262,6 +265,19 @@ impl fmt::Display for Report {
                 write!(f, ": {} kB at {start:#x}..{end:#x} could not be frozen ({reason})", bytes / KIB)?;
             }
             writeln!(f)?;
+        }
+        if let Some(Progress { stage, planned_bytes, frozen_bytes, slices, longest, taken, looked }) = self.progress {
+            let millis = |time: Duration| time.as_secs_f64() * 1e3;
+            if stage == Stage::UnderWay {
+                writeln!(f, "under way {:>9} of {} kB", frozen_bytes / KIB, planned_bytes / KIB)?;
+            }
+            writeln!(
+                f,
+                "slices   {slices:>10}, the longest {:.1} ms, together {:.1} ms, after a look of {:.1} ms",
+                millis(longest),
+                millis(taken),
+                millis(looked),
+            )?;
         }
         if let Some(stopped) = &self.stopped {
             writeln!(f, "stopped early: {stopped}")?;

@@ -17,15 +17,17 @@ static END: extern "C" fn() = end;
 #[cfg_attr(test, expect(dead_code, reason = "a test must not tell of its own end"))]
 extern "C" fn end() {
     let Some(started) = started::get().filter(|started| started.end == End::Told(std::process::id())) else { return };
-    if freezing::is_decided() || freezing::is_confined(started) {
+    if freezing::is_confined(started) {
+        return;
+    }
+    if freezing::is_decided() {
+        // A panic here would change the exit status.
+        let _ = panic::catch_unwind(|| freezing::tell_pending(started));
         return;
     }
     // A panic here would change the exit status.
     let _ = panic::catch_unwind(|| {
-        freezing::tell(
-            started,
-            "froze nothing in",
-            &format!("it was not frozen: {}", moment::missed(started.settings.moment)),
-        );
+        let reason = started.left_out.clone().unwrap_or_else(|| moment::missed(started.settings.moment));
+        freezing::tell(started, "froze nothing in", &format!("it was not frozen: {reason}"));
     });
 }

@@ -38,6 +38,7 @@ pub unsafe extern "C" fn fork() -> pid_t {
             0
         }
         Ok(palimpsest_fork::Forked::Parent(child)) => {
+            freezing::after_slice(started);
             errno::set(before);
             child.as_raw_nonzero().get()
         }

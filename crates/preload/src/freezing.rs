@@ -3,9 +3,11 @@
 use std::fmt::Display;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use palimpsest_fork::{FreezeError, guard};
+use palimpsest_fork::{FreezeError, Report, Stage, guard};
 use palimpsest_sys::Causes;
 use palimpsest_sys::proc::status::Status;
 
@@ -19,6 +21,46 @@ static IS_DECIDED: AtomicBool = AtomicBool::new(false);
 
 /// Whether there was a freeze. `Relaxed`: a thread that misses it forks without bookkeeping, which is right too.
 static IS_FROZEN: AtomicBool = AtomicBool::new(false);
+
+/// The report of a freeze in slices that is under way, and the process whose it is.
+static PENDING: Mutex<Option<(u32, Report)>> = Mutex::new(None);
+
+/// When the next slice is due, for who is about to wait; nothing if none is.
+pub(crate) fn next_slice(started: &Started) -> Option<Duration> {
+    let is_one = IS_FROZEN.load(Ordering::Relaxed) && !guard::is_borrowed();
+    let next = is_one.then(palimpsest_fork::next_slice).flatten()?;
+    (!is_confined(started)).then_some(next)
+}
+
+/// Takes slices as long as the program has nothing else to do. False if that was refused.
+///
+/// # Safety
+///
+/// 1. `is_idle` makes system calls that do not wait, and neither uses the heap nor changes mappings.
+pub(crate) unsafe fn slice(started: &Started, is_idle: &mut dyn FnMut() -> bool) -> bool {
+    // SAFETY: 1. as for the freeze, see `act`. 2. (1).
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| unsafe { palimpsest_fork::freeze_while(is_idle) }));
+    after_slice(started);
+    matches!(outcome, Ok(Ok(_)))
+}
+
+/// Tells of a freeze in slices once it is done.
+pub(crate) fn after_slice(started: &Started) {
+    if palimpsest_fork::progress().stage != Stage::UnderWay {
+        tell_pending(started);
+    }
+}
+
+/// Tells how far a freeze in slices has come, unless that was told.
+pub(crate) fn tell_pending(started: &Started) {
+    let Ok(mut pending) = PENDING.try_lock() else { return };
+    // A child tells nothing of what its parent does.
+    if let Some((_, mut report)) = pending.take_if(|(owner, _)| *owner == std::process::id()) {
+        drop(pending);
+        report.update();
+        tell(started, "froze", &report);
+    }
+}
 
 /// Called before each fork: freezes if it is time. Tells whether this fork is one of frozen memory.
 pub(crate) fn at_fork(started: &Started) -> bool {
@@ -84,7 +126,14 @@ fn act(started: &Started) -> Option<String> {
         Ok(report) => {
             // Where nothing pays yet, something may when the program has grown.
             IS_FROZEN.store(started.settings.action == Action::Freeze, Ordering::Relaxed);
-            tell(started, verb, &report);
+            if report.progress.is_some_and(|progress| progress.stage == Stage::UnderWay) {
+                // Told when it is done. Nobody else holds this now but a handler that was interrupted by this one.
+                if let Ok(mut pending) = PENDING.try_lock() {
+                    *pending = Some((std::process::id(), report));
+                }
+            } else {
+                tell(started, verb, &report);
+            }
             None
         }
         Err(error) => Some(reason(&error)),

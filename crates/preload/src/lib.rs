@@ -6,17 +6,18 @@
 //! definition.
 //!
 //! ```text
-//! palimpsest run --freeze -- program                                         finds the object and sets the variables
+//! palimpsest run -- program                                                  finds the object and sets the variables
 //! PALIMPSEST_FREEZE=fork LD_PRELOAD=/path/libpalimpsest_preload.so program   the same without the command
 //! ```
 //!
 //! | module | holds |
 //! |---|---|
 //! | `start`, `started` | what happens before `main`: real functions, settings; what is known then |
-//! | `settings` | the environment variables `PALIMPSEST_…` |
+//! | `settings`, `names` | the environment variables `PALIMPSEST_…`; what the program is called |
 //! | `local_text` | the program's text in huge pages on one node |
 //! | `fork`, `moment`, `freezing`, `ended` | `fork`: whether it is time to freeze, doing it once, and why not |
 //! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect` |
+//! | `waiting`, `waits` | `epoll_wait`, `poll`, `select`, `nanosleep` and their kin: a freeze in slices goes on meanwhile |
 //! | `dispatch` | these calls through `syscall` |
 //! | `next`, `kernel`, `arch`, `errno` | what would be called without this object: the next definition, or the kernel |
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
@@ -27,7 +28,7 @@
 //!
 //! Rules for the defined functions: they may run in a signal handler, inside `malloc`, in the dynamic linker, and
 //! before this object has started. They take no lock, allocate nothing and use no thread-local storage (which may
-//! allocate), but when a fork freezes. They leave `errno` as the system call would. Before the start, they go straight
+//! allocate), but when a fork or a wait freezes. They leave `errno` as the system call would. Before the start, they go straight
 //! to the kernel.
 //!
 //! `munmap` is not defined: what is told to be frozen and is not costs a question, and to forget it after the call
@@ -55,11 +56,14 @@ mod kernel;
 mod local_text;
 mod memory;
 mod moment;
+mod names;
 mod next;
 mod protection;
 mod settings;
 mod start;
 mod started;
+mod waiting;
+mod waits;
 
 /// Apart from the program's heap. Tests keep the usual one.
 #[cfg(not(test))]
@@ -73,3 +77,4 @@ pub use execute::{popen, posix_spawn, posix_spawnp, system};
 pub use fork::fork;
 pub use memory::{madvise, mlock, mlock2, mlockall, mmap, mmap64, mremap};
 pub use protection::{mprotect, pkey_mprotect};
+pub use waiting::{clock_nanosleep, epoll_pwait, epoll_wait, nanosleep, poll, ppoll, pselect, select};

@@ -262,7 +262,7 @@ pub(crate) unsafe fn advise(address: usize, length: usize, advice: c_int, pass_o
 ///
 /// 1. As for [`madvise`].
 unsafe fn guarded_advice(address: usize, length: usize, advice: c_int) -> Option<c_long> {
-    if !guard::touches(pages(address, length)) {
+    if !is_ours(pages(address, length)) {
         return None;
     }
     let before = errno::get();
@@ -293,11 +293,16 @@ fn finish(result: Result<isize, rustix::io::Errno>, before: c_int) -> c_long {
 pub(crate) fn forget(address: usize, length: usize) {
     core_filter::take_back();
     let range = pages(address, length);
-    if guard::touches(range.clone()) {
+    if is_ours(range.clone()) {
         let before = errno::get();
         guard::replaced(range);
         errno::set(before);
     }
+}
+
+/// Whether a range may hold memory that is frozen, or is going to be.
+pub(crate) fn is_ours(range: Range<usize>) -> bool {
+    guard::touches(range.clone()) || guard::is_planned(range)
 }
 
 pub(crate) fn before_lock(address: usize, length: usize) {

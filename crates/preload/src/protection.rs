@@ -9,7 +9,7 @@ use palimpsest_sys::pages::maps::Permissions;
 
 use crate::arch::system_call;
 use crate::errno;
-use crate::memory::pages;
+use crate::memory::{is_ours, pages};
 use crate::next::Next;
 
 type Mprotect = unsafe extern "C" fn(*mut c_void, size_t, c_int) -> c_int;
@@ -110,7 +110,7 @@ impl Rights {
 /// as well: another thread may freeze meanwhile.
 pub(crate) fn noted(address: usize, length: usize, rights: Rights, pass_on: impl FnOnce() -> c_long) -> c_long {
     let range = || pages(address, length);
-    if !guard::touches(range()) {
+    if !is_ours(range()) {
         return pass_on();
     }
     if rights.extra == Extra::Some {

@@ -15,6 +15,8 @@
 //! | [`objects_with_note`], [`keep_loaded`], [`Caller`] | loaded objects, and who is calling |
 //! | [`async_io`] | what the kernel may hold on to for requests under way |
 //! | [`memory`], [`threads`] | changing memory in place: sealed contents, arrays outside the heap, threads held still |
+//! | [`signals`] | the signals that a program can wait for, by name or number |
+//! | [`clock`] | what the kernel's clocks show |
 //! | [`numa`] | nodes, where this thread runs, memory policies, where pages are |
 //! | [`Causes`] | an error with its sources in one line |
 //! | [`proc`], [`seccomp`], [`capabilities`] | what this machine, kernel, container and user allow |
@@ -39,6 +41,7 @@ pub mod broken_pipe;
 mod caller;
 pub mod capabilities;
 mod causes;
+pub mod clock;
 mod errno;
 pub mod event;
 pub mod fault;
@@ -54,6 +57,7 @@ pub mod proc;
 mod proc_mem;
 mod random;
 pub mod seccomp;
+pub mod signals;
 mod symbols;
 mod text_writer;
 pub mod threads;

@@ -89,7 +89,7 @@ impl<'a> Context<'a> {
     /// The reason why there is none, for [`Self::skip`].
     pub fn frozen(&self) -> Result<Command, String> {
         let mut command = self.program()?;
-        command.args(["run", "--freeze"]);
+        command.arg("run");
         Ok(command)
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use palimpsest_fork::arena::Arena;
 use palimpsest_fork::snapshot::{self, Snapshot, Sweep};
 use palimpsest_fork::{Forked, Measure, Options, Pages};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
 use super::Heap;
 use crate::harness::clock::Stopwatch;
@@ -71,6 +72,52 @@ impl Child {
             return Err(io::Error::last_os_error());
         }
         if status == 0 { Ok(()) } else { Err(io::Error::other(format!("a child ended with status {status:#x}"))) }
+    }
+}
+
+/// A child that works in turns: it stops itself (SIGSTOP) after each, until it is continued.
+#[derive(Debug)]
+pub(crate) struct Looping(Child);
+
+impl Looping {
+    /// Forks the child, which stops before its first turn.
+    pub(crate) fn start(mut turn: impl FnMut()) -> io::Result<Self> {
+        let work = || {
+            loop {
+                // A child that cannot stop must not write on and on.
+                if kill_process(getpid(), Signal::STOP).is_err() {
+                    return 1;
+                }
+                turn();
+            }
+        };
+        let looping = Self(spawn(ForkWay::Plain, work)?.0);
+        match looping.until_it_stops() {
+            Ok(()) => Ok(looping),
+            Err(error) => looping.end().and(Err(error)),
+        }
+    }
+
+    /// Has it take a turn.
+    pub(crate) fn turn(&self) -> io::Result<()> {
+        kill_process(self.pid()?, Signal::CONT)?;
+        self.until_it_stops()
+    }
+
+    /// Ends it.
+    pub(crate) fn end(self) -> io::Result<()> {
+        self.0.end()
+    }
+
+    fn until_it_stops(&self) -> io::Result<()> {
+        match waitpid(Some(self.pid()?), WaitOptions::UNTRACED)? {
+            Some((_, status)) if status.stopped() => Ok(()),
+            other => Err(io::Error::other(format!("a child that works in turns did not stop: {other:?}"))),
+        }
+    }
+
+    fn pid(&self) -> io::Result<Pid> {
+        Pid::from_raw(self.0.0).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
@@ -142,5 +189,34 @@ impl Reset {
         let restored = unsafe { self.0.restore() };
         let taken = stopwatch.elapsed();
         restored.map(|restored| (taken, restored.pages)).map_err(|error| Causes(&error).to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_child_that_works_in_turns_takes_one_at_a_time() {
+        let (mut read, mut write) = io::pipe().expect("a pipe");
+        // In the child's own memory: each turn finds what the last one has left.
+        let turns = AtomicU32::new(0);
+        let looping = Looping::start(|| {
+            let turn = turns.fetch_add(1, Ordering::Relaxed) + 1;
+            let _unread = write.write_all(&turn.to_ne_bytes());
+        })
+        .expect("a child");
+        let mut told = [0; 4];
+        for turn in 1..=3_u32 {
+            looping.turn().expect("it stops again");
+            read.read_exact(&mut told).expect("it has told");
+            assert_eq!(u32::from_ne_bytes(told), turn);
+        }
+        looping.end().expect("it is ended");
+        assert_eq!(turns.into_inner(), 0);
+        drop(write);
+        assert_eq!(read.read(&mut told).expect("the end of the pipe"), 0, "no turn more");
     }
 }

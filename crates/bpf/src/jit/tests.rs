@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::{Called, Compiled, Plain, Resolve, Target, Then, compile_resolved};
+use super::{ArrayPlace, Called, Compiled, Metering, Plain, Resolve, Target, Then, Wanted, compile_resolved};
 use crate::asm::assemble;
 use crate::code::Code;
 use crate::insn::Instruction;
@@ -17,12 +17,19 @@ const PROGRAM: &str = include_str!("golden/program.bpf");
 /// fault.
 const HOSTED: &str = include_str!("golden/hosted.bpf");
 
+/// Look-ups: in two arrays, in a map that is none, and in one that may be another one where it is called.
+const INLINE: &str = include_str!("golden/inline.bpf");
+
 /// Addresses of nothing.
 struct Nowhere;
 
 impl Resolve for Nowhere {
     fn helper(&self, id: i32) -> Option<Called> {
-        let then = if id == 12 { Then::LeaveUnlessZero } else { Then::GoOn };
+        let then = match id {
+            12 => Then::LeaveUnlessZero,
+            181 => Then::Calls,
+            _ => Then::MayStop,
+        };
         Some(Called { function: 0x1122_3344_5566, data: Some(0x7788_99aa_bbcc), then })
     }
 
@@ -30,17 +37,30 @@ impl Resolve for Nowhere {
         Some(0x4d41_5000_0000_0000 | index as u64)
     }
 
+    fn array(&self, map: i32) -> Option<ArrayPlace> {
+        match map {
+            0 => Some(ArrayPlace { values: 0x7fff_1234_5678, count: 100, stride: 8 }),
+            1 => Some(ArrayPlace { values: 0x7000, count: 0x12345, stride: 24 }),
+            _ => None,
+        }
+    }
+
     fn map_value(&self, _map: i32, offset: u32) -> Option<u64> {
         Some(0x7fff_0000_0000 + u64::from(offset))
     }
 }
+
+/// Loops that are paid for, in the program's own function and in one that does not end.
+const FUELLED: &str = include_str!("golden/fuelled.bpf");
 
 fn compiled(text: &str, target: Target, resolve: &dyn Resolve) -> (Code, Compiled) {
     let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
     let loads = code.instructions().iter().zip(0..).filter(|(step, _)| matches!(step, Instruction::Load { .. }));
     // With a host, all of them.
     let probes: Vec<u32> = if text == HOSTED { loads.map(|(_, index)| index).collect() } else { Vec::new() };
-    let compiled = compile_resolved(&code, target, resolve, &probes).expect("everything is there");
+    let metering = if text == FUELLED { Metering::Fuel } else { Metering::Free };
+    let wanted = Wanted { probes: &probes, metering };
+    let compiled = compile_resolved(&code, target, resolve, wanted).expect("everything is there");
     (code, compiled)
 }
 
@@ -59,10 +79,26 @@ fn listing(text: &str, target: Target, resolve: &dyn Resolve) -> String {
 #[test]
 fn listings_are_as_they_were_when_somebody_read_them() {
     let plain = |target| listing(PROGRAM, target, &Plain(&()));
-    assert_eq!(plain(Target::X86_64), include_str!("golden/x86_64.txt"));
-    assert_eq!(plain(Target::Aarch64), include_str!("golden/aarch64.txt"));
-    assert_eq!(listing(HOSTED, Target::X86_64, &Nowhere), include_str!("golden/hosted.x86_64.txt"));
-    assert_eq!(listing(HOSTED, Target::Aarch64, &Nowhere), include_str!("golden/hosted.aarch64.txt"));
+    is_golden("x86_64.txt", &plain(Target::X86_64), include_str!("golden/x86_64.txt"));
+    is_golden("aarch64.txt", &plain(Target::Aarch64), include_str!("golden/aarch64.txt"));
+    let hosted = |text, target| listing(text, target, &Nowhere);
+    is_golden("hosted.x86_64.txt", &hosted(HOSTED, Target::X86_64), include_str!("golden/hosted.x86_64.txt"));
+    is_golden("hosted.aarch64.txt", &hosted(HOSTED, Target::Aarch64), include_str!("golden/hosted.aarch64.txt"));
+    is_golden("fuelled.x86_64.txt", &hosted(FUELLED, Target::X86_64), include_str!("golden/fuelled.x86_64.txt"));
+    is_golden("fuelled.aarch64.txt", &hosted(FUELLED, Target::Aarch64), include_str!("golden/fuelled.aarch64.txt"));
+    is_golden("inline.x86_64.txt", &hosted(INLINE, Target::X86_64), include_str!("golden/inline.x86_64.txt"));
+    is_golden("inline.aarch64.txt", &hosted(INLINE, Target::Aarch64), include_str!("golden/inline.aarch64.txt"));
+}
+
+/// Whether a listing is as it was; with `PALIMPSEST_BPF_GOLDEN` it is written, to be read by somebody.
+fn is_golden(name: &str, listing: &str, golden: &str) {
+    #[cfg(feature = "std")]
+    if std::env::var_os("PALIMPSEST_BPF_GOLDEN").is_some() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/jit/golden").join(name);
+        std::fs::write(path, listing).expect("the listing can be written");
+        return;
+    }
+    assert_eq!(listing, golden, "{name}");
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub(super) struct Step<'a> {
     pub(super) at: usize,
     pub(super) state: &'a mut State,
     pub(super) context_use: &'a Cell<ContextUse>,
+    /// Calls of functions that were followed.
+    pub(super) instances: &'a Cell<u32>,
     /// Whether the instruction is a load that may find nothing.
     pub(super) is_probe: &'a Cell<bool>,
 }
@@ -106,7 +108,14 @@ impl Step<'_> {
                 return self.branch(width, condition, dst, operand, target);
             }
             Instruction::MayGoto { offset } => {
-                return Ok(Next::Two(behind, self.target(offset.into()), self.state.clone()));
+                let target = self.target(offset.into());
+                if self.state.top().is_spent {
+                    return Ok(Next::One(target));
+                }
+                let mut spent = self.state.clone();
+                spent.top_mut().is_spent = true;
+                self.state.top_mut().rounds += 1;
+                return Ok(Next::Two(behind, target, spent));
             }
             Instruction::Call(callee) => return self.call(callee),
             Instruction::Exit => return self.exit(),

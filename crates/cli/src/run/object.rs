@@ -6,6 +6,7 @@
 
 mod cache;
 mod folders;
+mod old;
 mod place;
 
 use std::ffi::{OsStr, OsString};

@@ -3,6 +3,7 @@
 use palimpsest_sys::memory::extent::ExtentError;
 use palimpsest_sys::memory::vec::Full;
 use palimpsest_sys::pages::pagemap::PagemapError;
+use palimpsest_sys::pages::vmas::VmasError;
 
 /// What a round may use up.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +15,11 @@ pub(crate) struct Budget {
 impl Budget {
     pub(super) const fn new(mappings: usize) -> Self {
         Self { mappings }
+    }
+
+    /// Further mappings that are left.
+    pub(super) const fn mappings(&self) -> usize {
+        self.mappings
     }
 
     /// Uses up so many mappings.
@@ -34,4 +40,6 @@ pub(crate) enum Stopped {
     Mappings,
     #[error("{0}")]
     Tables(#[from] Full),
+    #[error("{0}")]
+    Mapped(#[from] VmasError),
 }

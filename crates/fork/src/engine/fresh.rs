@@ -1,6 +1,6 @@
 //! An extent that is being filled.
 
-use palimpsest_sys::memory::extent::{Extent, ExtentError, Use};
+use palimpsest_sys::memory::extent::{Extent, ExtentError, FileId, Use};
 use palimpsest_sys::memory::view::View;
 
 use super::budget::{Budget, Stopped};
@@ -32,6 +32,11 @@ impl Fresh {
         let Tables { contents, extents, .. } = tables;
         let serial = contents.next_serial(|serial| extents.iter().any(|held| held.serial == serial));
         Ok(Self { extent, serial, base, origin: Span::default(), end: 0, stored: 0 })
+    }
+
+    /// Which file this is.
+    pub(super) const fn id(&self) -> FileId {
+        self.extent.id()
     }
 
     /// Freezes a piece into it.

@@ -20,18 +20,23 @@ use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::vec::{MappedVec, leak_zeroed};
 use palimpsest_sys::proc::sysctl;
 
+use super::agenda::{Agenda, Item, MOST_ITEMS};
 use super::contents::Contents;
 use super::frozen_map::{Entry, FrozenMap};
 use super::hot::{HotPiece, HotPieces, MOST_HOT};
 use super::ledger::Ledger;
+use super::left_alone::LeftAlone;
 use super::origins::Origins;
 use super::piece::PIECE;
-use super::prices::Prices;
+use super::prices::{Memory, Prices};
+use super::progress;
 use super::records::Held;
 use super::span::Span;
 use super::statistics::Statistics;
 use super::tables::{Lasting, Tables};
+use super::tending::Tending;
 use super::trials::Trials;
+use crate::figures::{NOTE_TYPE, Note, VERSION};
 use crate::hazards::borrowed;
 use crate::options::Options;
 
@@ -49,6 +54,10 @@ pub(crate) struct Shared {
     erased: AtomicUsize,
     /// When forks try to make that go.
     pub(crate) trials: Trials,
+    /// How far a freeze in slices is.
+    pub(crate) progress: progress::Figures,
+    pub(crate) tending: Tending,
+    pub(crate) left_alone: LeftAlone,
     pub(crate) map: FrozenMap,
     pub(crate) origins: Origins,
 }
@@ -58,6 +67,26 @@ unsafe impl Sync for Shared {}
 
 /// Null in a process that has never frozen.
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
+
+// The note by which others find the figures (`figures`).
+#[cfg(not(miri))]
+std::arch::global_asm!(
+    ".pushsection .note.palimpsest_fork,\"a\",%note",
+    ".balign 4",
+    ".long 11, {bytes}, {kind}",
+    ".asciz \"Palimpsest\"",
+    ".balign 4",
+    ".long {version}, {tables} - . + 4, {offset}",
+    ".popsection",
+    bytes = const Note::LEN,
+    kind = const NOTE_TYPE,
+    version = const VERSION,
+    tables = sym SHARED,
+    offset = const std::mem::offset_of!(Shared, statistics),
+);
+
+// All figures are on the page that every fork uses.
+const _: () = assert!(std::mem::offset_of!(Shared, statistics) + size_of::<Statistics>() <= 4096);
 
 /// The tables, if this process or one that it was forked from has frozen.
 pub(crate) fn shared() -> Option<&'static Shared> {
@@ -89,9 +118,10 @@ fn make() -> Result<&'static Shared, MapError> {
     let page = rustix::param::page_size();
     let head = size_of::<Shared>().next_multiple_of(page);
     let hot = (MOST_HOT * size_of::<HotPiece>()).next_multiple_of(page);
+    let items = (MOST_ITEMS * size_of::<Item>()).next_multiple_of(page);
     let contents = Contents::bytes().next_multiple_of(page);
     let extents = (most_mappings() * size_of::<Held>()).next_multiple_of(page);
-    let len = head + hot + contents + extents;
+    let len = head + hot + items + contents + extents;
     let room = leak_zeroed(len + PIECE)?;
     // What is used of a usual process's tables is then in one page table, which is all that a child gets a copy of.
     let ahead = room.as_ptr().addr().next_multiple_of(PIECE) - room.as_ptr().addr();
@@ -104,12 +134,16 @@ fn make() -> Result<&'static Shared, MapError> {
     // SAFETY: inside the memory that was made for it.
     let hot_place = unsafe { whole.add(head) };
     // SAFETY: as above.
-    let contents_place = unsafe { whole.add(head + hot) };
+    let items_place = unsafe { whole.add(head + hot) };
     // SAFETY: as above.
-    let extents_place = unsafe { whole.add(head + hot + contents) };
+    let contents_place = unsafe { whole.add(head + hot + items) };
+    // SAFETY: as above.
+    let extents_place = unsafe { whole.add(head + hot + items + contents) };
     let lasting = Lasting {
-        // SAFETY: 1. whole pages of the mapping made above, behind the head and before the contents.
+        // SAFETY: 1. whole pages of the mapping made above, behind the head and before the items.
         ledger: Ledger::new(HotPieces::new(unsafe { MappedVec::within(hot_place, hot) }), Prices::new(page)),
+        // SAFETY: 1. whole pages of that mapping, before the contents.
+        agenda: Agenda::new(unsafe { MappedVec::within(items_place, items) }),
         // SAFETY: 1. whole pages of that mapping, before the extents.
         contents: Contents::new(unsafe { MappedVec::within(contents_place, contents) }),
         // SAFETY: 1. the last whole pages of that mapping.
@@ -165,6 +199,7 @@ impl Shared {
     pub(crate) fn unlock_in_child(&self) {
         // Relaxed: there is one thread.
         self.owner.store(0, Ordering::Relaxed);
+        self.statistics.born();
     }
 
     /// Whether anybody has the lock, or has had it when this process was forked.
@@ -250,6 +285,21 @@ impl Locked {
         &mut self.lasting.ledger
     }
 
+    /// The tables, and what a freeze in slices has still to do.
+    pub(crate) fn tables_and_agenda(&mut self) -> Result<(Tables<'_>, &mut Agenda), MapError> {
+        Tables::with_agenda(self.lasting, self.shared.span())
+    }
+
+    /// What is frozen.
+    pub(crate) fn frozen(&self) -> Memory {
+        super::settle::frozen(&self.lasting.extents)
+    }
+
+    /// What a freeze in slices has still to do.
+    pub(crate) const fn agenda(&mut self) -> &mut Agenda {
+        &mut self.lasting.agenda
+    }
+
     /// What the last freeze was told, for repairs.
     pub(crate) const fn options(&self) -> Options {
         self.lasting.options
@@ -263,7 +313,9 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        self.shared.statistics.publish(&self.lasting.ledger);
+        // A process id is not negative.
+        let process = u64::from(self.shared.owner.load(Ordering::Relaxed).unsigned_abs());
+        self.shared.statistics.publish(&self.lasting.ledger, process);
         // Release, partner: the Acquire exchange in `Shared::lock`.
         self.shared.owner.store(0, Ordering::Release);
     }

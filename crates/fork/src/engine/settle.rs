@@ -10,6 +10,7 @@ use super::records::Held;
 use super::registry::Shared;
 use super::span::Span;
 use super::tables::Tables;
+use super::traits::Traits;
 
 /// Reads the mappings again, writes the map anew, forgets extents that nothing maps any more, and counts the round.
 /// Returns what is frozen then.
@@ -24,7 +25,7 @@ pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
     if !is_read {
         shared.map.doubt();
         shared.origins.doubt();
-        return frozen(tables);
+        return frozen(tables.extents);
     }
     shared.map.clear();
     shared.forget_replacements();
@@ -43,12 +44,42 @@ pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
     let kept = forget_unseen(tables, shared);
     tell_origins(tables, shared);
     shared.statistics.frozen(bytes, kept);
-    frozen(tables)
+    frozen(tables.extents)
+}
+
+/// Has an extent known that a slice has filled and shows at `shown`, without reading any mapping.
+pub(super) fn publish(tables: &mut Tables<'_>, shared: &Shared, id: FileId, shown: &[Span], traits: Traits) {
+    let Some(held) = tables.held(id) else { return shared.map.doubt() };
+    let entry = Entry::new(traits.permissions, held.flags, held.serial);
+    let is_known = shown.iter().all(|span| shared.map.add(*span, entry));
+    let view = held.view().map_or(Span::default(), |view| view.span());
+    if !(is_known && shared.map.add(view, Entry::of_view(held.serial))) {
+        // No room: guards fail until a round has written it anew.
+        shared.map.doubt();
+    }
+    shared.origins.add(held.serial, held.origin);
+    let bytes: usize = shown.iter().map(|span| span.len()).sum();
+    shared.statistics.count_round();
+    shared.statistics.frozen(shared.statistics.frozen_bytes() + bytes, tables.extents.len());
+}
+
+/// Has it known that so many bytes are shown by these extents no more, which the map has forgotten, without reading any
+/// mapping.
+pub(super) fn withdraw(tables: &mut Tables<'_>, shared: &Shared, extents: &[u32], bytes: usize) {
+    if shared.map.is_in_doubt() {
+        return;
+    }
+    for held in tables.extents.iter_mut() {
+        let shows = |entry: Entry| entry.extent() == Some(held.serial) && !entry.is_view();
+        held.seen = !extents.contains(&held.serial) || shared.map.find(|_, entry| shows(entry)).is_some();
+    }
+    let kept = forget_unseen(tables, shared);
+    shared.statistics.frozen(shared.statistics.frozen_bytes().saturating_sub(bytes), kept);
 }
 
 /// What is frozen, taken for base pages.
-fn frozen(tables: &Tables<'_>) -> Memory {
-    Memory { bytes: tables.extents.iter().map(Held::stored).sum(), huge: 0, extents: tables.extents.len() }
+pub(super) fn frozen(extents: &[Held]) -> Memory {
+    Memory { bytes: extents.iter().map(Held::stored).sum(), huge: 0, extents: extents.len() }
 }
 
 /// What the map says of a mapping; nothing if it is neither frozen nor of a snapshot.

@@ -8,6 +8,7 @@ use palimpsest_sys::memory::extent::FileId;
 use palimpsest_sys::memory::vec::{Full, MappedVec};
 use palimpsest_sys::pages::vmas::Vmas;
 
+use super::agenda::{Agenda, Terms};
 use super::contents::Contents;
 use super::ledger::Ledger;
 use super::records::{Eligible, Excluded, Held, Skipped, key};
@@ -23,6 +24,8 @@ pub(super) struct Lasting {
     /// Which pages the extents hold.
     pub(super) contents: Contents,
     pub(super) ledger: Ledger,
+    /// What a freeze in slices has still to do.
+    pub(super) agenda: Agenda,
     /// Those of the last freeze, with the length that it has given to extents: what repairs go by.
     pub(super) options: Options,
 }
@@ -40,6 +43,8 @@ pub(crate) struct Tables<'a> {
     pub(super) extents: &'a mut MappedVec<Held>,
     pub(super) contents: &'a mut Contents,
     pub(super) ledger: &'a mut Ledger,
+    /// Where the items of the agenda lie.
+    items: Span,
     /// Where the registry lies.
     registry: Span,
 }
@@ -51,8 +56,13 @@ const RUNS: usize = 1 << 17;
 impl<'a> Tables<'a> {
     /// Allocates nothing from the heap.
     pub(super) fn new(lasting: &'a mut Lasting, registry: Span) -> Result<Self, MapError> {
+        Self::with_agenda(lasting, registry).map(|(tables, _)| tables)
+    }
+
+    /// The same, with what a freeze in slices has still to do.
+    pub(super) fn with_agenda(lasting: &'a mut Lasting, registry: Span) -> Result<(Self, &'a mut Agenda), MapError> {
         let mappings = lasting.extents.capacity();
-        Ok(Self {
+        let tables = Self {
             vmas: Vmas::with_capacity(mappings)?,
             eligible: MappedVec::with_capacity(2 * mappings)?,
             skipped: MappedVec::with_capacity(2 * mappings)?,
@@ -61,13 +71,20 @@ impl<'a> Tables<'a> {
             extents: &mut lasting.extents,
             contents: &mut lasting.contents,
             ledger: &mut lasting.ledger,
+            items: lasting.agenda.range().into(),
             registry,
-        })
+        };
+        Ok((tables, &mut lasting.agenda))
     }
 
     /// What is to be frozen, or was.
     pub(crate) fn eligible(&self) -> &[Eligible] {
         &self.eligible
+    }
+
+    /// Puts what is to be frozen on the agenda, and tells how many bytes that are.
+    pub(crate) fn plan_slices(&mut self, agenda: &mut Agenda, terms: Terms) -> usize {
+        agenda.begin(&mut self.eligible, terms)
     }
 
     /// The account.
@@ -81,7 +98,7 @@ impl<'a> Tables<'a> {
     }
 
     /// The addresses of these tables and of the registry.
-    pub(super) fn own_spans(&self) -> [Span; 10] {
+    pub(super) fn own_spans(&self) -> [Span; 11] {
         let [list, text] = self.vmas.own_ranges();
         [
             list,
@@ -93,6 +110,7 @@ impl<'a> Tables<'a> {
             self.extents.range(),
             self.contents.range(),
             self.ledger.hot.range(),
+            self.items.range(),
             self.registry.range(),
         ]
         .map(Span::from)
@@ -147,6 +165,7 @@ mod tests {
             extents: MappedVec::with_capacity(16).expect("memory"),
             contents: Contents::new(MappedVec::with_capacity(16).expect("memory")),
             ledger: Ledger::new(HotPieces::new(MappedVec::with_capacity(16).expect("memory")), Prices::new(4096)),
+            agenda: Agenda::new(MappedVec::with_capacity(16).expect("memory")),
             options: Options::new(),
         };
         let mut tables = Tables::new(&mut lasting, Span::default()).expect("memory");

@@ -37,6 +37,25 @@ const SMALL: usize = 64 << 10;
 /// From how many replacements on.
 const MANY: usize = 1024;
 
+/// Whether advice changes more of a mapping than its pages, so that a freeze in slices must not go by what it knew of
+/// it. What is not known may.
+const fn changes_flags(advice: i32) -> bool {
+    !matches!(
+        advice,
+        libc::MADV_DONTNEED
+            | libc::MADV_FREE
+            | DONTNEED_LOCKED
+            | GUARD_INSTALL
+            | GUARD_REMOVE
+            | libc::MADV_WILLNEED
+            | libc::MADV_COLD
+            | libc::MADV_PAGEOUT
+            | libc::MADV_POPULATE_READ
+            | libc::MADV_POPULATE_WRITE
+            | libc::MADV_COLLAPSE
+    )
+}
+
 /// Does for frozen memory what `madvise(address, len, advice)` does for anonymous memory.
 ///
 /// # Safety
@@ -44,6 +63,11 @@ const MANY: usize = 1024;
 /// 1. The caller may give this advice: discarding takes contents away.
 pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
     let (address, page) = (untagged(address), rustix::param::page_size());
+    if changes_flags(advice)
+        && let (Some(span), Some(shared)) = (whole_pages(address, len, page), registry::shared())
+    {
+        shared.left_alone.add(span);
+    }
     let Some(span) = whole_pages(address, len, page).filter(|span| touches(span.range())) else {
         // What is malformed is the kernel's to refuse.
         return Outcome::NotOurs;

@@ -65,9 +65,16 @@ pub fn prepare() {
     crate::engine::own::find_rseq();
 }
 
+/// Whether a range may hold memory that a freeze in slices is going to freeze: of that, too, guards want to be told.
+/// Takes no lock.
+pub fn is_planned(range: Range<usize>) -> bool {
+    registry::shared().is_some_and(|shared| shared.left_alone.concerns(Span::of_pointers(range)))
+}
+
 /// Notes that an `mmap` has replaced what was at `range`.
 pub fn replaced(range: Range<usize>) {
     if let Some(shared) = registry::shared() {
+        shared.left_alone.add(Span::of_pointers(range.clone()));
         shared.map.forget(Span::of_pointers(range));
     }
 }
@@ -86,6 +93,7 @@ pub fn protected(range: Range<usize>, outcome: Result<Permissions, Errno>) {
 /// Notes that a `pkey_mprotect` has given memory at `range` this protection key, which is not negative.
 pub fn keyed(range: Range<usize>, key: u32) {
     if let Some(shared) = registry::shared() {
+        shared.left_alone.add(Span::of_pointers(range.clone()));
         shared.map.change(Span::of_pointers(range), &|entry| entry.with_key(key));
     }
 }
@@ -95,6 +103,7 @@ pub fn keyed(range: Range<usize>, key: u32) {
 /// zeroed where it is. Call it again afterwards if other threads may freeze.
 pub fn changed(range: Range<usize>) {
     if let Some(shared) = registry::shared() {
+        shared.left_alone.add(Span::of_pointers(range.clone()));
         shared.map.change(Span::of_pointers(range), &Entry::changed);
     }
 }

@@ -6,14 +6,21 @@ pub(crate) mod borrowed;
 pub(crate) mod found;
 mod limits;
 mod rings;
+mod watchers;
 pub(crate) mod wiped;
 
 pub use found::{RawAllocator, RingHold};
-pub(crate) use limits::{FileSize, Headroom, headroom};
+pub(crate) use limits::{FileSize, Headroom, HugePages, headroom};
+pub(crate) use watchers::has_watcher;
+
+use std::ops::ControlFlow;
 
 use palimpsest_sys::memory::extent::locks_future_memory;
+use palimpsest_sys::pages::query::{self, SharedFile};
 use palimpsest_sys::seccomp::{self, FreezeCall};
 use palimpsest_sys::threads::hold::{self, World};
+use rustix::fd::AsFd;
+use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::error::FreezeError;
 use crate::options::{Answer, Options, OtherThreads};
@@ -28,11 +35,7 @@ pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
     if count > 1 && options.other_threads == OtherThreads::Refuse {
         return Err(FreezeError::Threads { count });
     }
-    match seccomp::probe_freeze() {
-        Ok(()) => {}
-        Err((FreezeCall::MemfdCreate, verdict)) => return Err(FreezeError::NoMemfd { verdict }),
-        Err((call, verdict)) => return Err(FreezeError::Filtered { call, verdict }),
-    }
+    filters()?;
     if count > 1 {
         // Before anything else that takes time.
         World::prepare()?.rehearse()?;
@@ -42,14 +45,69 @@ pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
     {
         return Err(FreezeError::RawAllocator { what });
     }
+    requests(options)?;
+    limits::file_size_suffices()
+}
+
+/// Refuses what may have come since [`check`] let the process pass. For a slice, which has little time.
+pub(crate) fn check_again(options: &Options) -> Result<(), FreezeError> {
+    if let Some(owner) = borrowed::owner() {
+        return Err(FreezeError::BorrowedMemory { owner });
+    }
+    let count = hold::count().map_err(|source| FreezeError::NoProc { path: "/proc/self/task", source })?;
+    if count > 1 && options.other_threads == OtherThreads::Refuse {
+        return Err(FreezeError::Threads { count });
+    }
+    filters()?;
+    if options.answers_for(Answer::IoUring) && options.answers_for(Answer::LinuxAio) {
+        return locked(options);
+    }
+    // A list of all mappings would take longer than what is copied in a slice.
+    if !options.answers_for(Answer::IoUring) {
+        rings::refuse_open()?;
+    }
+    let path = "/proc/self/maps";
+    let maps = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|source| FreezeError::NoProc { path, source })?;
+    let mut refused = Ok(());
+    let told = query::each_shared_file(maps.as_fd(), &mut |SharedFile { start, inode, name }| {
+        refused = if options.answers_for(Answer::IoUring) { Ok(()) } else { rings::refuse_mapping(inode, name) };
+        if refused.is_ok() && !options.answers_for(Answer::LinuxAio) {
+            refused = aio::refuse_mapping(start, name);
+        }
+        if refused.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    match told {
+        Ok(()) => refused.and_then(|()| locked(options)),
+        // A kernel before 6.11.
+        Err(_) => requests(options),
+    }
+}
+
+/// Refuses filters that forbid what a freeze does.
+fn filters() -> Result<(), FreezeError> {
+    match seccomp::probe_freeze() {
+        Ok(()) => Ok(()),
+        Err((FreezeCall::MemfdCreate, verdict)) => Err(FreezeError::NoMemfd { verdict }),
+        Err((call, verdict)) => Err(FreezeError::Filtered { call, verdict }),
+    }
+}
+
+/// Refuses what the kernel may write to on its own time, and memory that would be locked.
+fn requests(options: &Options) -> Result<(), FreezeError> {
     if !options.answers_for(Answer::IoUring) {
         rings::refuse()?;
     }
     if !options.answers_for(Answer::LinuxAio) {
         aio::refuse()?;
     }
+    locked(options)
+}
+
+/// Refuses a process whose future mappings are locked.
+fn locked(options: &Options) -> Result<(), FreezeError> {
     if !options.answers_for(Answer::LockedMemory) && locks_future_memory() {
         return Err(FreezeError::FutureLocked);
     }
-    limits::file_size_suffices()
+    Ok(())
 }

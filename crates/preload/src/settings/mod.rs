@@ -1,13 +1,18 @@
 //! What the user asks for, by environment variables that start with `PALIMPSEST_`.
 
-mod signal;
 mod size;
+mod time;
 
-use std::ffi::{OsStr, OsString, c_int};
+use std::ffi::{OsString, c_int};
 use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use palimpsest_fork::{Answer, ExtentLen, Options, OtherThreads, Pages, Pays};
+use palimpsest_fork::{Answer, ExtentLen, Options, OtherThreads, Pages, Pause, Pays};
+use palimpsest_sys::signals::noticeable;
+
+use crate::names;
 
 /// Everything that can be set.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) report: ReportTo,
     pub(crate) refusals: Refusals,
     pub(crate) heirs: Heirs,
+    /// The programs that are frozen, by name; all if there is none.
+    pub(crate) only: Vec<OsString>,
 }
 
 /// When to freeze.
@@ -128,13 +135,22 @@ impl Settings {
                 number => number.parse().ok().filter(|&forks| forks > 0).map(Pays::Within),
             },
         )?;
+        let pause = variables.read(
+            "PALIMPSEST_PAUSE",
+            "none, or a time of up to 1s with a suffix ns, us, ms or s",
+            Pause::Within(PAUSE),
+            |text| match text {
+                "none" => Some(Pause::AtOnce),
+                time => time::duration(time).filter(|&time| time <= LONGEST_PAUSE).map(Pause::Within),
+            },
+        )?;
         let Trusted { answers, sandbox } = variables.read(
             "PALIMPSEST_TRUST",
             "a list, with commas, of go, aio, io_uring, locked, seccomp",
             Trusted::default(),
             trusted,
         )?;
-        let options = Options::new().extent(extent).pages(pages).other_threads(threads).pays(pays);
+        let options = Options::new().extent(extent).pages(pages).other_threads(threads).pays(pays).pause(pause);
         Ok(Self {
             moment: variables.read(
                 "PALIMPSEST_FREEZE",
@@ -166,6 +182,12 @@ impl Settings {
                 "no" => Some(Heirs::Left),
                 _ => None,
             })?,
+            only: variables.read_bytes(
+                "PALIMPSEST_ONLY",
+                "names of programs' files, without folders, and with a slash between them",
+                Vec::new(),
+                names::wanted,
+            )?,
         })
     }
 }
@@ -182,13 +204,18 @@ impl Variables<'_> {
         default: T,
         parse: impl Fn(&str) -> Option<T>,
     ) -> Result<T, InvalidSetting> {
+        self.read_bytes(variable, allowed, default, |value| str::from_utf8(value).ok().and_then(&parse))
+    }
+
+    fn read_bytes<T>(
+        &self,
+        variable: &'static str,
+        allowed: &'static str,
+        default: T,
+        parse: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<T, InvalidSetting> {
         let Some(value) = (self.look_up)(variable).filter(|value| !value.is_empty()) else { return Ok(default) };
-        let value: &OsStr = &value;
-        value.to_str().and_then(parse).ok_or_else(|| InvalidSetting {
-            variable,
-            value: value.display().to_string(),
-            allowed,
-        })
+        parse(value.as_bytes()).ok_or_else(|| InvalidSetting { variable, value: value.display().to_string(), allowed })
     }
 }
 
@@ -197,7 +224,7 @@ fn moment(text: &str) -> Option<Moment> {
         None if text == "off" => Some(Moment::Never),
         None if text == "fork" => Some(Moment::Fork(1)),
         Some(("fork", number)) => number.parse().ok().filter(|&number| number > 0).map(Moment::Fork),
-        Some(("signal", name)) => signal::number(name).map(Moment::Signal),
+        Some(("signal", name)) => noticeable(name).ok().map(Moment::Signal),
         Some(("size", bytes)) => size::bytes(bytes).map(Moment::Size),
         _ => None,
     }
@@ -205,6 +232,11 @@ fn moment(text: &str) -> Option<Moment> {
 
 /// Within how many forks freezing must pay, unless the user says otherwise.
 const FORKS: u32 = 100;
+
+/// How long the program is held up at a time, unless the user says otherwise.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Who accepts more wants no slices.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The shortest piece whose page table is its own on every supported CPU with 4 KiB pages.
 const LEAST_EXTENT: usize = 2 << 20;
@@ -258,10 +290,14 @@ mod tests {
         let settings = read(&[]).expect("nothing is invalid");
         assert_eq!(settings.moment, Moment::Worthwhile);
         assert_eq!(settings.action, Action::Freeze);
-        assert_eq!(settings.options, Options::new().pays(Pays::Within(100)));
+        assert_eq!(
+            settings.options,
+            Options::new().pays(Pays::Within(100)).pause(Pause::Within(Duration::from_millis(2)))
+        );
         assert_eq!(settings.sandbox, Sandbox::Feared);
         assert_eq!(settings.report, ReportTo::Nowhere);
         assert_eq!(settings.heirs, Heirs::Served);
+        assert!(settings.only.is_empty());
         assert_eq!(read(&[("PALIMPSEST_FREEZE", ""), ("PALIMPSEST_HUGE", "")]), Ok(settings));
     }
 
@@ -282,11 +318,13 @@ mod tests {
             ("PALIMPSEST_HUGE", "collapse"),
             ("PALIMPSEST_THREADS", "stop"),
             ("PALIMPSEST_PAYS_AFTER", "any"),
+            ("PALIMPSEST_PAUSE", "none"),
             ("PALIMPSEST_TRUST", "go, io_uring,locked,seccomp"),
             ("PALIMPSEST_REPORT", "fd:7"),
             ("PALIMPSEST_QUIET", "1"),
             ("PALIMPSEST_INHERIT", "no"),
             ("PALIMPSEST_DRY_RUN", "1"),
+            ("PALIMPSEST_ONLY", "redis-server/a,b"),
         ]);
         let settings = settings.expect("all are valid");
         let expected = Options::new().extent(ExtentLen::Bytes(8 << 20)).pages(Pages::Collapse);
@@ -297,13 +335,22 @@ mod tests {
         assert_eq!(settings.refusals, Refusals::Silent);
         assert_eq!(settings.heirs, Heirs::Left);
         assert_eq!(settings.action, Action::Survey);
+        assert_eq!(settings.only, ["redis-server", "a,b"]);
     }
 
     #[test]
     fn after_how_many_forks_it_must_pay_can_be_said() {
         for (text, pays) in [("1", Pays::Within(1)), ("3900", Pays::Within(3900)), ("any", Pays::Anyway)] {
-            let settings = read(&[("PALIMPSEST_PAYS_AFTER", text)]).expect("a valid value");
-            assert_eq!(settings.options, Options::new().pays(pays), "{text}");
+            let settings = read(&[("PALIMPSEST_PAYS_AFTER", text), ("PALIMPSEST_PAUSE", "none")]);
+            assert_eq!(settings.expect("a valid value").options, Options::new().pays(pays), "{text}");
+        }
+    }
+
+    #[test]
+    fn how_long_it_may_take_at_a_time_can_be_said() {
+        for (text, pause) in [("none", Pause::AtOnce), ("500us", Pause::Within(Duration::from_micros(500)))] {
+            let settings = read(&[("PALIMPSEST_PAUSE", text)]).expect("a valid value");
+            assert_eq!(settings.options, Options::new().pays(Pays::Within(100)).pause(pause), "{text}");
         }
     }
 
@@ -331,6 +378,9 @@ mod tests {
             ("PALIMPSEST_PAYS_AFTER", "-1"),
             ("PALIMPSEST_PAYS_AFTER", "1e3"),
             ("PALIMPSEST_PAYS_AFTER", "4294967296"),
+            ("PALIMPSEST_PAUSE", "2"),
+            ("PALIMPSEST_PAUSE", "-2ms"),
+            ("PALIMPSEST_PAUSE", "2s"),
             ("PALIMPSEST_TRUST", "go,"),
             ("PALIMPSEST_TRUST", "rust"),
             ("PALIMPSEST_REPORT", "fd:-2"),
@@ -338,6 +388,7 @@ mod tests {
             ("PALIMPSEST_QUIET", "yes"),
             ("PALIMPSEST_INHERIT", "1"),
             ("PALIMPSEST_DRY_RUN", "true"),
+            ("PALIMPSEST_ONLY", "/"),
         ] {
             let error = read(&[(variable, value)]).expect_err(value).to_string();
             assert!(error.starts_with(&format!("{variable}={value}: not understood; allowed: ")), "{error}");

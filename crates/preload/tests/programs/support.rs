@@ -40,7 +40,7 @@ pub(crate) fn command(program: impl AsRef<Path>, mode: Mode, folder: &TempDir, b
         preload.insert(0, object());
         command.env("PALIMPSEST_THREADS", threads).env("PALIMPSEST_REPORT", folder.path().join("report"));
         // What is small here is frozen too: that shows whether the program bears it.
-        command.env("PALIMPSEST_PAYS_AFTER", "any");
+        command.env("PALIMPSEST_PAYS_AFTER", "any").env("PALIMPSEST_PAUSE", "none");
     }
     if !preload.is_empty() {
         let separator = OsString::from(":");

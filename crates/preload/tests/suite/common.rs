@@ -105,6 +105,8 @@ pub(crate) fn run(command: &[&str], way: Way<'_>) -> Ran {
     process.args(command);
     // These programs are small, and are here to show what is different where they are frozen.
     process.env("PALIMPSEST_REPORT", &report).env("PALIMPSEST_PAYS_AFTER", "any");
+    // And are frozen at their first fork, unless they say otherwise.
+    process.env("PALIMPSEST_PAUSE", "none");
     let Output { status, stdout, stderr } = process.output().expect("coreutils are there");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Ran {

@@ -30,6 +30,8 @@ pub struct SmapsEntry {
     pub map: MapEntry,
     /// Present memory, without huge pages of hugetlbfs.
     pub rss: usize,
+    /// Present memory that is no file's: of a private mapping of a file, what was written to.
+    pub anonymous: usize,
     /// Anonymous memory mapped by huge page table entries.
     pub anon_huge_pages: usize,
     /// Shared memory (memfd, tmpfs) mapped by huge page table entries.
@@ -56,6 +58,7 @@ impl SmapsEntry {
         Self {
             map,
             rss: 0,
+            anonymous: 0,
             anon_huge_pages: 0,
             shmem_pmd_mapped: 0,
             file_pmd_mapped: 0,
@@ -72,6 +75,7 @@ impl SmapsEntry {
         let (name, value) = (&text[..colon], text[colon + 1..].trim_ascii());
         let place = match name {
             b"Rss" => &mut self.rss,
+            b"Anonymous" => &mut self.anonymous,
             b"AnonHugePages" => &mut self.anon_huge_pages,
             b"ShmemPmdMapped" => &mut self.shmem_pmd_mapped,
             b"FilePmdMapped" => &mut self.file_pmd_mapped,
@@ -209,6 +213,7 @@ ProtectionKey:         0
 VmFlags: rd ex sh mr mw me ms sd
 7f0000200000-7f0000201000 rw-p 00000000 00:00 0
 Rss:                   4 kB
+Anonymous:             4 kB
 VmFlags: rd wr
 ";
 
@@ -218,7 +223,7 @@ VmFlags: rd wr
         assert_eq!(entries.len(), 2);
         assert_eq!((entries[0].rss, entries[0].pmd_mapped()), (2 << 20, 2 << 20));
         assert!(entries[0].vm_flags.contains(b"ex") && !entries[0].vm_flags.contains(b"wr"));
-        assert_eq!((entries[1].rss, entries[1].pmd_mapped()), (4096, 0));
+        assert_eq!((entries[1].rss, entries[1].anonymous, entries[1].pmd_mapped()), (4096, 4096, 0));
     }
 
     #[test]

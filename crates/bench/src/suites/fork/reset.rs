@@ -19,11 +19,18 @@ const HEAP: usize = 64 << 20;
 /// Pages written in each round.
 const PAGES: [usize; 4] = [1, 16, 256, 4096];
 
-/// Ways to put pages back; the last is what people do without a snapshot.
-const WAYS: [(&str, Way); 3] =
-    [("known", Question::ResetKnown), ("scan", Question::ResetScan), (FORK, Question::ForkPerRun)];
+/// Ways to put pages back; the last two are what people do without a snapshot.
+const WAYS: [(&str, Way); 4] = [
+    ("known", Question::ResetKnown),
+    ("scan", Question::ResetScan),
+    (FORK, Question::ForkPerRun),
+    (PERSISTENT, Question::Turn),
+];
 
 const FORK: &str = "fork_per_run";
+
+/// AFL++'s persistent mode.
+const PERSISTENT: &str = "persistent";
 
 type Way = fn(usize) -> Question;
 
@@ -33,7 +40,11 @@ fn group(pages: usize) -> Group {
         let contestant = Contestant::new(id(way), Unit::Microseconds);
         match way {
             FORK => contestant.note("a fork, the child's writes, and its end; wall time"),
-            _ => contestant.against([id(FORK)]),
+            PERSISTENT => contestant.note(
+                "puts nothing back: a child is continued (SIGCONT), writes, and stops itself, as AFL++'s persistent \
+                 mode does; wall time",
+            ),
+            _ => contestant.against([id(FORK), id(PERSISTENT)]),
         }
     };
     Group::new(format!("reset.{pages}"), format!("putting back {pages} pages of a heap of 64m"), WAYS.map(contestant))

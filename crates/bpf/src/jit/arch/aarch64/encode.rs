@@ -289,6 +289,8 @@ pub(super) enum Flag {
     NotEqual = 1,
     AboveEqual = 2,
     Below = 3,
+    Minus = 4,
+    Plus = 5,
     Above = 8,
     BelowEqual = 9,
     GreaterEqual = 10,
@@ -301,6 +303,12 @@ impl Flag {
     const fn opposite(self) -> u32 {
         self as u32 ^ 1
     }
+}
+
+/// A jump over what comes next, unless the flag is set; it is filled in by [`end_hole`].
+pub(super) fn hole_unless(buffer: &mut Buffer, flag: Flag) -> usize {
+    word(buffer, 0x5400_0000 | flag.opposite());
+    buffer.len() - 4
 }
 
 /// Forms of distances: 26 bits at the bottom, 19 bits from bit 5. Both count words.
@@ -354,9 +362,21 @@ pub(super) fn skip_if(buffer: &mut Buffer, flag: Flag, words: u32) {
     word(buffer, 0x5400_0000 | (words + 1) << 5 | flag as u32);
 }
 
+/// A jump over what comes next, if the low 32 bits of `rt` are not 0; it is filled in by [`end_hole`].
+pub(super) fn hole_unless_zero_word(buffer: &mut Buffer, rt: Native) -> usize {
+    word(buffer, 0x3500_0000 | rt.d());
+    buffer.len() - 4
+}
+
 /// A jump over what comes next, if `rt` is 0; it is filled in by [`end_hole`].
 pub(super) fn hole_if_zero(buffer: &mut Buffer, rt: Native) -> usize {
     word(buffer, 0xb400_0000 | rt.d());
+    buffer.len() - 4
+}
+
+/// The same, if the flag is set.
+pub(super) fn hole_if(buffer: &mut Buffer, flag: Flag) -> usize {
+    word(buffer, 0x5400_0000 | flag as u32);
     buffer.len() - 4
 }
 

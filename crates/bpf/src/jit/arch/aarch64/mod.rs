@@ -6,6 +6,7 @@
 //! | `r1` to `r5` | `x0` to `x4` | where the procedure call standard has arguments |
 //! | `r6` to `r9` | `x19` to `x22` | kept by calls |
 //! | `r10` | `x23` | end of the frame |
+//! | – | `x24` | the gauge ([`Gauge`](crate::jit::Gauge)), where there is one |
 //!
 //! `x9` to `x12` hold what is needed within an instruction. Only instructions of Armv8.0 are used.
 
@@ -18,14 +19,17 @@ use crate::insn::{Callee, Condition, Extension, Instruction, Operand, Register, 
 use crate::interp::FRAME;
 use crate::jit::buffer::{Buffer, Gap, Mark};
 use crate::jit::frame::{Frame, KEPT};
-use crate::jit::{CompileError, Surroundings, Then};
+use crate::jit::{CompileError, Outside, Surroundings, Then};
 use encode::{ADDRESS, Access, Bits, FAR, FP, Flag, Kind, LR, Logic, Native, SP, Sum, Three, ZERO};
 
 /// The compiler for AArch64.
 pub(in crate::jit) struct Aarch64;
 
 const RESULT: Native = Native(0);
+const SECOND_RESULT: Native = Native(1);
 const SIXTH_ARGUMENT: Native = Native(5);
+/// Where the gauge is.
+const GAUGE: Native = Native(24);
 const SCRATCH: [Native; 4] = [Native(9), Native(10), Native(11), Native(12)];
 
 const fn native(register: Register) -> Native {
@@ -62,7 +66,11 @@ fn pairs(frame: &Frame) -> impl DoubleEndedIterator<Item = (Native, Native)> {
     let links = (frame.calls).then_some((FP, LR));
     let low = (has(KEPT[0]) || has(KEPT[1])).then_some((native(KEPT[0]), native(KEPT[1])));
     let high = (has(KEPT[2]) || has(KEPT[3])).then_some((native(KEPT[2]), native(KEPT[3])));
-    let end = frame.used.has(Register::R10).then_some((native(Register::R10), ZERO));
+    let end = if frame.begins_gauge() {
+        Some((native(Register::R10), GAUGE))
+    } else {
+        frame.used.has(Register::R10).then_some((native(Register::R10), ZERO))
+    };
     [links, low, high, end].into_iter().flatten()
 }
 
@@ -91,6 +99,9 @@ impl Isa for Aarch64 {
             encode::mov_immediate(buffer, Bits::B64, SCRATCH[0], ROUNDS);
             encode::access(buffer, Access { log: 2, kind: Kind::Store }, SCRATCH[0], SP, 0, SCRATCH[1]);
         }
+        if frame.begins_gauge() {
+            encode::mov(buffer, Bits::B64, GAUGE, SIXTH_ARGUMENT);
+        }
         if frame.function == 0 {
             // The result is always given, so that nothing of the host's is.
             for register in [Register::R0].into_iter().chain(KEPT.into_iter().filter(|kept| frame.used.has(*kept))) {
@@ -113,7 +124,7 @@ impl Isa for Aarch64 {
             }
             Instruction::Swap { order, size, dst } => arithmetic::swap(buffer, order, size, native(dst)),
             Instruction::LoadWide { dst, value: Wide::Function(distance) } => {
-                encode::address(buffer, native(dst), SCRATCH[0], surroundings.function(distance));
+                encode::address(buffer, native(dst), SCRATCH[0], surroundings.entry(distance));
             }
             Instruction::LoadWide { dst, value } => {
                 let value = surroundings.resolved(value).ok_or_else(|| surroundings.unsupported())?;
@@ -143,15 +154,28 @@ impl Isa for Aarch64 {
             Instruction::Atomic { op, width, base, offset, src } => {
                 memory::atomic(buffer, op, width, native(base), offset, native(src));
             }
+            Instruction::Jump { offset, .. } if surroundings.pays() => pay(buffer, surroundings, offset),
             Instruction::Jump { offset, .. } => encode::jump(buffer, surroundings.jump(offset)),
             Instruction::Branch { width, condition, dst, operand, offset } => {
                 compare(buffer, bits(width), condition, native(dst), operand);
-                encode::jump_if(buffer, flag(condition), surroundings.jump(offset.into()));
+                if surroundings.pays() {
+                    let goes_on = encode::hole_unless(buffer, flag(condition));
+                    pay(buffer, surroundings, offset.into());
+                    encode::end_hole(buffer, goes_on);
+                } else {
+                    encode::jump_if(buffer, flag(condition), surroundings.jump(offset.into()));
+                }
             }
             Instruction::MayGoto { offset } => {
                 let [count, scratch, ..] = SCRATCH;
                 encode::access(buffer, Access { log: 2, kind: Kind::Load }, count, SP, 0, scratch);
-                encode::jump_if_zero(buffer, count, surroundings.jump(offset.into()));
+                if surroundings.pays() {
+                    let goes_on = encode::hole_unless_zero_word(buffer, count);
+                    pay(buffer, surroundings, offset.into());
+                    encode::end_hole(buffer, goes_on);
+                } else {
+                    encode::jump_if_zero(buffer, count, surroundings.jump(offset.into()));
+                }
                 encode::add_immediate(buffer, Bits::B32, Sum::Sub, count, count, 1);
                 encode::access(buffer, Access { log: 2, kind: Kind::Store }, count, SP, 0, scratch);
             }
@@ -162,6 +186,23 @@ impl Isa for Aarch64 {
             }
         }
         Ok(())
+    }
+
+    fn leave(buffer: &mut Buffer, frame: &Frame) {
+        exit(buffer, frame);
+    }
+
+    fn entry(buffer: &mut Buffer, function: Mark) {
+        encode::push_pair(buffer, FP, LR);
+        encode::add_immediate(buffer, Bits::B64, Sum::Add, FP, SP, 0);
+        encode::push_pair(buffer, GAUGE, ZERO);
+        encode::mov(buffer, Bits::B64, GAUGE, native(Register::R5));
+        // The function moves its result to where helpers have it.
+        encode::call(buffer, function);
+        encode::mov(buffer, Bits::B64, SECOND_RESULT, GAUGE);
+        encode::pop_pair(buffer, GAUGE, ZERO);
+        encode::pop_pair(buffer, FP, LR);
+        encode::ret(buffer);
     }
 
     fn patch(code: &mut [u8], gap: Gap, place: usize) {
@@ -224,26 +265,62 @@ fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, 
     encode::three(buffer, bits, op, ZERO, left, right);
 }
 
+/// Jumps back if that can be paid for, and otherwise ends the program.
+fn pay(buffer: &mut Buffer, surroundings: &Surroundings<'_>, offset: i32) {
+    encode::add_immediate(buffer, Bits::B64, Sum::Subs, GAUGE, GAUGE, 1);
+    encode::jump_if(buffer, Flag::Plus, surroundings.jump(offset));
+    encode::jump(buffer, surroundings.leave());
+}
+
+/// Leaves if the program was ended.
+fn leave_if_ended(buffer: &mut Buffer, surroundings: &Surroundings<'_>) {
+    encode::three(buffer, Bits::B64, Three::Ands, ZERO, GAUGE, GAUGE);
+    encode::jump_if(buffer, Flag::Minus, surroundings.leave());
+}
+
 fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) -> Result<(), CompileError> {
-    let id = match callee {
+    let who = match callee {
         Callee::Local(distance) => {
             encode::call(buffer, surroundings.function(distance));
+            if surroundings.has_gauge() {
+                leave_if_ended(buffer, surroundings);
+            }
             return Ok(());
         }
-        Callee::Helper(id) => Some(id),
+        Callee::Helper(id) => {
+            if let Some(array) = surroundings.lookup() {
+                memory::look_up(buffer, array);
+                return Ok(());
+            }
+            Outside::Helper(id)
+        }
         Callee::Register(register) => {
             encode::mov(buffer, Bits::B64, SIXTH_ARGUMENT, native(register));
-            None
+            Outside::Dispatcher
         }
-        Callee::Kernel { .. } => return Err(surroundings.unsupported()),
+        Callee::Kernel { id, .. } => Outside::Function(id),
     };
-    let called = surroundings.literals.called(id);
+    let called = surroundings.literals.called(who);
+    if called.then == Then::Calls {
+        encode::mov(buffer, Bits::B64, native(Register::R5), GAUGE);
+    }
     if let Some(data) = called.data {
         encode::mov_immediate(buffer, Bits::B64, SIXTH_ARGUMENT, data);
     }
     encode::mov_immediate(buffer, Bits::B64, SCRATCH[0], called.function);
     encode::call_register(buffer, SCRATCH[0]);
     encode::mov(buffer, Bits::B64, native(Register::R0), RESULT);
+    match called.then {
+        Then::GoOn => {}
+        Then::Calls => {
+            encode::mov(buffer, Bits::B64, GAUGE, SECOND_RESULT);
+            leave_if_ended(buffer, surroundings);
+        }
+        Then::MayStop | Then::LeaveUnlessZero => {
+            encode::three(buffer, Bits::B64, Three::Or, GAUGE, GAUGE, SECOND_RESULT);
+            leave_if_ended(buffer, surroundings);
+        }
+    }
     if called.then == Then::LeaveUnlessZero {
         let goes_on = encode::hole_if_zero(buffer, native(Register::R0));
         exit(buffer, &surroundings.frame);
@@ -258,6 +335,9 @@ fn exit(buffer: &mut Buffer, frame: &Frame) {
     }
     if room(frame) != 0 {
         encode::add_immediate(buffer, Bits::B64, Sum::Add, SP, SP, room(frame));
+    }
+    if frame.begins_gauge() {
+        encode::mov(buffer, Bits::B64, SECOND_RESULT, GAUGE);
     }
     for (first, second) in pairs(frame).rev() {
         encode::pop_pair(buffer, first, second);

@@ -1,11 +1,13 @@
 //! What the verifier accepts does no harm: random programs, most of them wrong, run within exactly what they were
 //! promised.
 
-use palimpsest_bpf::insn::{AluOp, Condition, Extension, Instruction, Operand, Reach, Register, Size, Width, encode};
-use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers};
+use palimpsest_bpf::insn::{
+    AluOp, Callee, Condition, Extension, Instruction, Operand, Reach, Register, Size, Width, encode,
+};
+use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers, RunError, Trap};
 use palimpsest_bpf::jit::Target;
-use palimpsest_bpf::verify::{ContextAccess, Contract};
-use palimpsest_bpf::{Code, ContextError, VerifiedProgram, asm};
+use palimpsest_bpf::verify::{ContextAccess, Contract, Verified};
+use palimpsest_bpf::{Code, ContextError, VerifiedError, VerifiedProgram, asm};
 use palimpsest_text::Packs;
 
 /// Bytes of context.
@@ -107,6 +109,90 @@ fn program(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
+/// A program whose jumps may go back, with a function that it may call.
+fn looping(random: &mut Random) -> Vec<u8> {
+    let lengths = [6 + random.below(10), 3 + random.below(8)];
+    // What comes before the body and behind it, each of a slot.
+    let function = 4 + lengths[0] as i32 + 5;
+    let mut bytes = Vec::new();
+    let mut slot = 0;
+    let mut push = |instruction: &Instruction| encode(instruction, &mut |slot| bytes.extend(slot));
+    let set =
+        |dst, value| Instruction::Alu { width: Width::W64, op: AluOp::Move, dst, operand: Operand::Immediate(value) };
+    for (len, start) in lengths.into_iter().zip([0, function]) {
+        for (register, value) in [(Register::R0, 0), (Register::R3, 3), (Register::R4, -4), (Register::R5, 5)] {
+            push(&set(register, value));
+            slot += 1;
+        }
+        for _ in 0..len {
+            let back = -1 - random.below((slot - start + 1) as u64) as i32;
+            let ahead = random.below(4) as i32;
+            let jump = if random.below(3) > 0 { back } else { ahead };
+            push(&match (random.below(12), instruction(random)) {
+                (0, _) if start == 0 => Instruction::Call(Callee::Local(function - slot - 1)),
+                (1, _) => Instruction::MayGoto { offset: jump as i16 },
+                (2, _) | (_, Instruction::Jump { .. }) => Instruction::Jump { offset: jump, reach: Reach::Near },
+                (_, Instruction::Branch { width, condition, dst, operand, .. }) => {
+                    Instruction::Branch { width, condition, dst, operand, offset: jump as i16 }
+                }
+                (_, other) => other,
+            });
+            slot += 1;
+        }
+        for _ in 0..4 {
+            push(&set(Register::R0, 0));
+        }
+        push(&Instruction::Exit);
+        slot += 5;
+    }
+    bytes
+}
+
+/// Runs a program with eight contexts, interpreted and compiled, which must agree; how often it had no fuel left.
+fn agrees(verified: &Verified, packs: Option<&Packs>, random: &mut Random) -> u32 {
+    let code = verified.code();
+    let compiled = packs.map(|packs| VerifiedProgram::load(packs, verified, &()).expect("room"));
+    let mut spent = 0;
+    for _ in 0..8 {
+        let mut context = [0_u64; LEN as usize / 8].map(|_| match random.below(3) {
+            0 => random.below(64),
+            1 => random.next(),
+            _ => random.below(64).wrapping_neg(),
+        });
+        let mut same = context;
+        let mut bytes: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut memory = Memory::new();
+        memory.add(0x10_0000, &mut bytes).expect("free");
+        let arguments = [0x10_0000, LEN.into(), 0, 0, 0];
+        // A `may_goto` is passed 65 535 times in each call, of which there are few.
+        let interpreter = Interpreter::default().budget(50_000_000);
+        let interpreter = verified.fuel().map_or(interpreter, |fuel| interpreter.fuel(fuel));
+        let result = interpreter.run(code, arguments, &mut memory, &mut NoHelpers);
+        let listing = || code.instructions().iter().map(|step| format!("{step}\n")).collect::<String>();
+        let expected = match result {
+            Ok(value) => Ok(value),
+            Err(RunError { trap: Trap::Fuel { fuel }, .. }) => {
+                spent += 1;
+                Err(VerifiedError::Fuel { fuel })
+            }
+            Err(error) => panic!("accepted, and {error}:\n{}context {context:x?}", listing()),
+        };
+        drop(memory);
+        for (word, bytes) in context.iter_mut().zip(bytes.chunks(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
+        }
+        if let Some(compiled) = &compiled {
+            let mut view: Vec<u8> = same.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            assert_eq!(compiled.run(&mut view), expected, "{}", listing());
+            for (word, bytes) in same.iter_mut().zip(view.chunks(8)) {
+                *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
+            }
+            assert_eq!(same, context, "{}", listing());
+        }
+    }
+    spent
+}
+
 #[test]
 fn what_is_accepted_stays_inside_its_memory() {
     let packs = Target::NATIVE.map(|_| Packs::new().expect("packs"));
@@ -116,42 +202,33 @@ fn what_is_accepted_stays_inside_its_memory() {
     for _ in 0..programs() {
         let bytes = program(&mut random);
         let Ok(code) = Code::new(&bytes) else { continue };
-        let Ok(verified) = contract.verify(code.clone()) else {
-            refused += 1;
-            continue;
-        };
-        accepted += 1;
-        let compiled = packs.as_ref().map(|packs| VerifiedProgram::load(packs, &verified, &()).expect("room"));
-        for _ in 0..8 {
-            let mut context = [0_u64; LEN as usize / 8].map(|_| match random.below(3) {
-                0 => random.below(64),
-                1 => random.next(),
-                _ => random.below(64).wrapping_neg(),
-            });
-            let mut same = context;
-            let mut bytes: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            let mut memory = Memory::new();
-            memory.add(0x10_0000, &mut bytes).expect("free");
-            let arguments = [0x10_0000, LEN.into(), 0, 0, 0];
-            let result = Interpreter::default().budget(1000).run(&code, arguments, &mut memory, &mut NoHelpers);
-            let listing = || code.instructions().iter().map(|step| format!("{step}\n")).collect::<String>();
-            let expected =
-                result.unwrap_or_else(|error| panic!("accepted, and {error}:\n{}context {context:x?}", listing()));
-            drop(memory);
-            for (word, bytes) in context.iter_mut().zip(bytes.chunks(8)) {
-                *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
+        match contract.verify(code) {
+            Ok(verified) => {
+                accepted += 1;
+                agrees(&verified, packs.as_ref(), &mut random);
             }
-            if let Some(compiled) = &compiled {
-                let mut view: Vec<u8> = same.iter().flat_map(|word| word.to_ne_bytes()).collect();
-                assert_eq!(compiled.run(&mut view), Ok(expected), "{}", listing());
-                for (word, bytes) in same.iter_mut().zip(view.chunks(8)) {
-                    *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
-                }
-                assert_eq!(same, context, "{}", listing());
-            }
+            Err(_) => refused += 1,
         }
     }
     assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused: the programs tell nothing");
+}
+
+#[test]
+fn what_loops_ends_by_itself_or_by_its_fuel() {
+    let packs = Target::NATIVE.map(|_| Packs::new().expect("packs"));
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let (mut proven, mut fuelled, mut spent) = (0, 0, 0);
+    // Verifying those takes longer.
+    for _ in 0..programs() / 4 {
+        let bytes = looping(&mut random);
+        let Ok(code) = Code::new(&bytes) else { continue };
+        let contract = Contract::new().context(LEN, ContextAccess::Write).budget(2000).fuel(random.below(40));
+        let Ok(verified) = contract.verify(code) else { continue };
+        *(if verified.fuel().is_some() { &mut fuelled } else { &mut proven }) += 1;
+        spent += agrees(&verified, packs.as_ref(), &mut random);
+    }
+    let counts = format!("{proven} proven, {fuelled} fuelled, {spent} runs without fuel");
+    assert!(proven > 10 && fuelled > 100 && spent > 100, "{counts}: the programs tell nothing");
 }
 
 /// How many programs are tried.
@@ -174,12 +251,16 @@ fn a_context_is_what_was_promised() {
     let reader = load("r0 = *(u64 *)(r1 + 8)\nexit", ContextAccess::Read);
     let context: Vec<u8> = (0..16).collect();
     assert_eq!(reader.run_read_only(&context), Ok(u64::from_ne_bytes([8, 9, 10, 11, 12, 13, 14, 15])));
-    assert_eq!(reader.run_read_only(&context[..15]), Err(ContextError::Short { len: 15, least: 16 }));
+    assert_eq!(reader.run_read_only(&context[..15]), Err(ContextError::Short { len: 15, least: 16 }.into()));
     let writer = load("r2 = 1\nlock *(u64 *)(r1 + 0) += r2\nr0 = 0\nexit", ContextAccess::Write);
-    assert_eq!(writer.run_read_only(&context), Err(ContextError::ReadOnly));
+    assert_eq!(writer.run_read_only(&context), Err(ContextError::ReadOnly.into()));
     let mut words = [0_u8; 32];
     let start = words.as_ptr().align_offset(8);
     assert_eq!(writer.run(&mut words[start..start + 16]), Ok(0));
     assert_eq!(words[start..start + 8], 1_u64.to_ne_bytes());
-    assert!(matches!(writer.run(&mut words[start + 1..start + 17]), Err(ContextError::Unaligned { align: 8, .. })));
+    let unaligned = writer.run(&mut words[start + 1..start + 17]);
+    assert!(
+        matches!(unaligned, Err(VerifiedError::Context(ContextError::Unaligned { align: 8, .. }))),
+        "{unaligned:?}"
+    );
 }

@@ -1,0 +1,165 @@
+//! What a freeze in slices has still to do. It lasts from slice to slice.
+//!
+//! What the plan says of a mapping is a hint: each part is looked at again in the slice that takes it, and what is there
+//! by then counts.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use palimpsest_sys::memory::vec::MappedVec;
+
+use super::pace::Speed;
+use super::records::Eligible;
+use super::span::Span;
+use super::traits::Traits;
+use crate::options::Pages;
+
+/// Memory that was planned: a mapping, or a part of one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    pub(crate) span: Span,
+    /// From here on nothing was done yet.
+    pub(super) at: usize,
+    pub(super) traits: Traits,
+    pub(crate) is_named: bool,
+    /// Bytes that were copied.
+    pub(crate) frozen: usize,
+}
+
+/// Mappings that are planned at most: the dearest. Others are left to a later freeze.
+pub(super) const MOST_ITEMS: usize = 1 << 12;
+
+/// The items, and what slices go by.
+#[derive(Debug)]
+pub(crate) struct Agenda {
+    items: MappedVec<Item>,
+    /// The first item that is not done.
+    next: usize,
+    /// How long a slice may take.
+    pub(super) budget: Duration,
+    /// The length of extents.
+    pub(super) extent: usize,
+    pub(super) pages: Pages,
+    pub(super) speed: Speed,
+    /// Mappings that may still be used up.
+    pub(super) mappings: usize,
+    /// Nanoseconds of CPU time of the look, and of all slices.
+    looked: u64,
+    worked: u64,
+    /// Refusals since the last slice.
+    refusals: u32,
+    /// Why it has ended early.
+    reason: Option<String>,
+}
+
+/// What slices go by, as an inventory has found it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// How long a slice may take.
+    pub(crate) budget: Duration,
+    /// The length of extents.
+    pub(crate) extent: usize,
+    pub(crate) pages: Pages,
+    /// Mappings that may be used up.
+    pub(crate) mappings: usize,
+    /// Nanoseconds of CPU time of the look.
+    pub(crate) looked: u64,
+}
+
+/// After so many refusals in a row a freeze is given up.
+const PATIENCE: u32 = 64;
+
+impl Agenda {
+    pub(super) const fn new(items: MappedVec<Item>) -> Self {
+        Self {
+            items,
+            next: 0,
+            budget: Duration::ZERO,
+            extent: 0,
+            pages: Pages::Base,
+            speed: Speed::unknown(),
+            mappings: 0,
+            looked: 0,
+            worked: 0,
+            refusals: 0,
+            reason: None,
+        }
+    }
+
+    /// Begins anew with what is eligible, dearest page tables first. Returns the bytes that are planned.
+    pub(super) fn begin(&mut self, eligible: &mut [Eligible], terms: Terms) -> usize {
+        let Terms { budget, extent, pages, mappings, looked } = terms;
+        self.items.clear();
+        (self.budget, self.extent, self.pages, self.mappings) = (budget, extent, pages, mappings);
+        (self.next, self.looked, self.worked, self.refusals, self.reason) = (0, looked, 0, 0, None);
+        eligible.sort_unstable_by_key(|one| Reverse(one.populated - one.huge));
+        let mut planned = 0;
+        for one in eligible {
+            let item =
+                Item { span: one.span, at: one.span.start, traits: one.traits, is_named: one.is_named, frozen: 0 };
+            if self.items.push(item).is_err() {
+                break;
+            }
+            planned += one.populated;
+        }
+        planned
+    }
+
+    /// Ends it early.
+    pub(crate) fn end(&mut self, reason: String) {
+        self.next = self.items.len();
+        self.reason = Some(reason);
+    }
+
+    /// Why it has ended early, if so.
+    pub(crate) fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
+    /// A slice took so many nanoseconds of CPU time. The sum of all.
+    pub(crate) fn worked(&mut self, taken: u64) -> u64 {
+        self.refusals = 0;
+        self.worked = self.worked.saturating_add(taken);
+        self.worked
+    }
+
+    /// What the look took, in nanoseconds of CPU time.
+    pub(crate) const fn looked(&self) -> u64 {
+        self.looked
+    }
+
+    /// A slice was refused. Whether that is enough.
+    pub(crate) const fn refused(&mut self) -> bool {
+        self.refusals += 1;
+        self.refusals >= PATIENCE
+    }
+
+    /// From the first to the last address.
+    pub(crate) fn bounds(&self) -> Span {
+        let start = self.items.iter().map(|item| item.span.start).min().unwrap_or(0);
+        Span::new(start, self.items.iter().map(|item| item.span.end).max().unwrap_or(0))
+    }
+
+    /// All that was planned.
+    pub(crate) fn items(&self) -> &[Item] {
+        &self.items
+    }
+
+    /// Bytes that were copied.
+    pub(crate) fn frozen(&self) -> usize {
+        self.items.iter().map(|item| item.frozen).sum()
+    }
+
+    /// The item that is worked on; nothing if all is done.
+    pub(super) fn current(&mut self) -> Option<&mut Item> {
+        while self.items.get(self.next).is_some_and(|item| item.at >= item.span.end) {
+            self.next += 1;
+        }
+        self.items.get_mut(self.next)
+    }
+
+    /// Where the items lie.
+    pub(super) fn range(&self) -> std::ops::Range<usize> {
+        self.items.range()
+    }
+}

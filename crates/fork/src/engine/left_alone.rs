@@ -1,0 +1,125 @@
+//! Memory that a freeze in slices leaves alone, since the program has changed more of it than can be seen later: its
+//! mapping was replaced, or has got other flags or a key (a child must not get what `MADV_DONTFORK` keeps from it).
+//!
+//! Written by guards, in any thread and in signal handlers; read by slices, while nobody else runs. Relaxed everywhere:
+//! a slot is believed only when it is complete, and who was interrupted before that has not made its call yet, or makes
+//! it known again afterwards.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::span::Span;
+
+/// From this many on, the last one is the hull of all others.
+const SLOTS: usize = 256;
+
+/// Zeroed memory is a valid one.
+#[derive(Debug)]
+pub(crate) struct LeftAlone {
+    /// The bounds of what is planned; empty if nothing is.
+    low: AtomicUsize,
+    high: AtomicUsize,
+    /// Slots that were given out; may exceed `SLOTS`.
+    used: AtomicUsize,
+    /// Start and end.
+    slots: [(AtomicUsize, AtomicUsize); SLOTS],
+    /// The hull of what found no slot.
+    rest: (AtomicUsize, AtomicUsize),
+}
+
+impl LeftAlone {
+    /// Begins anew: from now on what happens anywhere matters.
+    pub(crate) fn begin(&self) {
+        for (start, end) in self.slots.iter().take(self.used.load(Ordering::Relaxed)) {
+            start.store(0, Ordering::Relaxed);
+            end.store(0, Ordering::Relaxed);
+        }
+        self.rest.0.store(usize::MAX, Ordering::Relaxed);
+        self.rest.1.store(0, Ordering::Relaxed);
+        self.used.store(0, Ordering::Relaxed);
+        self.narrow(Span::new(0, usize::MAX));
+    }
+
+    /// From now on nothing matters.
+    pub(crate) fn end(&self) {
+        self.high.store(0, Ordering::Relaxed);
+    }
+
+    /// The same as before, in these bounds.
+    pub(crate) fn narrow(&self, bounds: Span) {
+        self.high.store(bounds.end, Ordering::Relaxed);
+        self.low.store(bounds.start, Ordering::Relaxed);
+    }
+
+    /// Whether memory that is planned may be in `span`.
+    pub(crate) fn concerns(&self, span: Span) -> bool {
+        Span::new(self.low.load(Ordering::Relaxed), self.high.load(Ordering::Relaxed)).overlaps(span)
+    }
+
+    /// Leaves `span` alone from now on.
+    pub(crate) fn add(&self, span: Span) {
+        if !self.concerns(span) || self.is_known(span) {
+            return;
+        }
+        let place = self.used.fetch_add(1, Ordering::Relaxed);
+        match self.slots.get(place) {
+            Some((start, end)) => {
+                start.store(span.start, Ordering::Relaxed);
+                end.store(span.end, Ordering::Relaxed);
+            }
+            None => {
+                self.rest.0.fetch_min(span.start, Ordering::Relaxed);
+                self.rest.1.fetch_max(span.end, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn is_known(&self, span: Span) -> bool {
+        self.all().any(|known| known.intersection(span) == span)
+    }
+
+    /// The first part of `span` that is left alone.
+    pub(super) fn first(&self, span: Span) -> Option<Span> {
+        self.all().map(|known| known.intersection(span)).filter(|part| !part.is_empty()).min_by_key(|part| part.start)
+    }
+
+    fn all(&self) -> impl Iterator<Item = Span> {
+        let slots = self.slots.iter().take(self.used.load(Ordering::Relaxed));
+        slots.chain([&self.rest]).filter_map(|(start, end)| {
+            let (start, end) = (start.load(Ordering::Relaxed), end.load(Ordering::Relaxed));
+            (start < end).then_some(Span::new(start, end))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use palimpsest_sys::memory::vec::leak_zeroed;
+
+    use super::*;
+
+    #[test]
+    fn what_is_added_is_left_alone_also_when_there_are_too_many() {
+        let place = leak_zeroed(size_of::<LeftAlone>()).expect("memory").cast::<LeftAlone>();
+        // SAFETY: zeroed memory of that size, aligned to a page, that is never given back: atomics, for which zero is
+        // valid.
+        let left = unsafe { place.as_ref() };
+        let page = |number: usize| Span::new(number << 12, (number + 1) << 12);
+        left.add(page(5));
+        assert_eq!(left.first(page(5)), None, "nothing is planned");
+        left.begin();
+        left.narrow(Span::new(1 << 12, 1 << 30));
+        left.add(page(5));
+        left.add(Span::new(1 << 40, 1 << 41));
+        assert_eq!(left.first(Span::new(0, 1 << 50)), Some(page(5)), "what is elsewhere does not count");
+        for number in 10..10 + 2 * SLOTS {
+            left.add(page(2 * number));
+            assert_eq!(left.first(page(2 * number)), Some(page(2 * number)));
+        }
+        assert_eq!(left.first(page(21)), None);
+        assert_eq!(left.first(page(2 * SLOTS + 101)), Some(page(2 * SLOTS + 101)), "in the hull of many");
+        left.end();
+        left.add(page(7));
+        left.begin();
+        assert_eq!(left.first(Span::new(0, 1 << 50)), None);
+    }
+}

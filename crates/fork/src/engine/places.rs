@@ -1,0 +1,78 @@
+//! What is mapped where, for a slice: one mapping at a time where the kernel tells that (Linux 6.11), else from a list.
+
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::query;
+use palimpsest_sys::pages::vmas::{Detail, Vma, Vmas, VmasError};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags};
+
+use crate::error::FreezeError;
+
+/// Mappings with fewer pages are left alone. What the C library maps for itself, and a child must not get or is to find
+/// wiped, is that small (the state of `getrandom` in the vDSO, with `MAP_DROPPABLE`), and its flags are not told here.
+const LEAST_PAGES: usize = 16;
+
+/// Who is asked.
+#[derive(Debug)]
+pub(crate) enum Places {
+    /// The kernel, by this file.
+    Asked(OwnedFd),
+    /// A list that was read at the start of the slice.
+    Listed,
+}
+
+impl Places {
+    /// Opens the file, or finds that a list must be read.
+    pub(crate) fn open() -> Result<Self, FreezeError> {
+        let path = "/proc/self/maps";
+        let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|source| FreezeError::NoProc { path, source })?;
+        Ok(if query::next_above(file.as_fd(), 0).is_ok() { Self::Asked(file) } else { Self::Listed })
+    }
+
+    /// Reads the list if there must be one. The process is held still from here to the end of the slice.
+    pub(super) fn begin(&self, list: &mut Vmas) -> Result<(), VmasError> {
+        match self {
+            Self::Asked(_) => Ok(()),
+            Self::Listed => list.read(Detail::Places),
+        }
+    }
+
+    /// The first mapping that ends above `address`.
+    pub(super) fn next_above(&self, list: &Vmas, address: usize) -> Option<Vma> {
+        match self {
+            Self::Asked(file) => query::next_above(file.as_fd(), address).ok(),
+            Self::Listed => list.get(list.partition_point(|vma| vma.end <= address)).copied(),
+        }
+    }
+}
+
+/// Whether a part of this mapping, which was planned as one that can be frozen, still can: rights may have changed, and
+/// something else may be there.
+pub(super) fn is_still_eligible(vma: &Vma) -> bool {
+    let has = |permission| vma.permissions.contains(permission);
+    let is_ordinary = has(Permissions::READ) && !has(Permissions::EXECUTE) && !has(Permissions::SHARED);
+    is_ordinary && vma.inode == 0 && vma.range().len() >= LEAST_PAGES * rustix::param::page_size()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_tell_the_same() {
+        let mut list = Vmas::with_capacity(1 << 16).expect("memory");
+        list.read(Detail::Places).expect("/proc");
+        let asked = Places::open().expect("/proc");
+        if matches!(asked, Places::Listed) {
+            return println!("SKIPPED: a kernel before 6.11");
+        }
+        let here = std::hint::black_box([0_u8; 1]);
+        let place = here.as_ptr().addr();
+        for address in [place, both_ways_tell_the_same as fn() as usize] {
+            let told = [&asked, &Places::Listed].map(|way| way.next_above(&list, address).expect("mapped"));
+            assert_eq!(told[0].permissions, told[1].permissions);
+            assert_eq!((told[0].start, told[0].inode), (told[1].start, told[1].inode));
+        }
+    }
+}

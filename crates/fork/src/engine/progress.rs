@@ -1,0 +1,122 @@
+//! How far a freeze in slices has come: figures that anybody may read at any time.
+//!
+//! Relaxed everywhere: each is read for itself, and nothing is published with it. Written by who holds the lock.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// How far a freeze in slices has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Progress {
+    /// Whether anything is left to do.
+    pub stage: Stage,
+    /// Bytes that were populated when the freeze was planned, and are to be frozen.
+    pub planned_bytes: usize,
+    /// Bytes that are frozen by now.
+    pub frozen_bytes: usize,
+    /// Slices until now.
+    pub slices: u64,
+    /// The longest slice: how long the process was held up at most.
+    pub longest: Duration,
+    /// All slices together.
+    pub taken: Duration,
+    /// What the plan has taken, before the first slice: the mappings are listed, for which the kernel looks at each page
+    /// once.
+    pub looked: Duration,
+}
+
+/// Whether anything is left to do.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
+#[non_exhaustive]
+pub enum Stage {
+    /// There was no freeze in slices.
+    #[default]
+    None,
+    /// It is under way.
+    UnderWay,
+    /// It is done.
+    Done,
+    /// It ended early; what is frozen is right all the same.
+    Ended,
+}
+
+/// The figures. Zeroed memory is a valid one.
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    stage: AtomicUsize,
+    planned: AtomicUsize,
+    frozen: AtomicUsize,
+    slices: AtomicU64,
+    longest: AtomicU64,
+    taken: AtomicU64,
+    looked: AtomicU64,
+    /// On the clock of [`Instant`](crate::clock::Instant), in nanoseconds: no slice at waits before.
+    not_before: AtomicU64,
+}
+
+impl Figures {
+    /// A freeze of so many bytes begins, after a look of so many nanoseconds.
+    pub(crate) fn begin(&self, planned: usize, looked: u64) {
+        self.frozen.store(0, Ordering::Relaxed);
+        for figure in [&self.slices, &self.longest, &self.taken, &self.not_before] {
+            figure.store(0, Ordering::Relaxed);
+        }
+        self.planned.store(planned, Ordering::Relaxed);
+        self.looked.store(looked, Ordering::Relaxed);
+        self.set(Stage::UnderWay);
+    }
+
+    /// A slice took so many nanoseconds; so many bytes are frozen by now.
+    pub(crate) fn took(&self, nanos: u64, frozen: usize) {
+        self.slices.fetch_add(1, Ordering::Relaxed);
+        self.longest.fetch_max(nanos, Ordering::Relaxed);
+        self.taken.fetch_add(nanos, Ordering::Relaxed);
+        self.frozen.store(frozen, Ordering::Relaxed);
+    }
+
+    /// The process is to be left alone until then.
+    pub(crate) fn rest_until(&self, nanos: u64) {
+        self.not_before.store(nanos, Ordering::Relaxed);
+    }
+
+    /// Until when it is to be left alone; 0 if it need not.
+    pub(crate) fn rests_until(&self) -> u64 {
+        self.not_before.load(Ordering::Relaxed)
+    }
+
+    /// It has come to this.
+    pub(crate) fn set(&self, stage: Stage) {
+        self.stage.store(stage as usize, Ordering::Relaxed);
+    }
+
+    /// Whether something is left to do.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.stage.load(Ordering::Relaxed) == Stage::UnderWay as usize
+    }
+
+    /// Ends one that is under way.
+    pub(crate) fn give_up(&self) {
+        if self.is_under_way() {
+            self.set(Stage::Ended);
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn read(&self) -> Progress {
+        let time = |figure: &AtomicU64| Duration::from_nanos(figure.load(Ordering::Relaxed));
+        let stages = [Stage::None, Stage::UnderWay, Stage::Done, Stage::Ended];
+        let stage = self.stage.load(Ordering::Relaxed);
+        Progress {
+            stage: stages.into_iter().find(|known| *known as usize == stage).unwrap_or_default(),
+            planned_bytes: self.planned.load(Ordering::Relaxed),
+            frozen_bytes: self.frozen.load(Ordering::Relaxed),
+            slices: self.slices.load(Ordering::Relaxed),
+            longest: time(&self.longest),
+            taken: time(&self.taken),
+            looked: time(&self.looked),
+        }
+    }
+}

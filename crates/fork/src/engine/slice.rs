@@ -1,0 +1,272 @@
+//! One slice of a freeze: as much of the [agenda](super::agenda) as its time allows, while the process is held still.
+//!
+//! A slice copies parts of pieces and shows them at once, as a freeze in one go does with whole pieces. Between slices
+//! there is only plain memory and frozen memory, so that the program may do whatever it may do with either. An extent
+//! lives for one slice: its descriptor is closed before anybody else runs.
+
+use std::ops::ControlFlow;
+
+use arrayvec::ArrayVec;
+use palimpsest_sys::memory::calls;
+use palimpsest_sys::memory::extent::ExtentError;
+use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
+use palimpsest_sys::pages::policy::has_policy;
+use palimpsest_sys::threads::own::Blocked;
+use rustix::io::Errno;
+
+use super::agenda::{Agenda, Item};
+use super::budget::{Budget, Stopped};
+use super::fresh::Fresh;
+use super::guards::Guards;
+use super::left_alone::LeftAlone;
+use super::pace::{LEAST, Pace};
+use super::piece::{Outcome, PIECE};
+use super::places::{Places, is_still_eligible};
+use super::registry::Shared;
+use super::runs::PieceRuns;
+use super::settle::publish;
+use super::span::Span;
+use super::tables::Tables;
+use super::traits::{Traits, is_locked};
+use crate::clock::{Instant, Moment};
+use crate::options::Pages;
+
+/// How much is searched for the next populated page at a time.
+const WINDOW: usize = 1 << 30;
+/// What an extent shows in one slice at most, in stretches without gaps.
+const MOST_SHOWN: usize = 64;
+
+/// What a slice has led to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Left {
+    /// There is more to do.
+    More,
+    /// All is done.
+    Nothing,
+}
+
+/// What a slice needs.
+pub(crate) struct Slice<'a, 't> {
+    pub(crate) tables: &'a mut Tables<'t>,
+    pub(crate) shared: &'a Shared,
+    pub(crate) agenda: &'a mut Agenda,
+    pub(crate) pagemap: &'a Pagemap,
+    pub(crate) guards: &'a Guards,
+    pub(crate) places: &'a Places,
+    /// When it has begun, for who waits for it.
+    pub(crate) started: Instant,
+    /// Asked whenever the time of a slice is used up: whether nobody waits, so that the next one may follow at once.
+    pub(crate) is_idle: &'a mut dyn FnMut() -> bool,
+}
+
+impl Slice<'_, '_> {
+    /// Plays it. The caller has blocked signals, as `_blocked` shows, holds other threads still, and has
+    /// [excluded](super::own::exclude) what they use. Nothing here uses the heap.
+    ///
+    /// # Safety
+    ///
+    /// 1. No other thread runs, and none is started; the kernel writes to none of the memory on behalf of earlier
+    ///    requests.
+    pub(crate) unsafe fn play(self, _blocked: &Blocked) -> Result<Left, Stopped> {
+        let Self { tables, shared, agenda, pagemap, guards, places, started, is_idle } = self;
+        places.begin(&mut tables.vmas)?;
+        let mut speed = agenda.speed;
+        let mut budget = Budget::new(agenda.mappings);
+        let mut worker = Worker {
+            extent: agenda.extent,
+            pages: agenda.pages,
+            pace: Pace::new(&mut speed, agenda.budget, started),
+            budget: &mut budget,
+            tables,
+            shared,
+            pagemap,
+            guards,
+            places,
+            open: None,
+            is_idle,
+        };
+        // SAFETY: 1. is this function's own.
+        let worked = unsafe { worker.work(agenda) };
+        let closed = worker.close();
+        let last = worker.pace.begin_again();
+        (agenda.speed, agenda.mappings) = (speed, budget.mappings());
+        shared.progress.took(last, agenda.frozen());
+        let left = worked?;
+        closed.map(|()| left)
+    }
+}
+
+/// A slice at work.
+struct Worker<'a, 't> {
+    tables: &'a mut Tables<'t>,
+    shared: &'a Shared,
+    pagemap: &'a Pagemap,
+    guards: &'a Guards,
+    places: &'a Places,
+    extent: usize,
+    pages: Pages,
+    pace: Pace<'a>,
+    budget: &'a mut Budget,
+    open: Option<Open>,
+    is_idle: &'a mut dyn FnMut() -> bool,
+}
+
+/// The extent that is being filled.
+struct Open {
+    fresh: Fresh,
+    /// What all its mappings have.
+    traits: Traits,
+    base: usize,
+    shown: ArrayVec<Span, MOST_SHOWN>,
+}
+
+impl Worker<'_, '_> {
+    /// # Safety
+    ///
+    /// As [`Slice::play`].
+    unsafe fn work(&mut self, agenda: &mut Agenda) -> Result<Left, Stopped> {
+        while agenda.current().is_some() {
+            if !self.pace.may_look() && !self.go_on(agenda) {
+                return Ok(Left::More);
+            }
+            let Some(item) = agenda.current() else { break };
+            let Some((part, traits)) = self.find(item)? else { continue };
+            let Some(most) = self.pace.next() else {
+                if self.go_on(agenda) { continue } else { return Ok(Left::More) }
+            };
+            // A huge page is asked for by whole pieces.
+            let most = if self.pages == Pages::Collapse { PIECE } else { most };
+            let end = part.start + most;
+            // What would be left behind it must not be so little that nobody takes it.
+            let part = if part.end.saturating_sub(end) < LEAST / 2 { part } else { Span::new(part.start, end) };
+            // SAFETY: 1. is this function's own. 2. found just now, while nothing else ran.
+            unsafe { self.take(item, part, traits) }?;
+            item.at = part.end;
+        }
+        Ok(Left::Nothing)
+    }
+
+    /// Ends a slice, and tells whether another one may follow at once. The last one is told by who has begun it.
+    fn go_on(&mut self, agenda: &Agenda) -> bool {
+        let goes_on = (self.is_idle)();
+        if goes_on {
+            self.shared.progress.took(self.pace.begin_again(), agenda.frozen());
+        }
+        goes_on
+    }
+
+    /// The next part of an item that can be frozen, in one piece and one mapping, and what it must have; none if it takes
+    /// another look, from where the item then goes on.
+    fn find(&mut self, item: &mut Item) -> Result<Option<(Span, Traits)>, Stopped> {
+        let rest = Span::new(item.at, item.span.end);
+        let window = Span::new(rest.start, rest.end.min(rest.start.saturating_add(WINDOW)));
+        let mut populated = None;
+        self.pagemap.scan(window.range(), Wanted::Present, &mut |run| {
+            populated = Some(run.start);
+            ControlFlow::Break(())
+        })?;
+        let Some(populated) = populated else {
+            item.at = window.end;
+            return Ok(None);
+        };
+        // From the start of its piece on, so that what lies between populated pages becomes one mapping with them.
+        let start = rest.start.max(populated & !(PIECE - 1));
+        let piece = Span::new(start, rest.end.min((start & !(PIECE - 1)) + PIECE));
+        let mapping = self.places.next_above(&self.tables.vmas, start).filter(|vma| vma.start < piece.end);
+        let Some(mapping) = mapping else {
+            item.at = piece.end;
+            return Ok(None);
+        };
+        let part = Span::from(mapping.range()).intersection(piece);
+        if !is_still_eligible(&mapping) || has_policy(mapping.start) || is_locked(part) {
+            item.at = part.end;
+            return Ok(None);
+        }
+        let excluded = self.tables.excluded.iter().map(|excluded| excluded.span.intersection(part));
+        let excluded = excluded.filter(|hole| !hole.is_empty()).min_by_key(|hole| hole.start);
+        let left = self.left_alone().first(part);
+        let hole = excluded.into_iter().chain(left).min_by_key(|hole| hole.start);
+        let part = match hole {
+            Some(hole) if hole.start <= part.start => {
+                item.at = hole.end;
+                return Ok(None);
+            }
+            Some(hole) => Span::new(part.start, hole.start),
+            None => part,
+        };
+        Ok(Some((part, Traits { permissions: mapping.permissions, ..item.traits })))
+    }
+
+    fn left_alone(&self) -> &LeftAlone {
+        &self.shared.left_alone
+    }
+
+    /// Freezes a part, if it is populated and has no guard.
+    ///
+    /// # Safety
+    ///
+    /// 1. As [`Slice::play`].
+    /// 2. `part` is in a private anonymous mapping with these traits.
+    unsafe fn take(&mut self, item: &mut Item, part: Span, traits: Traits) -> Result<(), Stopped> {
+        let before = Moment::now();
+        let mut runs = PieceRuns::new();
+        self.pagemap.scan(part.range(), Wanted::Present, &mut |run| match runs.push(run.into()) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        })?;
+        let populated: usize = runs.iter().map(|run| run.len()).sum();
+        if populated == 0 || populated < part.len() && self.guards.any_in(part) {
+            return Ok(());
+        }
+        self.open(part, traits)?;
+        let Some(open) = &mut self.open else { return Ok(()) };
+        // SAFETY: 1. by (2), seen in this slice. 2. (1). 3. the runs are what the kernel calls populated.
+        match unsafe { open.fresh.take(self.tables, part, &runs, traits) } {
+            Ok(Outcome::Frozen(bytes)) => {
+                match open.shown.last_mut() {
+                    Some(last) if last.end == part.start => last.end = part.end,
+                    _ => open.shown.push(part),
+                }
+                item.frozen += bytes;
+            }
+            Ok(Outcome::Unreadable) => {}
+            // Sealed by the program (`mseal`): it stays as it is, and so do its bytes.
+            Err(ExtentError::Map { errno: Errno::PERM, .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        if self.pages == Pages::Collapse && part.len() == PIECE && populated * 4 >= part.len() * 3 {
+            // A refusal leaves base pages. SAFETY: 1. a collapse keeps contents and rights.
+            let _ = unsafe { calls::advise(part, libc::MADV_COLLAPSE) };
+        }
+        self.pace.took(populated, before);
+        Ok(())
+    }
+
+    /// Sees to it that an extent is open for `part`: the one that is being filled, or a new one.
+    fn open(&mut self, part: Span, traits: Traits) -> Result<(), Stopped> {
+        let extent = self.extent;
+        let goes_on = |open: &Open| open.shown.last().is_some_and(|last| last.end == part.start);
+        let fits = |open: &Open| {
+            let is_within = open.base <= part.start && part.end - open.base <= extent;
+            let is_behind = open.shown.last().is_none_or(|last| last.end <= part.start);
+            is_within && is_behind && open.traits == traits && (goes_on(open) || !open.shown.is_full())
+        };
+        if !self.open.as_ref().is_some_and(fits) {
+            self.close()?;
+            let base = part.start & !(PIECE - 1);
+            let fresh = Fresh::create(self.tables, base)?;
+            self.open = Some(Open { fresh, traits, base, shown: ArrayVec::new() });
+        }
+        // What does not go on becomes a mapping of its own, and so does what is left behind it.
+        if self.open.as_ref().is_some_and(goes_on) { Ok(()) } else { self.budget.take_mappings(2) }
+    }
+
+    /// Seals what was filled, and has it known.
+    fn close(&mut self) -> Result<(), Stopped> {
+        let Some(Open { fresh, traits, shown, .. }) = self.open.take() else { return Ok(()) };
+        let id = fresh.id();
+        let kept = fresh.keep(self.tables, traits, self.budget);
+        publish(self.tables, self.shared, id, &shown, traits);
+        kept
+    }
+}

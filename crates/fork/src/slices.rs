@@ -1,0 +1,236 @@
+//! Freezing in slices: the plan, one slice after the other, and how far it is.
+//!
+//! A slice is a short round: the process is held still, parts of pieces are copied and shown until the time is used up,
+//! and everybody goes on. See [`engine`](crate::engine) for what keeps each slice right by itself.
+
+use std::time::Duration;
+
+use palimpsest_sys::threads::hold::{self, World};
+use palimpsest_sys::threads::own::Blocked;
+
+use crate::clock::{Instant, Moment, nanos};
+use crate::engine::agenda::Terms;
+use crate::engine::guards::open_pages;
+use crate::engine::own::{exclude, find_rseq, is_home, note_home};
+use crate::engine::places::Places;
+use crate::engine::progress::{Progress, Stage};
+use crate::engine::registry::{self, Locked, Shared};
+use crate::engine::round::{Mode, Reach};
+use crate::engine::slice::{Left, Slice};
+use crate::error::FreezeError;
+use crate::hazards::{self, FileSize};
+use crate::options::{ExtentLen, Options, OtherThreads};
+use crate::process::{let_core_dumps_have_files, lost_names, played, told};
+use crate::report::{FrozenRange, Report};
+use crate::tending::tend;
+
+/// Plans a freeze in slices. Changes no memory.
+pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, FreezeError> {
+    hazards::check(options)?;
+    let headroom = hazards::headroom();
+    let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
+    drop_plan(&mut locked);
+    let shared = locked.shared;
+    note_home();
+    // Other threads may change mappings while these are read.
+    shared.left_alone.begin();
+    let (started, wall) = (Moment::now(), Instant::now());
+    let planned = played(&mut locked, options, Mode::Survey, |tables, agenda, done| {
+        let looked = started.elapsed();
+        let terms = Terms { budget, extent: done.extent, pages: options.pages, mappings: headroom.mappings, looked };
+        let report = told(tables, Mode::Freeze, done);
+        let planned = if done.reach == Reach::Known { tables.plan_slices(agenda, terms) } else { 0 };
+        (report, planned)
+    });
+    let (mut report, planned) = planned.inspect_err(|_| shared.left_alone.end())?;
+    shared.statistics.begin();
+    shared.progress.begin(planned, wall.elapsed());
+    shared.left_alone.narrow(locked.agenda().bounds());
+    if planned == 0 {
+        shared.left_alone.end();
+        shared.progress.set(Stage::Done);
+    }
+    locked.remember(options.extent(ExtentLen::Bytes(report.extent)));
+    drop(locked);
+    if planned > 0 {
+        report.notes.extend(let_core_dumps_have_files());
+    }
+    report.progress = Some(shared.progress.read());
+    Ok(report)
+}
+
+/// Gives up what is planned: something else takes its place.
+pub(crate) fn drop_plan(locked: &mut Locked) {
+    if locked.shared.progress.is_under_way() {
+        locked.agenda().end("another freeze, or a thaw, has taken its place".to_owned());
+    }
+    locked.shared.progress.give_up();
+    locked.shared.left_alone.end();
+}
+
+/// Takes one slice of a freeze that is under way ([`Pause::Within`](crate::Pause::Within)), and tells how far it is.
+/// Call it when the program has nothing else to do. Does nothing if there is nothing to do.
+///
+/// # Safety
+///
+/// 1. The contract of [`freeze`](crate::freeze) holds.
+///
+/// # Errors
+///
+/// [`FreezeError`]: nothing was done; it may be another time. After many refusals in a row the freeze ends.
+pub unsafe fn freeze_slice() -> Result<Progress, FreezeError> {
+    // SAFETY: 1. is this function's own. 2. it does nothing.
+    unsafe { freeze_while(&mut || false) }
+}
+
+/// Takes slices, one at least, as long as `is_idle` says, after each of them, that the program has nothing else to do:
+/// cheaper than so many calls of [`freeze_slice`], and frozen memory becomes less divided. Where other threads must be
+/// held, it is one slice, so that they can go on.
+///
+/// # Safety
+///
+/// 1. The contract of [`freeze`](crate::freeze) holds.
+/// 2. `is_idle` makes system calls that do not wait, and neither uses the heap nor changes mappings: it is asked while
+///    all signals are blocked.
+///
+/// # Errors
+///
+/// As [`freeze_slice`].
+pub unsafe fn freeze_while(is_idle: &mut dyn FnMut() -> bool) -> Result<Progress, FreezeError> {
+    let Some(shared) = registry::shared().filter(|shared| is_wanted(shared)) else {
+        return Ok(progress());
+    };
+    if !shared.progress.is_under_way() {
+        // SAFETY: 1. is this function's own.
+        return unsafe { tend(shared) }.map(|()| progress());
+    }
+    // SAFETY: 1. and 2. are this function's own.
+    let outcome = unsafe { slice(shared, is_idle) };
+    if let Err(error) = &outcome
+        && !matches!(error, FreezeError::Busy | FreezeError::BorrowedMemory { .. })
+        && let Some(mut locked) = shared.lock()
+        && locked.agenda().refused()
+    {
+        finish(&mut locked, Stage::Ended, Some(error.to_string()));
+    }
+    outcome.map(|()| progress())
+}
+
+/// # Safety
+///
+/// 1. and 2. As [`freeze_while`].
+unsafe fn slice(shared: &'static Shared, is_idle: &mut dyn FnMut() -> bool) -> Result<(), FreezeError> {
+    let (started, cpu) = (Instant::now(), Moment::now());
+    let options = shared.lock().ok_or(FreezeError::Busy)?.options();
+    hazards::check_again(&options)?;
+    let (pagemap, guards) = open_pages()?;
+    let places = Places::open()?;
+    find_rseq();
+    note_home();
+    let world = match options.other_threads {
+        OtherThreads::Stop => Some(World::prepare()?),
+        OtherThreads::Refuse => None,
+    };
+    let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
+    let is_shared;
+    let played = {
+        let (mut tables, agenda) = locked.tables_and_agenda()?;
+        let _file_size = FileSize::raise();
+        let blocked = Blocked::all();
+        let stopped = world.as_ref().map(World::stop_others).transpose()?;
+        exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
+        is_shared = stopped.is_some() && hold::count().is_ok_and(|count| count > 1);
+        let mut may_go_on = || !is_shared && is_idle();
+        let slice = Slice {
+            tables: &mut tables,
+            shared,
+            agenda,
+            pagemap: &pagemap,
+            guards: &guards,
+            places: &places,
+            started,
+            is_idle: &mut may_go_on,
+        };
+        // SAFETY: 1. no other thread runs: all are held, or there were none and none can start; the rest is the
+        // contract (1).
+        unsafe { slice.play(&blocked) }
+    };
+    let worked = locked.agenda().worked(cpu.elapsed());
+    let frozen = locked.agenda().frozen();
+    if is_shared {
+        put_off_slices(Duration::from_nanos(started.elapsed()));
+    }
+    match played {
+        Ok(Left::More) => {}
+        Ok(Left::Nothing) => finish(&mut locked, Stage::Done, None),
+        Err(stopped) => finish(&mut locked, Stage::Ended, Some(stopped.to_string())),
+    }
+    tracing::trace!(frozen, worked, "froze a slice of this process");
+    Ok(())
+}
+
+/// Whether there is something for a slice: a freeze that is under way, or what makes the next fork long.
+fn is_wanted(shared: &Shared) -> bool {
+    shared.progress.is_under_way() || shared.tending.is_wanted()
+}
+
+/// Nothing is left to do: forks are accounted for from now on.
+fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
+    let shared = locked.shared;
+    let agenda = locked.agenda();
+    let (bytes, looked) = (agenda.frozen(), agenda.looked());
+    let taken = agenda.worked(0);
+    if let Some(reason) = reason {
+        agenda.end(reason);
+    }
+    let frozen = locked.frozen();
+    locked.ledger().froze(bytes, looked, looked.saturating_add(taken), frozen);
+    shared.left_alone.end();
+    shared.progress.set(stage);
+}
+
+/// Of how many slices' time a program that is not idle gets all but one: a fifth of its time is the freeze's at most.
+const SHARE: u64 = 5;
+
+/// Whether, and when, a slice is wanted by somebody who is about to wait: nothing if no freeze is under way in this
+/// process by itself. A child goes on when it forks, and not when it waits: most live too short a time. Takes no lock.
+pub fn next_slice() -> Option<Duration> {
+    let shared = registry::shared().filter(|shared| is_wanted(shared) && is_home())?;
+    let until = shared.progress.rests_until();
+    Some(if until == 0 { Duration::ZERO } else { Duration::from_nanos(until.saturating_sub(Instant::now().nanos())) })
+}
+
+/// Tells that the last slice, which took `taken`, was in somebody's way: the next one at a wait is put off, so that
+/// slices take a fifth of the time at most.
+pub fn put_off_slices(taken: Duration) {
+    if let Some(shared) = registry::shared() {
+        shared.progress.rest_until(Instant::now().nanos().saturating_add(nanos(taken).saturating_mul(SHARE - 1)));
+    }
+}
+
+/// How far a freeze in slices is; see [`Stage::None`] if there was none. Takes no lock.
+pub fn progress() -> Progress {
+    registry::shared().map_or_else(Progress::default, |shared| shared.progress.read())
+}
+
+impl Report {
+    /// Tells how far the freeze has come since, if it is one in slices. Nothing changes while another thread is at it.
+    pub fn update(&mut self) {
+        if self.progress.is_none() {
+            return;
+        }
+        let Some(mut locked) = registry::shared().and_then(Shared::lock) else { return };
+        self.progress = Some(locked.shared.progress.read());
+        let agenda = locked.agenda();
+        let items = agenda.items().iter().filter(|item| item.frozen > 0);
+        self.frozen = items
+            .map(|item| FrozenRange { range: item.span.range(), bytes: item.frozen, lost_name: item.is_named })
+            .collect();
+        self.stopped = agenda.reason().map(str::to_owned);
+        self.extents = locked.shared.statistics.extents();
+        drop(locked);
+        self.taken = self.progress.map_or(Duration::ZERO, |progress| progress.taken);
+        let lost = lost_names(self).filter(|note| !self.notes.contains(note));
+        self.notes.extend(lost);
+    }
+}

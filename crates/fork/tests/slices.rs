@@ -1,0 +1,309 @@
+//! A freeze in slices: with a budget of no time, so that each slice copies the least that it may, whatever the machine
+//! does meanwhile, and the program does something between any two of them.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Memory, freeze, in_child, page, play, wait};
+use palimpsest_fork::{FreezeError, Measure, Options, OtherThreads, Pause, Progress, Stage, guard, progress};
+use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas};
+
+const MIB: usize = 1 << 20;
+
+fn in_slices() -> Options {
+    Options::new().measure(Measure::Nothing).pause(Pause::Within(Duration::ZERO))
+}
+
+fn slice() -> Progress {
+    // SAFETY: 1. the scenario keeps the contract of freezing.
+    unsafe { palimpsest_fork::freeze_slice() }.expect("a slice can be taken")
+}
+
+/// Slices to the end, with something done after each.
+fn to_the_end(mut between: impl FnMut(u64)) -> Progress {
+    for number in 0..1 << 14 {
+        let progress = slice();
+        if progress.stage != Stage::UnderWay {
+            return progress;
+        }
+        between(number);
+    }
+    panic!("it does not end: {:?}", progress());
+}
+
+#[test]
+fn slice_by_slice_all_is_frozen_and_what_is_written_between_stays() {
+    play("slice_by_slice_all_is_frozen_and_what_is_written_between_stays", || {
+        let memory = Memory::apart(16 * MIB + 33 * page());
+        memory.fill(0..memory.len, 1);
+        let mut report = freeze(&in_slices());
+        let planned = report.progress.expect("it is one in slices");
+        assert_eq!((planned.stage, planned.frozen_bytes, planned.slices), (Stage::UnderWay, 0, 0));
+        assert!(memory.is_anonymous(), "a plan changes nothing");
+        let mut salts = vec![1_u64; memory.len.div_ceil(page())];
+        let done = to_the_end(|number| {
+            // A page that is frozen, or will be, or is being passed just now.
+            for index in [number as usize * 37, number as usize * 32, number as usize * 32 + 31] {
+                let index = index % salts.len();
+                salts[index] = number + 2;
+                memory.fill(index * page()..(index + 1) * page(), number + 2);
+            }
+        });
+        assert_eq!(done.stage, Stage::Done);
+        assert!(done.slices >= 128, "{done:?}");
+        assert!(memory.is_frozen());
+        for (index, salt) in salts.iter().enumerate() {
+            assert!(memory.holds(index * page()..(index + 1) * page(), *salt), "page {index}");
+        }
+        report.update();
+        assert!(report.frozen_bytes() >= memory.len && report.to_string().contains("slices"), "{report}");
+        assert_eq!(slice(), done, "nothing is left to do");
+        let again = in_child(|| i32::from(!memory.holds(0..page(), salts[0])));
+        assert_eq!(again, 0);
+    });
+}
+
+#[test]
+fn each_fork_takes_a_slice_and_its_child_has_what_the_parent_has() {
+    play("each_fork_takes_a_slice_and_its_child_has_what_the_parent_has", || {
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&in_slices());
+        for number in 1.. {
+            memory.fill(number as usize % 1000 * page()..(number as usize % 1000 + 1) * page(), 1);
+            let status = in_child(|| {
+                let is_right = memory.holds(0..memory.len, 1);
+                memory.fill(0..memory.len, 2);
+                i32::from(!is_right || !memory.holds(0..memory.len, 2))
+            });
+            assert_eq!(status, 0);
+            assert!(memory.holds(0..memory.len, 1), "a child's writes are its own");
+            let now = progress();
+            assert_eq!(now.slices, number, "one for each");
+            if now.stage == Stage::Done {
+                break;
+            }
+        }
+        assert!(memory.is_frozen());
+    });
+}
+
+#[test]
+fn a_child_goes_on_for_itself() {
+    play("a_child_goes_on_for_itself", || {
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&in_slices());
+        slice();
+        let status = in_child(|| {
+            memory.fill(0..MIB, 2);
+            let done = to_the_end(|_| {});
+            let is_right = memory.holds(0..MIB, 2) && memory.holds(MIB..memory.len, 1);
+            i32::from(done.stage != Stage::Done || !memory.is_frozen() || !is_right)
+        });
+        assert_eq!(status, 0);
+        assert_eq!(progress().stage, Stage::UnderWay, "a child's slices are its own");
+        assert!(memory.holds(0..memory.len, 1));
+        to_the_end(|_| {});
+        assert!(memory.is_frozen() && memory.holds(0..memory.len, 1));
+    });
+}
+
+#[test]
+fn what_is_replaced_or_advised_between_slices_is_left_alone() {
+    play("what_is_replaced_or_advised_between_slices_is_left_alone", || {
+        let memory = Memory::apart(16 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&in_slices());
+        slice();
+        let part = |number: usize| memory.range().start + number * MIB..memory.range().start + (number + 1) * MIB;
+        let at = |number: usize| memory.at(number * MIB);
+        // As the preload object does: the guard first, then the call.
+        let advise = |number: usize, advice: i32| {
+            // SAFETY: 1. nobody needs what is discarded.
+            if unsafe { guard::madvise(part(number).start, MIB, advice) } == guard::Outcome::NotOurs {
+                // SAFETY: the scenario's memory.
+                assert_eq!(unsafe { libc::madvise(at(number), MIB, advice) }, 0);
+            }
+        };
+        let protect = |number: usize, rights: i32| {
+            // SAFETY: the scenario's memory, which is used accordingly.
+            assert_eq!(unsafe { libc::mprotect(at(number), MIB, rights) }, 0);
+        };
+        advise(3, libc::MADV_DONTFORK);
+        advise(5, libc::MADV_WIPEONFORK);
+        advise(7, libc::MADV_DONTNEED);
+        protect(11, libc::PROT_READ);
+        protect(12, libc::PROT_NONE);
+        // SAFETY: the scenario's memory, which nobody needs any more.
+        assert_eq!(unsafe { libc::munmap(at(9), MIB) }, 0);
+        // SAFETY: the scenario's memory.
+        assert_eq!(unsafe { libc::mlock(at(13), page()) }, 0);
+        let (rights, kind) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED | libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: the scenario's memory, which nobody needs any more.
+        assert_eq!(unsafe { libc::mmap(at(14), MIB, rights, kind, -1, 0) }, at(14));
+        guard::replaced(part(14));
+        assert_eq!(to_the_end(|_| {}).stage, Stage::Done);
+        let mut vmas = Vmas::with_capacity(10_000).expect("memory");
+        vmas.read(Detail::Places).expect("/proc");
+        let is_frozen = |number: usize| {
+            let inside = |vma: &&Vma| vma.start < part(number).end && part(number).start < vma.end;
+            let all: Vec<bool> = vmas.iter().filter(inside).map(|vma| vma.label == Label::Extent).collect();
+            (!all.is_empty()).then(|| all.iter().all(|is_frozen| *is_frozen))
+        };
+        // Something else may lie by now where nothing was.
+        let seen = [1, 2, 3, 5, 7, 11, 12, 13, 14, 15].map(is_frozen);
+        let (yes, no) = (Some(true), Some(false));
+        assert_eq!(seen, [yes, yes, no, no, no, yes, no, no, no, yes]);
+        let status = in_child(|| {
+            // What is not given to children is not there, and what is wiped is zero.
+            // SAFETY: asks whether a page is mapped.
+            let is_gone = unsafe { libc::madvise(at(3), page(), libc::MADV_WILLNEED) } != 0;
+            i32::from(!is_gone || !memory.is_zero(5 * MIB..6 * MIB) || !memory.holds(11 * MIB..12 * MIB, 1))
+        });
+        assert_eq!(status, 0);
+        assert!(memory.holds(0..7 * MIB, 1) && memory.is_zero(7 * MIB..8 * MIB) && memory.holds(15 * MIB..16 * MIB, 1));
+        // A frozen part keeps the rights that it has by then.
+        let written = in_plain_child(|| memory.set(11 * MIB, 1));
+        assert_eq!(written, 1000 + libc::SIGSEGV);
+    });
+}
+
+/// The status of a child that the library does not know of.
+fn in_plain_child(play: impl FnOnce()) -> i32 {
+    // SAFETY: the child writes memory and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        play();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) };
+    }
+    wait(child)
+}
+
+#[test]
+fn threads_write_between_slices_and_are_held_in_them() {
+    play("threads_write_between_slices_and_are_held_in_them", || {
+        use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+        static IS_OVER: AtomicBool = AtomicBool::new(false);
+        static ROUNDS: AtomicU64 = AtomicU64::new(0);
+        let memory = Memory::apart(8 * MIB);
+        memory.fill(0..memory.len, 0);
+        let (start, pages) = (memory.range().start, memory.len / page());
+        let writer = std::thread::spawn(move || {
+            let mut count = 0_u64;
+            while !IS_OVER.load(Ordering::Relaxed) {
+                for index in 0..pages {
+                    let place = std::ptr::with_exposed_provenance_mut::<u64>(start + index * page() + 8);
+                    // SAFETY: a word of the scenario's memory that this thread alone uses.
+                    let was = unsafe { place.read_volatile() };
+                    assert_eq!(was, count, "page {index}: a write is lost");
+                    // SAFETY: as above.
+                    unsafe { place.write_volatile(count + 1) };
+                }
+                count += 1;
+                ROUNDS.store(count, Ordering::Relaxed);
+            }
+        });
+        freeze(&in_slices().other_threads(OtherThreads::Stop));
+        let done = to_the_end(|_| {
+            let before = ROUNDS.load(Ordering::Relaxed);
+            while ROUNDS.load(Ordering::Relaxed) == before {
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!(done.stage, Stage::Done);
+        IS_OVER.store(true, Ordering::Relaxed);
+        writer.join().expect("no write is lost");
+        assert!(memory.is_frozen());
+    });
+}
+
+#[test]
+fn a_thread_that_is_started_between_slices_refuses_them_and_ends_them_at_last() {
+    play("a_thread_that_is_started_between_slices_refuses_them_and_ends_them_at_last", || {
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        let mut report = freeze(&in_slices());
+        slice();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || ended.recv());
+        let before = progress();
+        let mut trials = 0;
+        while progress().stage == Stage::UnderWay {
+            // SAFETY: 1. the scenario keeps the contract of freezing.
+            let refused = unsafe { palimpsest_fork::freeze_slice() };
+            assert!(matches!(refused, Err(FreezeError::Threads { count: 2 })), "{refused:?}");
+            trials += 1;
+        }
+        let after = progress();
+        assert_eq!((after.stage, after.frozen_bytes), (Stage::Ended, before.frozen_bytes));
+        assert!(trials > 10, "{trials}");
+        report.update();
+        assert!(report.stopped.as_ref().is_some_and(|reason| reason.contains("2 threads")), "{report}");
+        drop(end);
+        let _ = thread.join();
+        assert!(memory.holds(0..memory.len, 1));
+        freeze(&Options::new().measure(Measure::Nothing));
+        assert!(memory.is_frozen() && memory.holds(0..memory.len, 1), "another freeze takes the rest");
+    });
+}
+
+#[test]
+fn a_thaw_ends_it() {
+    play("a_thaw_ends_it", || {
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&in_slices());
+        to_one_piece();
+        guard::thaw_all().expect("thawed");
+        assert!(memory.is_anonymous() && memory.holds(0..memory.len, 1));
+        assert_eq!(slice().stage, Stage::Ended);
+        assert!(memory.is_anonymous());
+    });
+}
+
+fn to_one_piece() {
+    while progress().frozen_bytes < 2 * MIB {
+        slice();
+    }
+}
+
+#[test]
+fn no_child_gets_a_descriptor_or_a_way_to_write() {
+    play("no_child_gets_a_descriptor_or_a_way_to_write", || {
+        let count = || std::fs::read_dir("/proc/self/fd").expect("/proc").count();
+        let before = count();
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&in_slices());
+        to_the_end(|_| {
+            assert_eq!(count(), before);
+            let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
+            let shared = maps.lines().filter(|line| line.contains("palimpsest-frozen") && line.contains("s ")).count();
+            let is_shared = maps.lines().any(|line| {
+                line.contains("palimpsest-frozen") && line.split(' ').nth(1).is_some_and(|rights| rights.ends_with('s'))
+            });
+            assert!(!is_shared, "{shared}");
+        });
+    });
+}
+
+#[test]
+fn one_that_is_erased_between_slices_is_gone() {
+    play("one_that_is_erased_between_slices_is_gone", || {
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&in_slices());
+        to_one_piece();
+        // The first page is frozen by now, whatever else was planned before it.
+        let start = memory.range().start;
+        memory.set(0, 0);
+        guard::forget(start..start + page()).expect("forgotten");
+        let done = to_the_end(|_| {});
+        assert_eq!(done.stage, Stage::Done);
+        assert!(memory.holds(page()..memory.len, 1));
+    });
+}

@@ -1,0 +1,49 @@
+//! Waits while a freeze in slices is under way: what the program sees is what it would see without the object.
+
+use std::path::Path;
+
+use crate::common::{PLAIN, compile, frozen, object, run};
+
+/// The program, run plainly and with slices that copy the least that they may; their reports.
+fn compare(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Option<String> {
+    let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/waits.c"));
+    let program = compile(source, name, &[])?;
+    let command = [&[program.to_str().expect("a path in UTF-8")], arguments].concat();
+    let object = object();
+    let plain = run(&command, PLAIN);
+    let ran = run(&command, frozen(object.to_str().expect("a path in UTF-8"), variables));
+    assert_eq!(ran.stdout, plain.stdout, "{}{}", ran.stderr, ran.report);
+    assert_eq!((ran.status, plain.status), (Some(0), Some(0)), "{}", ran.stderr);
+    assert_eq!(ran.stderr, "");
+    Some(ran.report)
+}
+
+/// Slices that the report tells of.
+fn slices(report: &str) -> u64 {
+    let line = report.lines().find_map(|line| line.strip_prefix("slices")).expect("told");
+    line.split(',').next().and_then(|number| number.trim().parse().ok()).expect("a number")
+}
+
+#[test]
+fn every_wait_is_as_without_the_object_and_the_freeze_ends_in_them() {
+    let Some(report) = compare("waits-least", &[], &[("PALIMPSEST_PAUSE", "1ns")]) else { return };
+    // 24 MiB in parts of 128 KiB; the program forks 16 times.
+    assert!(slices(&report) >= 192, "{report}");
+    assert!(!report.contains("under way") && report.matches("froze process").count() == 1, "{report}");
+}
+
+#[test]
+fn so_it_is_at_any_pause() {
+    for pause in ["100us", "1ms", "1s"] {
+        if let Some(report) = compare("waits-more", &[], &[("PALIMPSEST_PAUSE", pause)]) {
+            assert!(slices(&report) >= 1 && !report.contains("under way"), "{report}");
+        }
+    }
+}
+
+#[test]
+fn threads_are_held_in_slices_and_can_be_canceled_in_waits() {
+    let variables = [("PALIMPSEST_PAUSE", "1ns"), ("PALIMPSEST_THREADS", "stop")];
+    let Some(report) = compare("waits-threads", &["thread"], &variables) else { return };
+    assert!(slices(&report) >= 1, "{report}");
+}
