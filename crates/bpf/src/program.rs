@@ -1,12 +1,14 @@
 //! A compiled program in a pack: the one place that enters compiled code.
 #![expect(unsafe_code, reason = "compiled code is entered here and nowhere else")]
 
+use std::hash::{BuildHasher, Hasher};
+
 use palimpsest_sys::fault::FaultHandlerError;
 use palimpsest_text::{Fault, FaultError, LoadError as PackError, Packs};
 
 use crate::code::Code;
 use crate::jit::{CompileError, Gauge, HelperTable, Metering, Plain, Resolve, Target, Wanted, compile_resolved};
-use crate::verify::{MOST_FUEL, Verified};
+use crate::verify::{MOST_FUEL, Trust, Verified};
 
 /// A compiled program, which can be run from any thread.
 ///
@@ -181,7 +183,12 @@ impl VerifiedProgram {
     /// The same with maps, and helpers that take and give addresses: `resolve` has what the program was verified for.
     pub(crate) fn resolved(packs: &Packs, verified: &Verified, resolve: &dyn Resolve) -> Result<Self, LoadError> {
         let metering = if verified.fuel().is_some() { Metering::Fuel } else { Metering::Free };
-        let wanted = Wanted { probes: verified.probes(), metering };
+        let blinding = match verified.trust() {
+            Trust::Full => None,
+            // Keyed by the system's random numbers, and different each time.
+            Trust::None => Some(std::hash::RandomState::new().build_hasher().finish()),
+        };
+        let wanted = Wanted { probes: verified.probes(), metering, guards: verified.guards(), blinding };
         Ok(Self {
             program: Program::resolved(packs, verified.code(), resolve, wanted)?,
             fuel: verified.fuel(),
@@ -215,6 +222,11 @@ impl VerifiedProgram {
             (..0, Some(fuel)) => Err(VerifiedError::Fuel { fuel }),
             _ => Ok(outcome.value),
         }
+    }
+
+    /// Whether nothing that it calls or does can end it: then it calls none of a host's helpers, all of which can.
+    pub(crate) fn runs_alone(&self) -> bool {
+        self.program.gauge == Gauge::Absent
     }
 
     /// The fuel that it gets.

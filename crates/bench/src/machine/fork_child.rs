@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use palimpsest_fork::arena::Arena;
 use palimpsest_fork::snapshot::{self, Snapshot, Sweep};
-use palimpsest_fork::{Forked, Measure, Options, Pages};
+use palimpsest_fork::{Forked, Measure, Options, Pages, Pause, Stage};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
 use super::Heap;
@@ -152,6 +152,28 @@ pub(crate) fn freeze(pages: Pages) -> Result<Duration, palimpsest_fork::FreezeEr
     // Nobody shares or writes its memory. 4. Nor later.
     unsafe { palimpsest_fork::freeze(&options) }?;
     Ok(stopwatch.elapsed())
+}
+
+/// Freezes this process in slices, one after the other. Returns how long the process stood still each time; the first
+/// is the look that plans.
+pub(crate) fn freeze_in_slices(budget: Duration) -> Result<Vec<Duration>, String> {
+    let told = |error: palimpsest_fork::FreezeError| Causes(&error).to_string();
+    let options = Options::new().pause(Pause::Within(budget)).measure(Measure::Nothing);
+    let stopwatch = Stopwatch::start();
+    // SAFETY: 1. to 4. as in `freeze`.
+    unsafe { palimpsest_fork::freeze(&options) }.map_err(told)?;
+    let mut stops = vec![stopwatch.elapsed()];
+    loop {
+        let stopwatch = Stopwatch::start();
+        // SAFETY: 1. as in `freeze`.
+        let progress = unsafe { palimpsest_fork::freeze_slice() }.map_err(told)?;
+        stops.push(stopwatch.elapsed());
+        match progress.stage {
+            Stage::UnderWay => {}
+            Stage::Done => return Ok(stops),
+            _ => return Err(format!("the freeze ended early: {progress:?}")),
+        }
+    }
 }
 
 /// Freezes the memory of `arena`. Returns how long that took.

@@ -24,7 +24,9 @@ mod table_peers;
 mod trap_action;
 
 pub(crate) use area::CodeArea;
-pub(crate) use fork_child::{Child, ForkWay, Looping, Reset, ask_child, freeze, freeze_arena, sleep, spawn};
+pub(crate) use fork_child::{
+    Child, ForkWay, Looping, Reset, ask_child, freeze, freeze_arena, freeze_in_slices, sleep, spawn,
+};
 pub(crate) use fork_heap::{Heap, HeapPages};
 pub(crate) use fork_uffd::{Watch, Watcher};
 #[cfg(test)]

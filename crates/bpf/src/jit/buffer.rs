@@ -118,6 +118,13 @@ impl Buffer {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// The first `len` of `line`. All are copied, which is faster than as many as there are.
+    pub(super) fn push_line(&mut self, line: &[u8; 16], len: usize) {
+        let end = self.bytes.len() + len;
+        self.bytes.extend_from_slice(line);
+        self.bytes.truncate(end);
+    }
+
     pub(super) fn byte(&self, at: usize) -> u8 {
         self.bytes[at]
     }

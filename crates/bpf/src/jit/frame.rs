@@ -51,7 +51,7 @@ impl Frame {
             gauge: Gauge::Absent,
         };
         for instruction in &code.instructions()[range] {
-            instruction.each_register(&mut |register| frame.used.add(register));
+            instruction.each_register(|register| frame.used.add(register));
             frame.calls |= matches!(instruction, Instruction::Call(_));
             frame.counts |= matches!(instruction, Instruction::MayGoto { .. });
         }
@@ -71,7 +71,7 @@ impl Frame {
 
 impl Instruction {
     /// Calls `each` with every register that the instruction names.
-    pub(super) fn each_register(&self, each: &mut dyn FnMut(Register)) {
+    pub(super) fn each_register(&self, mut each: impl FnMut(Register)) {
         use crate::insn::Callee;
         let mut operand_of = |operand| {
             if let Operand::Register(register) = operand {

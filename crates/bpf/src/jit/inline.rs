@@ -61,7 +61,7 @@ pub(super) fn lookups(code: &Code, resolve: &dyn Resolve) -> Vec<(usize, ArrayPl
             }
             _ => {
                 let mut names = false;
-                instruction.each_register(&mut |register| names |= register == Register::R1);
+                instruction.each_register(|register| names |= register == Register::R1);
                 if names {
                     known = None;
                 }

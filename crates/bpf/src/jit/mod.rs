@@ -19,6 +19,7 @@ use alloc::vec::Vec;
 
 use crate::code::Code;
 use crate::insn::{Callee, Instruction, Wide};
+use crate::verify::Guard;
 use arch::{Isa, Place};
 
 use buffer::{Buffer, Mark};
@@ -272,6 +273,10 @@ pub(crate) struct Wanted<'a> {
     /// Loads that may fault: instructions of the program, in order.
     pub(crate) probes: &'a [u32],
     pub(crate) metering: Metering,
+    /// What guards instructions, in order.
+    pub(crate) guards: &'a [(u32, Guard)],
+    /// What constants of the program are blinded by, so that nobody who has made it can tell what stands in the code.
+    pub(crate) blinding: Option<u64>,
 }
 
 /// Whether jumps back are paid for.
@@ -289,7 +294,7 @@ pub(crate) fn compile_resolved(
     resolve: &dyn Resolve,
     wanted: Wanted<'_>,
 ) -> Result<Compiled, CompileError> {
-    let mut literals = Literals { wanted, ..Literals::of(code, resolve)? };
+    let mut literals = Literals::of(code, resolve, wanted)?;
     literals.gauge = match wanted.metering {
         Metering::Fuel => Gauge::Paid,
         Metering::Free if literals.values.iter().all(|(_, called)| called.then == Then::GoOn) => Gauge::Absent,
@@ -324,9 +329,18 @@ struct Literals<'a> {
 }
 
 impl<'a> Literals<'a> {
-    fn of(code: &Code, resolve: &'a dyn Resolve) -> Result<Self, CompileError> {
+    fn of(code: &Code, resolve: &'a dyn Resolve, wanted: Wanted<'a>) -> Result<Self, CompileError> {
+        // In a program that is not trusted a look-up is left to the helper: in place, an index beyond the array would
+        // be used speculatively.
+        let is_trusted = wanted.blinding.is_none() && wanted.guards.is_empty();
+        let lookups = if is_trusted { inline::lookups(code, resolve) } else { Vec::new() };
+        let mut in_place = lookups.iter().map(|(index, _)| *index).peekable();
         let mut values: Vec<(Outside, Called)> = Vec::new();
         for (index, instruction) in code.instructions().iter().enumerate() {
+            if in_place.next_if_eq(&index).is_some() {
+                // Nobody is called.
+                continue;
+            }
             let slot = code.slot(index);
             let value = match *instruction {
                 Instruction::Call(Callee::Helper(id)) => {
@@ -354,8 +368,7 @@ impl<'a> Literals<'a> {
                 values.insert(place, value);
             }
         }
-        let lookups = inline::lookups(code, resolve);
-        Ok(Self { values, resolve, wanted: Wanted::default(), gauge: Gauge::Absent, lookups })
+        Ok(Self { values, resolve, wanted, gauge: Gauge::Absent, lookups })
     }
 
     /// The place of a literal.
@@ -440,11 +453,28 @@ impl Surroundings<'_> {
         resolved(value, self.literals.resolve)
     }
 
-    /// The array that the instruction, a call, is a look-up in, if it is one.
+    /// The array that the instruction, a call, is a look-up in, if it is one that is made in place.
     fn lookup(&self) -> Option<ArrayPlace> {
         let lookups = &self.literals.lookups;
         let place = lookups.binary_search_by_key(&self.index, |(index, _)| *index).ok()?;
         Some(lookups[place].1)
+    }
+
+    /// What guards the instruction.
+    fn guard(&self) -> Option<Guard> {
+        let guards = self.literals.wanted.guards;
+        let place = guards.binary_search_by_key(&(self.index as u32), |(index, _)| *index).ok()?;
+        Some(guards[place].1)
+    }
+
+    /// The number that the instruction's constant is exclusive-ored with, if it is blinded: another one for each.
+    fn key(&self) -> Option<u64> {
+        let seed = self.literals.wanted.blinding?;
+        // SplitMix64 by Steele, Lea and Flood: the seed is what nobody knows.
+        let mut key = seed.wrapping_add((self.index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Some(key ^ key >> 31)
     }
 
     /// Whether the instruction is a load that may fault.
@@ -462,9 +492,10 @@ impl Surroundings<'_> {
 
 fn translate<I: Isa>(code: &Code, literals: &Literals<'_>) -> Result<Compiled, CompileError> {
     let mut buffer = Buffer::new(code.instructions().len(), code.functions().len());
-    pass::<I>(code, literals, &mut buffer)?;
+    let frames = frames(code, literals);
+    pass::<I>(code, literals, &frames, &mut buffer)?;
     buffer.begin_again();
-    pass::<I>(code, literals, &mut buffer)?;
+    pass::<I>(code, literals, &frames, &mut buffer)?;
     let code_len = buffer.len();
     if code_len > MOST_BYTES {
         return Err(CompileError::Long { len: code_len, most: MOST_BYTES });
@@ -485,21 +516,29 @@ fn named_functions(code: &Code) -> impl Iterator<Item = usize> {
     })
 }
 
-fn pass<I: Isa>(code: &Code, literals: &Literals<'_>, buffer: &mut Buffer) -> Result<(), CompileError> {
+/// What each function needs.
+fn frames(code: &Code, literals: &Literals<'_>) -> Vec<Frame> {
     let mut named: Vec<usize> = named_functions(code).collect();
     named.sort_unstable();
-    let mut starts = code.functions().skip(1);
-    let mut first = 0;
-    let mut function = 0;
-    while first < code.instructions().len() {
-        let end = starts.next().unwrap_or(code.instructions().len());
-        let frame = Frame {
-            is_named: named.binary_search(&first).is_ok(),
-            gauge: literals.gauge,
-            ..Frame::of(code, first..end, function)
-        };
-        let mut surroundings = Surroundings { code, literals, frame, first, index: first };
-        buffer.begin_function(function);
+    let ends = code.functions().skip(1).chain([code.instructions().len()]);
+    let frame = |(function, (first, end))| Frame {
+        is_named: named.binary_search(&first).is_ok(),
+        gauge: literals.gauge,
+        ..Frame::of(code, first..end, function)
+    };
+    code.functions().zip(ends).enumerate().map(frame).collect()
+}
+
+fn pass<I: Isa>(
+    code: &Code,
+    literals: &Literals<'_>,
+    frames: &[Frame],
+    buffer: &mut Buffer,
+) -> Result<(), CompileError> {
+    let ends = code.functions().skip(1).chain([code.instructions().len()]);
+    for (frame, (first, end)) in frames.iter().zip(code.functions().zip(ends)) {
+        let mut surroundings = Surroundings { code, literals, frame: *frame, first, index: first };
+        buffer.begin_function(frame.function);
         for index in first..end {
             surroundings.index = index;
             buffer.begin_instruction(index);
@@ -513,12 +552,10 @@ fn pass<I: Isa>(code: &Code, literals: &Literals<'_>, buffer: &mut Buffer) -> Re
             // Jumps lead there that are no instructions of the program.
             I::leave(buffer, &surroundings.frame);
         }
-        (first, function) = (end, function + 1);
     }
     if literals.gauge != Gauge::Absent {
-        named.dedup();
-        for (first, function) in named.into_iter().filter_map(|first| Some((first, code.function_number(first)?))) {
-            buffer.begin_entry(function);
+        for (frame, first) in frames.iter().zip(code.functions()).filter(|(frame, _)| frame.is_named) {
+            buffer.begin_entry(frame.function);
             I::entry(buffer, Mark::Instruction(first));
         }
     }

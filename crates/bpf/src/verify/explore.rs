@@ -8,7 +8,7 @@ use super::live::live;
 use super::scalar::Scalar;
 use super::state::{Area, State, Value};
 use super::step::{Next, Step};
-use super::{ContextUse, Contract};
+use super::{ContextUse, Contract, Guard, Trust};
 use crate::code::Code;
 use crate::insn::{Instruction, Register, Wide};
 
@@ -74,6 +74,8 @@ struct Explorer<'a> {
     instances: Cell<u32>,
     /// Whether each instruction is a load that may find nothing.
     probes: Vec<Cell<bool>>,
+    /// What guards each instruction; empty if the program is trusted.
+    guards: Vec<Cell<Option<Guard>>>,
 }
 
 /// What is followed and kept, at most.
@@ -91,6 +93,8 @@ pub(super) struct Explored {
     pub(super) context_use: ContextUse,
     /// Loads that may find nothing, in order.
     pub(super) probes: Vec<u32>,
+    /// What guards instructions, in order.
+    pub(super) guards: Vec<(u32, Guard)>,
     /// Instructions that were followed.
     pub(super) followed: usize,
 }
@@ -111,6 +115,10 @@ pub(super) fn explore(code: &Code, contract: &Contract, loops: Loops, limits: Li
         // The program's own function has the number 0.
         instances: Cell::new(1),
         probes: alloc::vec![Cell::new(false); code.instructions().len()],
+        guards: match contract.trust {
+            Trust::Full => Vec::new(),
+            Trust::None => alloc::vec![Cell::new(None); code.instructions().len()],
+        },
     };
     let mut state = State::new();
     if contract.context.is_some() {
@@ -145,7 +153,8 @@ pub(super) fn explore(code: &Code, contract: &Contract, loops: Loops, limits: Li
         explorer.end(way.before);
     }
     let probes = (0..).zip(&explorer.probes).filter(|(_, is_probe)| is_probe.get()).map(|(index, _)| index);
-    Ok(Explored { context_use: explorer.context_use.get(), probes: probes.collect(), followed })
+    let guards = (0..).zip(&explorer.guards).filter_map(|(index, guard)| Some((index, guard.get()?))).collect();
+    Ok(Explored { context_use: explorer.context_use.get(), probes: probes.collect(), guards, followed })
 }
 
 /// Where several ways meet: targets of jumps, and what `may_goto` guards.
@@ -196,6 +205,7 @@ impl Explorer<'_> {
             context_use: &self.context_use,
             instances: &self.instances,
             is_probe: &self.probes[way.at],
+            guard: self.guards.get(way.at),
         };
         match step.follow()? {
             Next::One(at) => way.at = at,

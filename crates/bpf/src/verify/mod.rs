@@ -58,6 +58,44 @@ pub enum Unproven {
     Probe,
 }
 
+/// Whether whoever has made a program is trusted not to attack what runs it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Trust {
+    /// It may have mistakes.
+    #[default]
+    Full,
+    /// It may also try to read by side channels what the machine does ahead of time, and to have bytes of its choice in
+    /// executable memory: compilers guard against both, and programs are slower.
+    None,
+}
+
+/// An operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    /// The first, which is the result, too.
+    Left,
+    /// The second.
+    Right,
+}
+
+/// What keeps the machine from doing ahead of time what the program never does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Guard {
+    /// The number that is added to an address, or taken from it, is taken for 0 if it is greater than this one.
+    Mask {
+        /// The greatest number that it is.
+        most: u32,
+        /// Which operand it is.
+        number: Side,
+    },
+    /// What came before is done before the instruction.
+    Before,
+    /// What came before is done before the next one.
+    Behind,
+    /// The same, whether it jumps or not.
+    Edges,
+}
+
 /// How a program uses its context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ContextUse {
@@ -77,6 +115,7 @@ pub struct Contract {
     budget: Option<usize>,
     unproven: Unproven,
     fuel: Option<u64>,
+    trust: Trust,
 }
 
 /// What the verifier knows of a map.
@@ -156,6 +195,12 @@ impl Contract {
         Self { fuel: Some(fuel.min(MOST_FUEL)), ..self }
     }
 
+    /// Whether who has made the program is trusted; [`Trust::Full`] if not set. For others compilers blind constants
+    /// and guard against what the machine does ahead of time.
+    pub fn trust(self, trust: Trust) -> Self {
+        Self { trust, ..self }
+    }
+
     /// Verifies `code`.
     ///
     /// # Errors
@@ -180,8 +225,9 @@ impl Contract {
             ContextUse::Atomic => 8,
             ContextUse::Plain => 1,
         };
-        let Explored { probes, followed, .. } = explored;
-        Ok(Verified { code, context: self.context, context_align, probes, fuel, followed })
+        let Explored { probes, guards, followed, .. } = explored;
+        let trust = self.trust;
+        Ok(Verified { code, context: self.context, context_align, probes, guards, trust, fuel, followed })
     }
 }
 
@@ -193,6 +239,9 @@ pub struct Verified {
     context_align: usize,
     /// Loads that may find nothing, by instruction, in order.
     probes: Vec<u32>,
+    /// By instruction, in order.
+    guards: Vec<(u32, Guard)>,
+    trust: Trust,
     /// How often it may jump back in a run, if its loops are not proven to end.
     fuel: Option<u64>,
     /// Instructions that were followed.
@@ -213,6 +262,16 @@ impl Verified {
     /// How often it may jump back in a run; `None` if it needs no fuel, since all its loops are proven to end.
     pub const fn fuel(&self) -> Option<u64> {
         self.fuel
+    }
+
+    /// What guards instructions of a program that is not trusted.
+    pub(crate) fn guards(&self) -> &[(u32, Guard)] {
+        &self.guards
+    }
+
+    /// Whether who has made it is trusted.
+    pub const fn trust(&self) -> Trust {
+        self.trust
     }
 
     /// How many instructions the verifier has followed: what its work is measured by.

@@ -6,7 +6,7 @@ use palimpsest_bpf::insn::{
 };
 use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers, RunError, Trap};
 use palimpsest_bpf::jit::Target;
-use palimpsest_bpf::verify::{ContextAccess, Contract, Verified};
+use palimpsest_bpf::verify::{ContextAccess, Contract, Trust, Verified};
 use palimpsest_bpf::{Code, ContextError, VerifiedError, VerifiedProgram, asm};
 use palimpsest_text::Packs;
 
@@ -148,10 +148,13 @@ fn looping(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Runs a program with eight contexts, interpreted and compiled, which must agree; how often it had no fuel left.
-fn agrees(verified: &Verified, packs: Option<&Packs>, random: &mut Random) -> u32 {
+/// Runs a program with eight contexts, interpreted and compiled, with guards and without, which must agree; how often it
+/// had no fuel left.
+fn agrees(contract: &Contract, verified: &Verified, packs: Option<&Packs>, random: &mut Random) -> u32 {
     let code = verified.code();
-    let compiled = packs.map(|packs| VerifiedProgram::load(packs, verified, &()).expect("room"));
+    let hardened = contract.clone().trust(Trust::None).verify(code.clone()).expect("guards refuse nothing");
+    let load = |verified: &Verified, packs| VerifiedProgram::load(packs, verified, &()).expect("room");
+    let compiled = packs.map(|packs| [load(verified, packs), load(&hardened, packs)]);
     let mut spent = 0;
     for _ in 0..8 {
         let mut context = [0_u64; LEN as usize / 8].map(|_| match random.below(3) {
@@ -159,7 +162,7 @@ fn agrees(verified: &Verified, packs: Option<&Packs>, random: &mut Random) -> u3
             1 => random.next(),
             _ => random.below(64).wrapping_neg(),
         });
-        let mut same = context;
+        let first = context;
         let mut bytes: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let mut memory = Memory::new();
         memory.add(0x10_0000, &mut bytes).expect("free");
@@ -181,7 +184,8 @@ fn agrees(verified: &Verified, packs: Option<&Packs>, random: &mut Random) -> u3
         for (word, bytes) in context.iter_mut().zip(bytes.chunks(8)) {
             *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
         }
-        if let Some(compiled) = &compiled {
+        for compiled in compiled.iter().flatten() {
+            let mut same = first;
             let mut view: Vec<u8> = same.iter().flat_map(|word| word.to_ne_bytes()).collect();
             assert_eq!(compiled.run(&mut view), expected, "{}", listing());
             for (word, bytes) in same.iter_mut().zip(view.chunks(8)) {
@@ -205,7 +209,7 @@ fn what_is_accepted_stays_inside_its_memory() {
         match contract.verify(code) {
             Ok(verified) => {
                 accepted += 1;
-                agrees(&verified, packs.as_ref(), &mut random);
+                agrees(&contract, &verified, packs.as_ref(), &mut random);
             }
             Err(_) => refused += 1,
         }
@@ -225,7 +229,7 @@ fn what_loops_ends_by_itself_or_by_its_fuel() {
         let contract = Contract::new().context(LEN, ContextAccess::Write).budget(2000).fuel(random.below(40));
         let Ok(verified) = contract.verify(code) else { continue };
         *(if verified.fuel().is_some() { &mut fuelled } else { &mut proven }) += 1;
-        spent += agrees(&verified, packs.as_ref(), &mut random);
+        spent += agrees(&contract, &verified, packs.as_ref(), &mut random);
     }
     let counts = format!("{proven} proven, {fuelled} fuelled, {spent} runs without fuel");
     assert!(proven > 10 && fuelled > 100 && spent > 100, "{counts}: the programs tell nothing");
@@ -234,6 +238,40 @@ fn what_loops_ends_by_itself_or_by_its_fuel() {
 /// How many programs are tried.
 fn programs() -> u32 {
     std::env::var("PALIMPSEST_BPF_VERIFIED").ok().and_then(|count| count.parse().ok()).unwrap_or(20_000)
+}
+
+#[test]
+fn sums_that_differ_from_way_to_way_are_what_they_are() {
+    if Target::NATIVE.is_none() {
+        eprintln!("skipped: there is no compiler for this machine");
+        return;
+    }
+    let packs = Packs::new().expect("packs");
+    let start = "r3 = *(u8 *)(r1 + 0)\n";
+    let end = "r0 = *(u8 *)(r5 + 0)\nexit";
+    let greater = |first: u32, second: u32| {
+        format!("{start}r5 = r1\nr4 = {first}\nif r3 != 0 goto on\nr4 = {second}\non: r5 += r4\n{end}")
+    };
+    let sides = "r4 = 9\nr5 = r1\nif r3 != 0 goto on\nr4 = r1\nr5 = 20\non: r5 += r4\n";
+    let negative = "r5 = r1\nr5 += 10\nr4 = -3\nif r3 != 0 goto on\nr4 = 5\non: r5 += r4\n";
+    let taken = "r5 = r1\nr5 += 20\nr4 = 15\nif r3 != 0 goto on\nr4 = 2\non: r5 -= r4\n";
+    for (text, expected) in [
+        (greater(3, 8), [8, 3]),
+        (greater(8, 3), [3, 8]),
+        (format!("{start}{sides}{end}"), [20, 9]),
+        (format!("{start}{negative}{end}"), [15, 7]),
+        (format!("{start}{taken}{end}"), [18, 5]),
+        (format!("{start}r5 = r1\nr4 = r3\nr4 &= 3\nif r3 != 0 goto on\nr4 = 8\non: r5 += r4\n{end}"), [8, 1]),
+    ] {
+        let code = Code::new(&asm::assemble(&text).expect("a program")).expect("its structure is right");
+        let contract = Contract::new().context(LEN, ContextAccess::Read).trust(Trust::None);
+        let program = VerifiedProgram::load(&packs, &contract.verify(code).expect(&text), &()).expect("room");
+        for (first, expected) in [0, 1].into_iter().zip(expected) {
+            let mut context: Vec<u8> = (0..LEN as u8).collect();
+            context[0] = first;
+            assert_eq!(program.run_read_only(&context), Ok(expected), "{text}");
+        }
+    }
 }
 
 #[test]

@@ -197,8 +197,10 @@ impl Shared {
     /// In a child that was forked just now: whoever had the lock is not here, and its process id may be given to a
     /// child of this one.
     pub(crate) fn unlock_in_child(&self) {
-        // Relaxed: there is one thread.
-        self.owner.store(0, Ordering::Relaxed);
+        // Relaxed: there is one thread. Not written without need, since the page would be copied.
+        if self.owner.load(Ordering::Relaxed) != 0 {
+            self.owner.store(0, Ordering::Relaxed);
+        }
         self.statistics.born();
     }
 
@@ -211,6 +213,14 @@ impl Shared {
     /// Whether there was a freeze. A snapshot and a survey make tables too.
     pub(crate) fn has_frozen(&self) -> bool {
         self.statistics.has_rounds()
+    }
+
+    /// Whether there is nothing to account for but that forks may become dearer: nothing is frozen or about to be, and
+    /// what a fork takes is known.
+    pub(crate) fn is_idle(&self) -> bool {
+        let statistics = &self.statistics;
+        let is_empty = statistics.frozen_bytes() == 0 && !self.has_erased() && !self.progress.is_under_way();
+        is_empty && statistics.clean() > 0
     }
 
     /// Where this lies.

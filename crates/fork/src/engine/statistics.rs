@@ -67,6 +67,13 @@ impl Statistics {
         self.get(Word::Clean)
     }
 
+    /// Whether a fork that takes so many nanoseconds tells nothing new: neither that it has become dearer, by more than
+    /// it varies on a busy machine, nor that what counts as a clean one is too much.
+    pub(crate) fn is_usual(&self, taken: u64) -> bool {
+        let clean = self.clean();
+        (clean - clean / 4..=clean + clean / 2).contains(&taken)
+    }
+
     /// Nanoseconds of debt from which on there is a look or a repair.
     pub(crate) fn price(&self) -> u64 {
         self.get(Word::Price)
@@ -117,10 +124,13 @@ impl Statistics {
         self.count(Word::Rounds);
     }
 
-    /// This is a child, which counts for itself.
+    /// This is a child, which counts for itself. Written only where it differs, since the page would be copied.
     pub(super) fn born(&self) {
-        self.set(Word::Forks, 0);
-        self.set(Word::Repairs, 0);
+        for word in [Word::Forks, Word::Repairs] {
+            if self.get(word) != 0 {
+                self.set(word, 0);
+            }
+        }
     }
 
     /// What is frozen by now.

@@ -77,7 +77,10 @@ impl Tending {
 
     /// Nothing is done until the next fork.
     pub(crate) fn give_up(&self) {
-        self.left.store(0, Ordering::Relaxed);
+        // Written only if it differs: in a child the page would be copied.
+        if self.left.load(Ordering::Relaxed) != 0 {
+            self.left.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Where to go on.

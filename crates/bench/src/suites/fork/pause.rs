@@ -3,6 +3,7 @@
 //! | contestant | what stands still |
 //! |---|---|
 //! | `at_once` | the heap is copied in one go |
+//! | `slices` | the heap is copied in slices of 2 ms, one after the other; the look that plans them is a stop, too |
 //! | `allocation` | the heap was given out by the arena, so that freezing it is a seal; `fill` is what that costs before |
 //!
 //! A process can be frozen for the first time only once, so each sample is a process of its own. `fill` is what it takes
@@ -20,7 +21,7 @@ use crate::harness::host::available_memory;
 use crate::harness::record::Unit;
 use crate::harness::sampler::interleave;
 use crate::harness::{BenchError, Contestant, Context, Effort, Group, Samples};
-use crate::machine::{Heap, HeapPages, freeze, freeze_arena};
+use crate::machine::{Heap, HeapPages, freeze, freeze_arena, freeze_in_slices};
 
 /// Name of the helper that calls [`work`] with the arguments that follow.
 pub(in crate::suites) const PAUSER: &str = "fork-pause";
@@ -28,17 +29,19 @@ pub(in crate::suites) const PAUSER: &str = "fork-pause";
 /// How the memory comes to be frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    AtOnce,
+    Slices,
     Allocation,
+    AtOnce,
 }
 
 impl Way {
-    const ALL: [Self; 2] = [Self::AtOnce, Self::Allocation];
+    const ALL: [Self; 3] = [Self::Slices, Self::Allocation, Self::AtOnce];
 
     fn name(self) -> &'static str {
         match self {
-            Self::AtOnce => "at_once",
+            Self::Slices => "slices",
             Self::Allocation => "allocation",
+            Self::AtOnce => "at_once",
         }
     }
 }
@@ -117,6 +120,9 @@ fn ask(context: &Context<'_>, way: Way, bytes: usize) -> Result<[f64; 3], BenchE
     }
 }
 
+/// What a slice may take, as by default for programs that are run.
+const BUDGET: Duration = Duration::from_millis(2);
+
 static ARENA: Arena = Arena::new();
 
 /// Freezes `bytes` as `way` says and prints the milliseconds.
@@ -132,22 +138,23 @@ pub(in crate::suites) fn work(way: &str, bytes: &str) -> Result<(), BenchError> 
     let way = known.ok_or_else(|| failed("there is no such way".to_owned()))?;
     let filling = Stopwatch::start();
     let heap = match way {
-        Way::AtOnce => Heap::map(len, HeapPages::Base),
+        Way::AtOnce | Way::Slices => Heap::map(len, HeapPages::Base),
         Way::Allocation => Heap::allocate(len, &ARENA),
     }
     .map_err(|error| told(&error))?;
     (0..heap.pages()).for_each(|page| heap.write(page, page as u64 + 1));
     let filled = filling.elapsed();
-    // As long as all of it takes, since it is one.
-    let longest = match way {
-        Way::AtOnce => freeze(Pages::Base).map_err(|error| told(&error))?,
-        Way::Allocation => freeze_arena(&ARENA).map_err(|error| told(&error))?,
+    let stops = match way {
+        Way::AtOnce => vec![freeze(Pages::Base).map_err(|error| told(&error))?],
+        Way::Allocation => vec![freeze_arena(&ARENA).map_err(|error| told(&error))?],
+        Way::Slices => freeze_in_slices(BUDGET).map_err(failed)?,
     };
+    let (longest, total) = (stops.iter().max().copied().unwrap_or_default(), stops.iter().sum());
     if let Some(page) = (0..heap.pages()).find(|&page| heap.read(page) != page as u64 + 1) {
         return Err(failed(format!("page {page} lost its contents")));
     }
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
-    println!("{} {} {}", milliseconds(longest), milliseconds(longest), milliseconds(filled));
+    println!("{} {} {}", milliseconds(longest), milliseconds(total), milliseconds(filled));
     Ok(())
 }
 
@@ -160,8 +167,11 @@ mod tests {
         let groups = groups();
         assert_eq!(groups.len(), 9);
         let ids: Vec<&str> = groups[0].ids().collect();
-        assert_eq!(ids, ["fork.pause.64m.longest.at_once", "fork.pause.64m.longest.allocation"]);
-        let allocation = Contestant::new(ids[1], Unit::Milliseconds).against([ids[0]]);
-        assert_eq!(groups[0].contestants[1], allocation);
+        let expected = ["slices", "allocation", "at_once"].map(|way| format!("fork.pause.64m.longest.{way}"));
+        assert_eq!(ids, expected);
+        for (place, id) in ids.iter().enumerate().take(2) {
+            let ours = Contestant::new(*id, Unit::Milliseconds).against([ids[2]]);
+            assert_eq!(groups[0].contestants[place], ours);
+        }
     }
 }

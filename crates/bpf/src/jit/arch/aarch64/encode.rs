@@ -281,6 +281,24 @@ pub(super) fn barrier(buffer: &mut Buffer) {
     word(buffer, 0xd503_3bbf);
 }
 
+/// Nothing behind it begins before all before it is done: `dsb nsh; isb`, which machines without `sb` have (Linux,
+/// `spec_bar` in `arch/arm64/include/asm/barrier.h`).
+pub(super) fn speculation_barrier(buffer: &mut Buffer) {
+    word(buffer, 0xd503_379f);
+    word(buffer, 0xd503_3fdf);
+}
+
+/// `rd = rn if rn < end, else 0`, for the machine ahead of time as well (`csdb`: what conditions gave is no guess
+/// behind it).
+pub(super) fn mask_below(buffer: &mut Buffer, rd: Native, rn: Native, end: Native) {
+    three(buffer, Bits::B64, Three::Subs, ZERO, rn, end);
+    // sbc rd, xzr, xzr: all ones if the difference has borrowed.
+    word(buffer, 0xda00_0000 | rd.d() | ZERO.n() | ZERO.m());
+    // csdb
+    word(buffer, 0xd503_229f);
+    three(buffer, Bits::B64, Three::And, rd, rd, rn);
+}
+
 /// Conditions, by their codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]

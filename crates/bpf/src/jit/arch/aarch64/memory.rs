@@ -1,8 +1,8 @@
 //! Stores, ordered accesses, and operations on memory that nothing comes between.
 
 use super::encode::{self, Access, Bits, Flag, Kind, Native, Ordered, Sum, Three, ZERO};
-use super::{SCRATCH, bits, extended, native};
-use crate::insn::{AtomicOp, Operand, Register, Size, Width};
+use super::{SCRATCH, Source, bits, extended, native};
+use crate::insn::{AtomicOp, Register, Size, Width};
 use crate::jit::ArrayPlace;
 use crate::jit::buffer::Buffer;
 
@@ -12,11 +12,11 @@ pub(super) const fn log(size: Size) -> u32 {
 }
 
 /// `*(base + offset) = value`
-pub(super) fn store(buffer: &mut Buffer, size: Size, base: Native, offset: i16, value: Operand) {
+pub(super) fn store(buffer: &mut Buffer, size: Size, base: Native, offset: i16, value: Source) {
     let [scratch, other, ..] = SCRATCH;
     let src = match value {
-        Operand::Register(src) => native(src),
-        Operand::Immediate(value) => {
+        Source::Register(src) => src,
+        Source::Immediate(value) => {
             encode::mov_immediate(buffer, Bits::B64, other, extended(Bits::B64, value));
             other
         }

@@ -107,7 +107,7 @@ impl Line {
     }
 
     fn emit(&self, buffer: &mut Buffer) {
-        buffer.push(&self.bytes[..self.len]);
+        buffer.push_line(&self.bytes, self.len);
     }
 }
 
@@ -357,6 +357,11 @@ pub(super) fn back_if(buffer: &mut Buffer, flag: Flag, to: usize) {
     let distance = buffer.len() + 2 - to;
     debug_assert!(distance <= 128, "{distance} bytes are too far for a short jump");
     buffer.push(&[0x70 | flag as u8, (distance as u8).wrapping_neg()]);
+}
+
+/// Nothing behind it begins before all before it is done (`lfence`; Intel's and AMD's guidance on speculation).
+pub(super) fn barrier(buffer: &mut Buffer) {
+    buffer.push(&[0x0f, 0xae, 0xe8]);
 }
 
 pub(super) fn call(buffer: &mut Buffer, to: Mark) {

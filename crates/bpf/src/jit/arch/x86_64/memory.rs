@@ -1,8 +1,9 @@
 //! Loads, stores, and operations on memory that nothing comes between.
 
+use super::Source;
 use super::encode::{self, Bits, Flag, Group, Native, Place, R10, R11, RAX};
 use super::native;
-use crate::insn::{AtomicOp, Extension, Operand, Register, Size};
+use crate::insn::{AtomicOp, Extension, Register, Size};
 use crate::jit::ArrayPlace;
 use crate::jit::buffer::Buffer;
 
@@ -34,7 +35,7 @@ pub(super) fn probe(buffer: &mut Buffer, size: Size, extension: Extension, dst: 
 }
 
 /// `*place = value`
-pub(super) fn store(buffer: &mut Buffer, size: Size, place: Place, value: Operand) {
+pub(super) fn store(buffer: &mut Buffer, size: Size, place: Place, value: Source) {
     let bits = match size {
         Size::Byte => Bits::B8,
         Size::Half => Bits::B16,
@@ -42,10 +43,10 @@ pub(super) fn store(buffer: &mut Buffer, size: Size, place: Place, value: Operan
         Size::Double => Bits::B64,
     };
     match value {
-        Operand::Immediate(value) => encode::store_immediate(buffer, bits, place, value),
-        Operand::Register(src) => {
+        Source::Immediate(value) => encode::store_immediate(buffer, bits, place, value),
+        Source::Register(src) => {
             let opcode = if bits == Bits::B8 { 0x88 } else { 0x89 };
-            encode::rm(buffer, bits, &[opcode], native(src), place);
+            encode::rm(buffer, bits, &[opcode], src, place);
         }
     }
 }

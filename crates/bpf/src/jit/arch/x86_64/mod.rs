@@ -21,6 +21,7 @@ use crate::interp::FRAME;
 use crate::jit::buffer::{Buffer, Gap, Mark};
 use crate::jit::frame::{Frame, KEPT};
 use crate::jit::{CompileError, Outside, Surroundings, Then};
+use crate::verify::{Guard, Side};
 use encode::{Bits, FAR, Flag, Group, Native, Place};
 
 /// The compiler for x86-64.
@@ -113,7 +114,15 @@ impl Isa for X86_64 {
     fn instruction(buffer: &mut Buffer, surroundings: &Surroundings<'_>) -> Result<(), CompileError> {
         match surroundings.code.instructions()[surroundings.index] {
             Instruction::Alu { width, op, dst, operand } => {
-                arithmetic::alu(buffer, bits(width), op, native(dst), operand);
+                let operand = operand_of(buffer, surroundings, op, operand);
+                match surroundings.guard() {
+                    Some(Guard::Mask { most, number }) => masked_sum(buffer, op, native(dst), operand, (most, number)),
+                    Some(_) => {
+                        encode::barrier(buffer);
+                        arithmetic::alu(buffer, bits(width), op, native(dst), operand);
+                    }
+                    None => arithmetic::alu(buffer, bits(width), op, native(dst), operand),
+                }
             }
             Instruction::Negate { width, dst } => encode::r(buffer, bits(width), &[0xf7], 3, native(dst)),
             Instruction::MoveSigned { width, from, dst, src } => {
@@ -122,6 +131,9 @@ impl Isa for X86_64 {
             Instruction::Swap { order, size, dst } => arithmetic::swap(buffer, order, size, native(dst)),
             Instruction::LoadWide { dst, value: Wide::Function(distance) } => {
                 encode::address(buffer, native(dst), surroundings.entry(distance));
+            }
+            Instruction::LoadWide { dst, value: Wide::Value(value) } if surroundings.key().is_some() => {
+                blinded(buffer, surroundings, native(dst), value);
             }
             Instruction::LoadWide { dst, value } => {
                 let value = surroundings.resolved(value).ok_or_else(|| surroundings.unsupported())?;
@@ -138,10 +150,17 @@ impl Isa for X86_64 {
                 memory::load(buffer, size, crate::insn::Extension::Zero, native(dst), place(base, offset));
             }
             Instruction::Store { size, base, offset, value } => {
+                let value = constant_of(buffer, surroundings, value);
                 memory::store(buffer, size, place(base, offset), value);
+                if surroundings.guard().is_some() {
+                    encode::barrier(buffer);
+                }
             }
             Instruction::StoreRelease { size, base, offset, src } => {
-                memory::store(buffer, size, place(base, offset), Operand::Register(src));
+                memory::store(buffer, size, place(base, offset), Source::Register(native(src)));
+                if surroundings.guard().is_some() {
+                    encode::barrier(buffer);
+                }
             }
             Instruction::Atomic { op, width, base, offset, src } => {
                 memory::atomic(buffer, op, bits(width), place(base, offset), native(src));
@@ -149,6 +168,7 @@ impl Isa for X86_64 {
             Instruction::Jump { offset, .. } if surroundings.pays() => pay(buffer, surroundings, offset),
             Instruction::Jump { offset, .. } => encode::jump(buffer, surroundings.jump(offset)),
             Instruction::Branch { width, condition, dst, operand, offset } => {
+                let operand = constant_of(buffer, surroundings, operand);
                 compare(buffer, bits(width), condition, native(dst), operand);
                 branch(buffer, surroundings, flag(condition), offset);
             }
@@ -210,27 +230,92 @@ const fn flag(condition: Condition) -> Flag {
 }
 
 /// Sets the flags by two operands.
-fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, right: Operand) {
+fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, right: Source) {
     match (condition, right) {
-        (Condition::Common, Operand::Register(right)) => encode::rr(buffer, bits, &[0x85], native(right), left),
-        (Condition::Common, Operand::Immediate(value)) => encode::ri32(buffer, bits, &[0xf7], 0, left, value),
-        (_, Operand::Register(right)) => {
-            encode::rr(buffer, bits, &[Group::Compare.opcode()], native(right), left);
-        }
+        (Condition::Common, Source::Register(right)) => encode::rr(buffer, bits, &[0x85], right, left),
+        (Condition::Common, Source::Immediate(value)) => encode::ri32(buffer, bits, &[0xf7], 0, left, value),
+        (_, Source::Register(right)) => encode::rr(buffer, bits, &[Group::Compare.opcode()], right, left),
         // Shorter, and the flags are those of a comparison with 0.
-        (_, Operand::Immediate(0)) => encode::rr(buffer, bits, &[0x85], left, left),
-        (_, Operand::Immediate(value)) => encode::group_immediate(buffer, bits, Group::Compare, left, value),
+        (_, Source::Immediate(0)) => encode::rr(buffer, bits, &[0x85], left, left),
+        (_, Source::Immediate(value)) => encode::group_immediate(buffer, bits, Group::Compare, left, value),
+    }
+}
+
+/// A second operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    Register(Native),
+    Immediate(i32),
+}
+
+/// Puts `value` into `dst` so that it stands nowhere in the code.
+fn blinded(buffer: &mut Buffer, surroundings: &Surroundings<'_>, dst: Native, value: u64) {
+    let key = surroundings.key().unwrap_or_default();
+    // Not the one of the constant of an instruction.
+    let other = if dst == encode::R10 { encode::R11 } else { encode::R10 };
+    encode::mov_immediate(buffer, dst, value ^ key);
+    encode::mov_immediate(buffer, other, key);
+    encode::rr(buffer, Bits::B64, &[Group::Xor.opcode()], other, dst);
+}
+
+/// A second operand, in `r10` if it is a constant that is blinded.
+fn constant_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, operand: Operand) -> Source {
+    match operand {
+        Operand::Register(register) => Source::Register(native(register)),
+        Operand::Immediate(value) if surroundings.key().is_some() => {
+            blinded(buffer, surroundings, encode::R10, value as u64);
+            Source::Register(encode::R10)
+        }
+        Operand::Immediate(value) => Source::Immediate(value),
+    }
+}
+
+/// The same of an operation; of shifts, whose constants are small, none is blinded.
+fn operand_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, op: AluOp, operand: Operand) -> Source {
+    match (op, operand) {
+        (AluOp::ShiftLeft | AluOp::ShiftRight | AluOp::ShiftRightSigned, Operand::Immediate(by)) => {
+            Source::Immediate(by & 63)
+        }
+        _ => constant_of(buffer, surroundings, operand),
+    }
+}
+
+/// A sum of an address and a number, or their difference: ahead of time, too, the number is `most` at the most.
+fn masked_sum(buffer: &mut Buffer, op: AluOp, dst: Native, operand: Source, (most, side): (u32, Side)) {
+    let Source::Register(src) = operand else { return arithmetic::alu(buffer, Bits::B64, op, dst, operand) };
+    let number = if side == Side::Left { dst } else { src };
+    let mask = encode::R11;
+    // cmp number, most + 1; sbb mask, mask; and mask, number
+    encode::group_immediate(buffer, Bits::B64, Group::Compare, number, most as i32 + 1);
+    encode::rr(buffer, Bits::B64, &[0x19], mask, mask);
+    encode::rr(buffer, Bits::B64, &[Group::And.opcode()], number, mask);
+    if side == Side::Left {
+        encode::mov(buffer, Bits::B64, dst, mask);
+        arithmetic::alu(buffer, Bits::B64, op, dst, Source::Register(src));
+    } else {
+        arithmetic::alu(buffer, Bits::B64, op, dst, Source::Register(mask));
     }
 }
 
 /// Jumps if the flag is set.
 fn branch(buffer: &mut Buffer, surroundings: &Surroundings<'_>, flag: Flag, offset: i16) {
-    if !surroundings.pays() {
+    let is_guarded = surroundings.guard().is_some();
+    if !surroundings.pays() && !is_guarded {
         return encode::jump_if(buffer, flag, surroundings.jump(offset.into()));
     }
     let goes_on = encode::hole_if(buffer, flag.opposite());
-    pay(buffer, surroundings, offset.into());
+    if is_guarded {
+        encode::barrier(buffer);
+    }
+    if surroundings.pays() {
+        pay(buffer, surroundings, offset.into());
+    } else {
+        encode::jump(buffer, surroundings.jump(offset.into()));
+    }
     goes_on.ends_here(buffer);
+    if is_guarded {
+        encode::barrier(buffer);
+    }
 }
 
 /// Jumps back if that can be paid for, and otherwise ends the program.
