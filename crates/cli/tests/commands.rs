@@ -23,6 +23,7 @@ use Proof::{Here, Not, Test};
 const SHELL: [&str; 3] = ["sh", "-c", "(exit 0); exit 0"];
 const STEP: &str = "is what runs this test, or a choice of its steps; its arguments are parsed in xtask's own tests";
 const PEERS: &str = "needs an optimised build with Cranelift; a group of the same suites runs here by `bench --check`";
+const MEASURES: &str = "measures programs of others for minutes; that they run frozen is what crates/preload/tests see";
 const INSTALL: &str = "builds everything once more; the step `package` installs what it would";
 
 /// Every command, with its proof.
@@ -39,24 +40,32 @@ const COMMANDS: &[(&str, Proof)] = &[
         "palimpsest bench --from pack.json --markdown pack.md --csv pack.csv",
         Here(&["bench", "--from", "pack.json", "--markdown", "pack.md", "--csv", "pack.csv"], &[0]),
     ),
-    ("palimpsest run --freeze --report -- redis-server", Test(REDIS, "fn dumps_are_the_data_of_the_moment")),
-    ("palimpsest run --freeze --report -- redis-server --save ''", Here(&RUN_FROZEN, &[0])),
-    ("palimpsest run --freeze -- redis-server", Test(REDIS, "fn dumps_are_the_data_of_the_moment")),
+    ("palimpsest run --report -- redis-server", Test(REDIS, "fn dumps_are_the_data_of_the_moment")),
+    ("palimpsest run --report -- redis-server --save ''", Here(&RUN_FROZEN, &[0])),
+    ("palimpsest run -- redis-server", Test(REDIS, "fn dumps_are_the_data_of_the_moment")),
     (
-        "palimpsest run --freeze --at size:256M --threads stop --report -- redis-server --save '' \
+        "palimpsest run --at size:256M --threads stop --report -- redis-server --save '' \
          --enable-debug-command yes",
         Here(&RUN_FROZEN_BY_SIZE, &[0]),
     ),
     ("redis-cli debug populate 1250000 key 400", Not("is Redis's own; the page's figure is that of `bench redis`")),
     ("redis-cli bgsave", Test(REDIS, "BGSAVE")),
     ("redis-cli info | grep latest_fork_usec", Not("is Redis's own; `bench redis` reads the same field")),
-    ("palimpsest run --freeze --report -- python3 program.py", Test(INTERPRETERS, "fn python_forks")),
+    ("palimpsest run --report -- python3 program.py", Test(INTERPRETERS, "fn python_forks")),
     (
-        "palimpsest run --freeze --report -- gunicorn --preload --workers 8 application:app",
+        "palimpsest run --report -- gunicorn --preload --workers 8 application:app",
         Test("crates/preload/tests/programs/gunicorn.rs", "fn workers_answer_from_the_preloaded_heap"),
     ),
-    ("palimpsest run --freeze --report -- ruby program.rb", Test(INTERPRETERS, "fn ruby_forks")),
-    ("palimpsest run --local-text -- CMD…", Here(&RUN_LOCAL, &[0])),
+    ("palimpsest run --report -- ruby program.rb", Test(INTERPRETERS, "fn ruby_forks")),
+    ("palimpsest run --local-text --no-freeze -- CMD…", Here(&RUN_LOCAL, &[0])),
+    (
+        "palimpsest run --only redis-server --only python3 -- ./start-everything.sh",
+        Here(&["run", "--only", "redis-server", "--only", "python3", "--", SHELL[0], SHELL[1], SHELL[2]], &[0]),
+    ),
+    ("palimpsest top", Not("shows its table again and again until it is ended; `--once` is the same once")),
+    ("palimpsest top 4712 -v", Test("crates/cli/tests/top.rs", "fn a_frozen_process_tells_its_figures")),
+    // 1: no process here is frozen.
+    ("palimpsest top --once --json", Here(&["top", "--once", "--json"], &[0, 1])),
     (
         "numactl --cpunodebind=1 palimpsest run --local-text --node 1 -- CMD…",
         Not("needs a second node; the guest with two nodes runs crates/numa/tests"),
@@ -70,6 +79,10 @@ const COMMANDS: &[(&str, Proof)] = &[
         "AFL_PRELOAD=$PWD/target/release/libpalimpsest_preload.so afl-fuzz -i seeds -o out -m none -- ./target",
         Test("crates/bench/src/suites/afl/mod.rs", "AFL_PRELOAD"),
     ),
+    (
+        "cc -Icrates/capi/include program.c target/release/libpalimpsest_capi.a -lpthread -ldl -lm",
+        Test("crates/capi/tests/program.rs", "\"-lpthread\", \"-ldl\", \"-lm\""),
+    ),
     ("cargo install --path crates/cli", Not(INSTALL)),
     ("cargo xtask package", Not("the step `package`")),
     ("cargo xtask guest paging", Not("the steps `guest-x86_64` and `guest-aarch64`")),
@@ -77,6 +90,8 @@ const COMMANDS: &[(&str, Proof)] = &[
     ("cargo xtask bench pack --quick", Not(PEERS)),
     ("cargo xtask bench pack --json pack.json --html pack.html", Not(PEERS)),
     ("cargo xtask bench paging --quick", Not(PEERS)),
+    ("cargo xtask bench programs --quick", Not(MEASURES)),
+    ("cargo xtask bench mix", Not(MEASURES)),
     ("cargo xtask test", Not(STEP)),
     ("cargo xtask test --install", Not("installs packages as root; every other option is as without it")),
     ("cargo xtask test --leftovers remove", Not(STEP)),
@@ -88,10 +103,10 @@ const COMMANDS: &[(&str, Proof)] = &[
 
 const REDIS: &str = "crates/preload/tests/programs/redis.rs";
 const INTERPRETERS: &str = "crates/preload/tests/programs/interpreters.rs";
-const RUN_FROZEN: [&str; 7] = ["run", "--freeze", "--report", "--", SHELL[0], SHELL[1], SHELL[2]];
-const RUN_FROZEN_BY_SIZE: [&str; 11] =
-    ["run", "--freeze", "--at", "size:256M", "--threads", "stop", "--report", "--", SHELL[0], SHELL[1], SHELL[2]];
-const RUN_LOCAL: [&str; 6] = ["run", "--local-text", "--", SHELL[0], SHELL[1], SHELL[2]];
+const RUN_FROZEN: [&str; 6] = ["run", "--report", "--", SHELL[0], SHELL[1], SHELL[2]];
+const RUN_FROZEN_BY_SIZE: [&str; 10] =
+    ["run", "--at", "size:256M", "--threads", "stop", "--report", "--", SHELL[0], SHELL[1], SHELL[2]];
+const RUN_LOCAL: [&str; 7] = ["run", "--local-text", "--no-freeze", "--", SHELL[0], SHELL[1], SHELL[2]];
 
 /// The root of the tree; `None` in a package, which has no book.
 fn root() -> Option<PathBuf> {
@@ -109,7 +124,8 @@ fn commands(page: &str) -> Vec<String> {
         } else if matches!(language, Some("" | "sh" | "console")) {
             let command = line.split(" #").next().unwrap_or_default().split("  ").next().unwrap_or_default().trim();
             let first = command.split([' ', '=']).next().unwrap_or_default();
-            let is_one = ["palimpsest", "cargo", "redis-cli", "numactl", "AFL_PRELOAD", "LD_PRELOAD"].contains(&first);
+            let is_one =
+                ["palimpsest", "cargo", "cc", "redis-cli", "numactl", "AFL_PRELOAD", "LD_PRELOAD"].contains(&first);
             if is_one {
                 found.push(command.to_owned());
             }
