@@ -3,6 +3,7 @@
 
 mod arch;
 mod console;
+pub(crate) mod numa;
 
 use std::{
     io::{BufRead, BufReader},

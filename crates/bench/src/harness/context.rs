@@ -93,6 +93,17 @@ impl<'a> Context<'a> {
         Ok(command)
     }
 
+    /// A command that starts the program whose name and arguments follow from huge pages on one node.
+    ///
+    /// # Errors
+    ///
+    /// The reason why there is none, for [`Self::skip`].
+    pub fn local_text(&self) -> Result<Command, String> {
+        let mut command = self.program()?;
+        command.args(["run", "--local-text"]);
+        Ok(command)
+    }
+
     fn program(&self) -> Result<Command, String> {
         let missing = || "a process has to be started from this program's own file, which is not there".to_owned();
         self.program.map(Command::new).ok_or_else(missing)

@@ -10,6 +10,7 @@ mod afl;
 mod bpf;
 mod fork;
 mod keys;
+mod numa;
 mod pack;
 mod paging;
 mod programs;
@@ -27,6 +28,7 @@ pub fn all() -> Vec<Box<dyn Suite>> {
         Box::new(fork::Reset),
         Box::new(paging::Paging),
         Box::new(bpf::Bpf),
+        Box::new(numa::Numa),
         Box::new(afl::Afl),
         Box::new(programs::Redis),
         Box::new(programs::Python),

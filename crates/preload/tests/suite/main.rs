@@ -7,5 +7,6 @@ mod languages;
 mod options;
 mod sanitized;
 mod scenarios;
+mod shared_text;
 mod text;
 mod waits;

@@ -44,6 +44,8 @@ pub struct SmapsEntry {
     pub shared_hugetlb: usize,
     /// The mapping's flags.
     pub vm_flags: VmFlags,
+    /// The memory protection key; 0 for none, and where the CPU has no keys.
+    pub protection_key: u32,
 }
 
 impl SmapsEntry {
@@ -65,6 +67,7 @@ impl SmapsEntry {
             private_hugetlb: 0,
             shared_hugetlb: 0,
             vm_flags: VmFlags::default(),
+            protection_key: 0,
         }
     }
 
@@ -81,6 +84,11 @@ impl SmapsEntry {
             b"FilePmdMapped" => &mut self.file_pmd_mapped,
             b"Private_Hugetlb" => &mut self.private_hugetlb,
             b"Shared_Hugetlb" => &mut self.shared_hugetlb,
+            b"ProtectionKey" => {
+                let key = address(value, 10).and_then(|key| u32::try_from(key).ok());
+                self.protection_key = key.ok_or_else(|| lacks("number of a key"))?;
+                return Ok(());
+            }
             b"VmFlags" => {
                 let flags = value.split(|byte| *byte == b' ').filter_map(|flag| flag.try_into().ok());
                 self.vm_flags = VmFlags(flags.collect());
@@ -209,7 +217,7 @@ Size:               2048 kB
 Rss:                2048 kB
 AnonHugePages:         0 kB
 ShmemPmdMapped:     2048 kB
-ProtectionKey:         0
+ProtectionKey:         3
 VmFlags: rd ex sh mr mw me ms sd
 7f0000200000-7f0000201000 rw-p 00000000 00:00 0
 Rss:                   4 kB
@@ -224,6 +232,7 @@ VmFlags: rd wr
         assert_eq!((entries[0].rss, entries[0].pmd_mapped()), (2 << 20, 2 << 20));
         assert!(entries[0].vm_flags.contains(b"ex") && !entries[0].vm_flags.contains(b"wr"));
         assert_eq!((entries[1].rss, entries[1].anonymous, entries[1].pmd_mapped()), (4096, 4096, 0));
+        assert_eq!((entries[0].protection_key, entries[1].protection_key), (3, 0));
     }
 
     #[test]
