@@ -47,7 +47,7 @@ enum Failure {
     Program {
         name: String,
         #[source]
-        source: engine::EngineError,
+        source: Box<engine::EngineError>,
     },
     #[error("the maps of the object are not made")]
     Maps(#[from] palimpsest_bpf::map::MapError),

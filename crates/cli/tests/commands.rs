@@ -23,6 +23,7 @@ use Proof::{Here, Not, Test};
 const SHELL: [&str; 3] = ["sh", "-c", "(exit 0); exit 0"];
 const STEP: &str = "is what runs this test, or a choice of its steps; its arguments are parsed in xtask's own tests";
 const PEERS: &str = "needs an optimised build with Cranelift; a group of the same suites runs here by `bench --check`";
+const MEASURES: &str = "measures programs of others for minutes; that they run frozen is what crates/preload/tests see";
 const INSTALL: &str = "builds everything once more; the step `package` installs what it would";
 
 /// Every command, with its proof.
@@ -56,15 +57,15 @@ const COMMANDS: &[(&str, Proof)] = &[
         Test("crates/preload/tests/programs/gunicorn.rs", "fn workers_answer_from_the_preloaded_heap"),
     ),
     ("palimpsest run --report -- ruby program.rb", Test(INTERPRETERS, "fn ruby_forks")),
+    ("palimpsest run --local-text --no-freeze -- CMD…", Here(&RUN_LOCAL, &[0])),
     (
         "palimpsest run --only redis-server --only python3 -- ./start-everything.sh",
-        Test("crates/preload/tests/suite/options.rs", "fn only_programs_that_are_named_freeze"),
+        Here(&["run", "--only", "redis-server", "--only", "python3", "--", SHELL[0], SHELL[1], SHELL[2]], &[0]),
     ),
-    // 1: no process has anything to tell.
-    ("palimpsest top", Here(&["top", "--once"], &[0, 1])),
-    ("palimpsest top --once --json", Here(&["top", "--once", "--json"], &[0, 1])),
+    ("palimpsest top", Not("shows its table again and again until it is ended; `--once` is the same once")),
     ("palimpsest top 4712 -v", Test("crates/cli/tests/top.rs", "fn a_frozen_process_tells_its_figures")),
-    ("palimpsest run --local-text --no-freeze -- CMD…", Here(&RUN_LOCAL, &[0])),
+    // 1: no process here is frozen.
+    ("palimpsest top --once --json", Here(&["top", "--once", "--json"], &[0, 1])),
     (
         "numactl --cpunodebind=1 palimpsest run --local-text --node 1 -- CMD…",
         Not("needs a second node; the guest with two nodes runs crates/numa/tests"),
@@ -78,6 +79,10 @@ const COMMANDS: &[(&str, Proof)] = &[
         "AFL_PRELOAD=$PWD/target/release/libpalimpsest_preload.so afl-fuzz -i seeds -o out -m none -- ./target",
         Test("crates/bench/src/suites/afl/mod.rs", "AFL_PRELOAD"),
     ),
+    (
+        "cc -Icrates/capi/include program.c target/release/libpalimpsest_capi.a -lpthread -ldl -lm",
+        Test("crates/capi/tests/program.rs", "\"-lpthread\", \"-ldl\", \"-lm\""),
+    ),
     ("cargo install --path crates/cli", Not(INSTALL)),
     ("cargo xtask package", Not("the step `package`")),
     ("cargo xtask guest paging", Not("the steps `guest-x86_64` and `guest-aarch64`")),
@@ -85,8 +90,8 @@ const COMMANDS: &[(&str, Proof)] = &[
     ("cargo xtask bench pack --quick", Not(PEERS)),
     ("cargo xtask bench pack --json pack.json --html pack.html", Not(PEERS)),
     ("cargo xtask bench paging --quick", Not(PEERS)),
-    ("cargo xtask bench mix", Not(PEERS)),
-    ("cargo xtask bench programs --quick", Not(PEERS)),
+    ("cargo xtask bench programs --quick", Not(MEASURES)),
+    ("cargo xtask bench mix", Not(MEASURES)),
     ("cargo xtask test", Not(STEP)),
     ("cargo xtask test --install", Not("installs packages as root; every other option is as without it")),
     ("cargo xtask test --leftovers remove", Not(STEP)),
@@ -119,7 +124,8 @@ fn commands(page: &str) -> Vec<String> {
         } else if matches!(language, Some("" | "sh" | "console")) {
             let command = line.split(" #").next().unwrap_or_default().split("  ").next().unwrap_or_default().trim();
             let first = command.split([' ', '=']).next().unwrap_or_default();
-            let is_one = ["palimpsest", "cargo", "redis-cli", "numactl", "AFL_PRELOAD", "LD_PRELOAD"].contains(&first);
+            let is_one =
+                ["palimpsest", "cargo", "cc", "redis-cli", "numactl", "AFL_PRELOAD", "LD_PRELOAD"].contains(&first);
             if is_one {
                 found.push(command.to_owned());
             }

@@ -131,7 +131,7 @@ pub(super) fn verify(arguments: &Verify) -> Result<(), Failure> {
             let contract = Contract::new().context(arguments.context, access);
             for program in arguments.source.chosen(&object)? {
                 let linked = engine::link(&host, program, contract.clone());
-                let failed = |source| Failure::Program { name: program.name().to_owned(), source };
+                let failed = |source| Failure::Program { name: program.name().to_owned(), source: Box::new(source) };
                 tell(Some(program.name()), linked.map_err(failed)?.code())?;
             }
         }

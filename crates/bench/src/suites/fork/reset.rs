@@ -50,12 +50,15 @@ fn group(pages: usize) -> Group {
     Group::new(format!("reset.{pages}"), format!("putting back {pages} pages of a heap of 64m"), WAYS.map(contestant))
 }
 
-/// Samples of each of `ways` to put so many pages back.
-fn measure(context: &Context<'_>, pages: usize, ways: &[(&str, Way)], rounds: Rounds) -> Result<Samples, BenchError> {
+/// Samples of each way of `group` to put so many pages back.
+fn measure(context: &Context<'_>, pages: usize, group: &Group, rounds: Rounds) -> Result<Samples, BenchError> {
     let mut samples = Samples::default();
     let mut workers = Vec::new();
-    for &(way, question) in ways {
+    for (way, question) in WAYS {
         let id = format!("reset.{pages}.{way}");
+        if !group.has(&id) {
+            continue;
+        }
         match Worker::start(context, Who::Plain, HEAP)? {
             Answer::Refused(reason) => samples.refuse(&id, reason),
             Answer::Given(worker) => workers.push((id, question(pages), worker)),
@@ -68,11 +71,6 @@ fn measure(context: &Context<'_>, pages: usize, ways: &[(&str, Way)], rounds: Ro
 /// Pages of the tour.
 const TOUR: usize = 16;
 
-/// The tour's ways: those that put something back, and a fork.
-fn tour_ways() -> impl Iterator<Item = (&'static str, Way)> {
-    WAYS.into_iter().filter(|(way, _)| *way != PERSISTENT)
-}
-
 /// The tour's figures.
 pub(in crate::suites) fn tour_group() -> Group {
     group(TOUR).only(&[FORK, "scan", "known"].map(|way| format!("reset.{TOUR}.{way}")))
@@ -80,7 +78,7 @@ pub(in crate::suites) fn tour_group() -> Group {
 
 /// The tour's samples.
 pub(in crate::suites) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<Samples, BenchError> {
-    measure(context, TOUR, &tour_ways().collect::<Vec<_>>(), rounds)
+    measure(context, TOUR, &tour_group(), rounds)
 }
 
 impl Suite for Reset {
@@ -107,7 +105,7 @@ impl Suite for Reset {
                 continue;
             }
             context.begin(&group.id);
-            let samples = measure(context, pages, &WAYS, context.effort.rounds(9, 60, Duration::from_secs(4)))?;
+            let samples = measure(context, pages, &group, context.effort.rounds(9, 60, Duration::from_secs(4)))?;
             context.record(&group, samples);
         }
         Ok(())
