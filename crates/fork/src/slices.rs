@@ -26,7 +26,7 @@ use crate::report::{FrozenRange, Report};
 /// Plans a freeze in slices. Changes no memory.
 pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, FreezeError> {
     hazards::check(options)?;
-    let headroom = hazards::headroom();
+    let (headroom, faults) = (hazards::headroom(), hazards::faults::count()?);
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
     drop_plan(&mut locked);
     let shared = locked.shared;
@@ -36,7 +36,8 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     let (started, wall) = (Moment::now(), Instant::now());
     let planned = played(&mut locked, options, Mode::Survey, |tables, agenda, done| {
         let looked = started.elapsed();
-        let terms = Terms { budget, extent: done.extent, pages: options.pages, mappings: headroom.mappings, looked };
+        let terms =
+            Terms { budget, extent: done.extent, pages: options.pages, mappings: headroom.mappings, faults, looked };
         let report = told(tables, Mode::Freeze, done);
         let planned = if done.reach == Reach::Known { tables.plan_slices(agenda, terms) } else { 0 };
         (report, planned)
@@ -126,7 +127,13 @@ unsafe fn slice(shared: &'static Shared, is_idle: &mut dyn FnMut() -> bool) -> R
         OtherThreads::Stop => Some(World::prepare()?),
         OtherThreads::Refuse => None,
     };
+    let faults = hazards::faults::count()?;
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
+    if faults > locked.agenda().faults() {
+        let reason = "a userfaultfd was opened meanwhile, and what is registered with it cannot be told in a slice";
+        finish(&mut locked, Stage::Ended, Some(reason.to_owned()));
+        return Ok(());
+    }
     let is_shared;
     let played = {
         let (mut tables, agenda) = locked.tables_and_agenda()?;
