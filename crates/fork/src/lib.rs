@@ -40,6 +40,7 @@ mod lock;
 mod options;
 mod process;
 mod report;
+mod rounds;
 mod slices;
 pub mod snapshot;
 mod worth;

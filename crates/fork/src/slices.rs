@@ -20,15 +20,15 @@ use crate::engine::slice::{Left, Slice};
 use crate::error::FreezeError;
 use crate::hazards::{self, FileSize};
 use crate::options::{ExtentLen, Options, OtherThreads};
-use crate::process::{let_core_dumps_have_files, lost_names, played, told};
 use crate::report::{FrozenRange, Report};
+use crate::rounds::{let_core_dumps_have_files, lost_names, played, told};
 
 /// Plans a freeze in slices. Changes no memory.
 pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, FreezeError> {
     hazards::check(options)?;
     let (headroom, faults) = (hazards::headroom(), hazards::faults::count()?);
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
-    drop_plan(&mut locked);
+    locked.drop_plan();
     let shared = locked.shared;
     note_home();
     // Other threads may change mappings while these are read.
@@ -57,15 +57,6 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     }
     report.progress = Some(shared.progress.read());
     Ok(report)
-}
-
-/// Gives up what is planned: something else takes its place.
-pub(crate) fn drop_plan(locked: &mut Locked) {
-    if locked.shared.progress.is_under_way() {
-        locked.agenda().end("another freeze, or a thaw, has taken its place".to_owned());
-    }
-    locked.shared.progress.give_up();
-    locked.shared.left_alone.end();
 }
 
 /// Takes one slice of a freeze that is under way ([`Pause::Within`](crate::Pause::Within)), and tells how far it is.

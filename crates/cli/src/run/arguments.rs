@@ -39,8 +39,8 @@ pub(crate) struct Arguments {
     /// if not said.
     #[arg(long, value_name = "FORKS", requires = "freeze")]
     pub(crate) pays_after: Option<PaysAfter>,
-    /// How long the program is held up at a time while it is frozen, such as `500us`; `none` freezes all at once. 2ms if
-    /// not said.
+    /// How long the program is held up at a time while it is frozen, such as `500us`; `none` freezes all at once. 2ms
+    /// if not said.
     #[arg(long, value_name = "TIME", requires = "freeze")]
     pub(crate) pause: Option<Pause>,
     /// Hazards that you answer for.

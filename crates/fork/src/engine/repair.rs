@@ -75,8 +75,8 @@ enum Fate {
 }
 
 impl Repairer<'_, '_> {
-    /// Makes every frozen mapping of `scope` with written pages cheap again. Leaves those that cannot be repaired as they are,
-    /// continues with the rest, and returns the first reason.
+    /// Makes every frozen mapping of `scope` with written pages cheap again. Leaves those that cannot be repaired
+    /// as they are, continues with the rest, and returns the first reason.
     ///
     /// # Safety
     ///

@@ -6,7 +6,7 @@ use palimpsest_sys::pages::vmas::{Detail, Label, Vma};
 
 use super::frozen_map::{Entry, FrozenMap};
 use super::prices::Memory;
-use super::records::Held;
+use super::records::{Held, frozen};
 use super::registry::Shared;
 use super::span::Span;
 use super::tables::Tables;
@@ -61,11 +61,6 @@ pub(super) fn publish(tables: &mut Tables<'_>, shared: &Shared, id: FileId, show
     let bytes: usize = shown.iter().map(|span| span.len()).sum();
     shared.statistics.count_round();
     shared.statistics.frozen(shared.statistics.frozen_bytes() + bytes, tables.extents.len());
-}
-
-/// What is frozen, taken for base pages.
-pub(super) fn frozen(extents: &[Held]) -> Memory {
-    Memory { bytes: extents.iter().map(Held::stored).sum(), huge: 0, extents: extents.len() }
 }
 
 /// What the map says of a mapping; nothing if it is neither frozen nor of a snapshot.

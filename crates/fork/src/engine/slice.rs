@@ -159,8 +159,8 @@ impl Worker<'_, '_> {
         goes_on
     }
 
-    /// The next part of an item that can be frozen, in one piece and one mapping, and what it must have; none if it takes
-    /// another look, from where the item then goes on.
+    /// The next part of an item that can be frozen, in one piece and one mapping, and what it must have; none if it
+    /// takes another look, from where the item then goes on.
     fn find(&mut self, item: &mut Item) -> Result<Option<(Span, Traits)>, Stopped> {
         let rest = Span::new(item.at, item.span.end);
         let window = Span::new(rest.start, rest.end.min((rest.start & !(PIECE - 1)) + self.window));
