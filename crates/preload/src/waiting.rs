@@ -2,7 +2,7 @@
 //!
 //! Only calls that no signal handler ever restarts are defined here (`signal(7)`): they tell the program of each
 //! signal, and they can be asked with a mask of signals that counts for the question alone. So a wait is made of
-//! questions that do not wait, with a slice between any two, and of one that waits for the rest of the time. All signals
+//! questions that do not wait, with a slice between any two, and of one that waits for the rest of the time. Signals
 //! that do something are blocked but in the latter: a handler runs in there, or before, or afterwards, as without this
 //! object, and the program hears of it by `EINTR`.
 //!
