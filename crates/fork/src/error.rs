@@ -27,8 +27,8 @@ pub enum FreezeError {
     Busy,
     /// Other threads could write while memory is copied.
     #[error(
-        "the process has {count} threads, whose writes would be lost; freeze before threads are \
-         started, or with OtherThreads::Stop"
+        "the process has {count} threads, whose writes would be lost; freeze before threads are started, or with \
+         OtherThreads::Stop"
     )]
     Threads {
         /// How many, the caller included.

@@ -8,6 +8,7 @@
 //! | [`arena`] | an allocator whose memory is made for this |
 //! | [`snapshot`] | taking a process's state, and going back to it |
 //! | [`guard`] | what a frozen process's memory calls must become |
+//! | [`figures`] | what others who may read its memory can know |
 //!
 //! ```standalone_crate
 //! use palimpsest_fork::{Forked, Options, fork, freeze};
@@ -30,6 +31,7 @@ pub mod arena;
 mod clock;
 mod engine;
 mod error;
+pub mod figures;
 mod fork;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -43,6 +45,7 @@ mod report;
 mod rounds;
 mod slices;
 pub mod snapshot;
+mod tending;
 mod worth;
 
 pub use engine::progress::{Progress, Stage};

@@ -33,6 +33,7 @@ pub(crate) fn played<T>(
         _ => None,
     };
     let shared = locked.shared;
+    shared.tending.set_mappings(headroom.mappings);
     let (mut tables, agenda) = locked.tables_and_agenda()?;
     let done = {
         let blocked = Blocked::all();

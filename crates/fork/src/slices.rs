@@ -8,7 +8,7 @@ use std::time::Duration;
 use palimpsest_sys::threads::hold::{self, World};
 use palimpsest_sys::threads::own::Blocked;
 
-use crate::clock::{Instant, Moment, nanos};
+use crate::clock::{Instant, Moment};
 use crate::engine::agenda::Terms;
 use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, is_home, note_home};
@@ -22,6 +22,7 @@ use crate::hazards::{self, FileSize};
 use crate::options::{ExtentLen, Options, OtherThreads};
 use crate::report::{FrozenRange, Report};
 use crate::rounds::{let_core_dumps_have_files, lost_names, played, told};
+use crate::tending::tend;
 
 /// Plans a freeze in slices. Changes no memory.
 pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, FreezeError> {
@@ -88,9 +89,13 @@ pub unsafe fn freeze_slice() -> Result<Progress, FreezeError> {
 ///
 /// As [`freeze_slice`].
 pub unsafe fn freeze_while(is_idle: &mut dyn FnMut() -> bool) -> Result<Progress, FreezeError> {
-    let Some(shared) = registry::shared().filter(|shared| shared.progress.is_under_way()) else {
+    let Some(shared) = registry::shared().filter(|shared| is_wanted(shared)) else {
         return Ok(progress());
     };
+    if !shared.progress.is_under_way() {
+        // SAFETY: 1. is this function's own.
+        return unsafe { tend(shared) }.map(|()| progress());
+    }
     // SAFETY: 1. and 2. are this function's own.
     let outcome = unsafe { slice(shared, is_idle) };
     if let Err(error) = &outcome
@@ -162,6 +167,11 @@ unsafe fn slice(shared: &'static Shared, is_idle: &mut dyn FnMut() -> bool) -> R
     Ok(())
 }
 
+/// Whether there is something for a slice: a freeze that is under way, or what makes the next fork long.
+fn is_wanted(shared: &Shared) -> bool {
+    shared.progress.is_under_way() || shared.tending.is_wanted()
+}
+
 /// Nothing is left to do: forks are accounted for from now on.
 fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
     let shared = locked.shared;
@@ -177,13 +187,10 @@ fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
     shared.progress.set(stage);
 }
 
-/// Of how many slices' time a program that is not idle gets all but one: a fifth of its time is the freeze's at most.
-const SHARE: u64 = 5;
-
 /// Whether, and when, a slice is wanted by somebody who is about to wait: nothing if no freeze is under way in this
 /// process by itself. A child goes on when it forks, and not when it waits: most live too short a time. Takes no lock.
 pub fn next_slice() -> Option<Duration> {
-    let shared = registry::shared().filter(|shared| shared.progress.is_under_way() && is_home())?;
+    let shared = registry::shared().filter(|shared| is_wanted(shared) && is_home())?;
     let until = shared.progress.rests_until();
     Some(if until == 0 { Duration::ZERO } else { Duration::from_nanos(until.saturating_sub(Instant::now().nanos())) })
 }
@@ -192,7 +199,7 @@ pub fn next_slice() -> Option<Duration> {
 /// slices take a fifth of the time at most.
 pub fn put_off_slices(taken: Duration) {
     if let Some(shared) = registry::shared() {
-        shared.progress.rest_until(Instant::now().nanos().saturating_add(nanos(taken).saturating_mul(SHARE - 1)));
+        shared.progress.put_off(taken);
     }
 }
 

@@ -78,3 +78,131 @@ fn of_512_mib_with_huge_pages() {
 fn of_4_gib() {
     play("of_4_gib", || look_at(4096 * MIB, Pages::Base));
 }
+
+/// CPU time of this thread: on a busy machine the clock on the wall tells of the neighbours.
+fn cpu_time() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` outlives the call.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) }, 0);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).expect("below a second"))
+}
+
+/// How memory is that is forked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Contestant {
+    Plain,
+    Huge,
+    Frozen,
+}
+
+/// Forks of memory that is written to in between and beside the child.
+struct Contest {
+    memory: Memory,
+    dice: u64,
+}
+
+impl Contest {
+    /// Reads a page, as who looks something up does, and writes to another.
+    fn write(&mut self) {
+        let mut roll = || {
+            self.dice ^= self.dice << 13;
+            self.dice ^= self.dice >> 7;
+            self.dice ^= self.dice << 17;
+            usize::try_from(self.dice).expect("64 bits") % (self.memory.len / 4096) * 4096
+        };
+        let (read, written) = (roll(), roll());
+        self.memory.get(read);
+        self.memory.set(written + 64, 9);
+    }
+
+    /// What a fork takes with what it repairs; so many writes follow while the child lives.
+    fn fork(&mut self, beside: usize) -> Duration {
+        let (mut told, teller) = std::io::pipe().expect("a pipe");
+        let started = cpu_time();
+        // SAFETY: one thread, and the guards are not needed: nothing is discarded.
+        let forked = unsafe { palimpsest_fork::fork() }.expect("children can be made");
+        // A child begins with no time of its own.
+        let taken = cpu_time().saturating_sub(started);
+        match forked {
+            palimpsest_fork::Forked::Child => {
+                drop(teller);
+                let _ = std::io::Read::read(&mut told, &mut [0]);
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(0) }
+            }
+            palimpsest_fork::Forked::Parent(pid) => {
+                (0..beside).for_each(|_| self.write());
+                drop(teller);
+                assert_eq!(wait(pid.as_raw_nonzero().get()), 0);
+            }
+        }
+        taken
+    }
+
+    /// The first, the median and the longest of so many forks.
+    fn forks(&mut self, count: usize, between: usize, beside: usize) -> [f64; 3] {
+        let one = |_| {
+            (0..between).for_each(|_| self.write());
+            self.fork(beside).as_secs_f64() * 1e3
+        };
+        let mut times: Vec<f64> = (0..count).map(one).collect();
+        let first = times[0];
+        times.sort_unstable_by(f64::total_cmp);
+        [first, times[count / 2], times[count - 1]]
+    }
+}
+
+fn contest(contestant: Contestant, len: usize) {
+    let memory = Memory::unadvised(len);
+    let advice = if contestant == Contestant::Huge { libc::MADV_HUGEPAGE } else { 0 };
+    if advice != 0 {
+        // SAFETY: changes no contents.
+        assert_eq!(unsafe { libc::madvise(memory.at(0), len, advice) }, 0);
+    }
+    memory.fill(0..len, 1);
+    if contestant == Contestant::Frozen {
+        freeze(&Options::new());
+    }
+    let mut contest = Contest { memory, dice: 88_172_645_463_325_252 };
+    let show = |contest: &Contest, what: &str, [first, median, longest]: [f64; 3]| {
+        let (present, huge) = (contest.memory.present() / MIB, contest.memory.huge() / MIB);
+        println!(
+            "{contestant:?}, {what}: first {first:.2}, median {median:.2}, longest {longest:.2} ms; \
+             {present} MiB present, {huge} huge"
+        );
+    };
+    let idle = contest.forks(11, 0, 0);
+    show(&contest, "idle", idle);
+    for writes in [100, 1000, 10_000, 100_000] {
+        let fresh = contest.forks(1, writes, 0);
+        show(&contest, &format!("{writes} writes, once"), fresh);
+        let settling = contest.forks(60, 0, 0);
+        show(&contest, "60 forks later", settling);
+        let again = contest.forks(21, writes, 0);
+        show(&contest, &format!("{writes} writes before each"), again);
+    }
+    let beside = contest.forks(60, 0, 400);
+    show(&contest, "400 writes beside each child", beside);
+    let settling = contest.forks(60, 0, 0);
+    show(&contest, "60 forks later", settling);
+    let idle = contest.forks(11, 0, 0);
+    show(&contest, "idle", idle);
+}
+
+#[test]
+#[ignore = "prints times, asserts none"]
+fn plain_memory_is_written_to() {
+    play("plain_memory_is_written_to", || contest(Contestant::Plain, 512 * MIB));
+}
+
+#[test]
+#[ignore = "prints times, asserts none"]
+fn huge_memory_is_written_to() {
+    play("huge_memory_is_written_to", || contest(Contestant::Huge, 512 * MIB));
+}
+
+#[test]
+#[ignore = "prints times, asserts none"]
+fn frozen_memory_is_written_to() {
+    play("frozen_memory_is_written_to", || contest(Contestant::Frozen, 512 * MIB));
+}

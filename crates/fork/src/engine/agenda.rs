@@ -1,7 +1,7 @@
 //! What a freeze in slices has still to do. It lasts from slice to slice.
 //!
-//! What the plan says of a mapping is a hint: each part is looked at again in the slice that takes it, and what is there
-//! by then counts.
+//! What the plan says of a mapping is a hint: each part is looked at again in the slice that takes it, and what is
+//! there by then counts.
 
 use std::cmp::Reverse;
 use std::time::Duration;

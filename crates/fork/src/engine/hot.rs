@@ -1,4 +1,16 @@
-//! What is written to again and again, so that freezing it does not pay.
+//! What is written to, so that freezing it does not pay: it rests, anonymous.
+//!
+//! * In a **huge page**, where one can be had, from the first time on that it was written to in more than a few places.
+//!   To make one takes less time than to freeze the piece again; a fork copies one entry, and writes between forks cost
+//!   nothing. It rests for as many forks as cost together what freezing it does. From then on each fork adds to the
+//!   debt what it costs (its rent), until a round is bought, which freezes it. Written to again after that, it rests
+//!   twice as long. So a piece is copied ever more seldom, and what has become cold is frozen some day.
+//! * In **base pages** else, from the second round in a row on that finds it written to. A fork costs as much as without
+//!   any freezing, so that it rests for some rounds only, twice as many each time.
+//!
+//! Writes beside a child split a huge page: the kernel copies the one page that is written, and each fork copies 512
+//! entries from then on. A round mends it, unless it has done so in the round before: then it rests as it is for some
+//! rounds, twice as many each time, and costs what it would without any freezing.
 
 use std::ops::Range;
 
@@ -6,66 +18,117 @@ use palimpsest_sys::memory::vec::{Full, MappedVec};
 
 use super::span::Span;
 
-/// Rounds that a hot piece is left alone for at most. Not many, since rounds get rarer where they gain nothing.
+/// Rounds that a hot piece in base pages is left alone for at most. Not many, since rounds get rarer where they gain
+/// nothing.
 const MOST_REST: u64 = 8;
 /// From this many hot pieces on, all others that were written to are taken for hot too.
-pub(super) const MOST_HOT: usize = 1 << 13;
+pub(super) const MOST_HOT: usize = 1 << 15;
+/// How often the rest of a huge page is doubled at most.
+const MOST_TURNS: u32 = 5;
 
 /// A piece, or a part of one, that was written to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HotPiece {
     span: Span,
-    /// The round that found it written to last.
+    /// The round that found it written to last; of a huge page, the round that has mended it last.
     found: u64,
-    /// For how many rounds it stays anonymous the next time.
+    /// For how many rounds it stays as it is the next time.
     rest: u64,
-    /// The round in which it may be frozen again; 0 while it is frozen.
-    until: u64,
+    /// How many times it has become a huge page.
+    turns: u32,
+    state: State,
+}
+
+/// How a hot piece is, as far as is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Frozen, or to be frozen. If it was huge, since that fork.
+    Frozen { since: u64 },
+    /// In base pages, until that round.
+    Base { until: u64 },
+    /// Huge, until that fork. If it is split, it is mended from that round on.
+    Huge { until: u64, mended_from: u64 },
 }
 
 /// The pieces that were written to between rounds, and which of them rest.
 #[derive(Debug)]
 pub(super) struct HotPieces {
+    /// By address.
     all: MappedVec<HotPiece>,
     /// The number of the round that is under way, or the next one; from 1.
     round: u64,
+    /// Forks so far.
+    forks: u64,
+    /// For how many forks a huge page rests the first time.
+    huge_rest: u64,
     /// How many rest: asked at each fork.
     resting: usize,
+    /// Of these, the huge ones.
+    huge: usize,
+    /// The huge ones whose rest is over; and the fork from which on there are more of them.
+    overdue: usize,
+    next_overdue: u64,
 }
 
 impl HotPieces {
     pub(super) const fn new(all: MappedVec<HotPiece>) -> Self {
-        Self { all, round: 1, resting: 0 }
+        Self { all, round: 1, forks: 0, huge_rest: u64::MAX, resting: 0, huge: 0, overdue: 0, next_overdue: u64::MAX }
     }
 
-    /// Begins a round: hands out what rests, and forgets what was not written to for long.
-    pub(super) fn begin(&mut self, mut rests: impl FnMut(Span) -> Result<(), Full>) -> Result<(), Full> {
-        let (mut kept, mut resting) = (0, 0);
+    /// Begins a round, in which a huge page comes to rest for so many forks the first time: hands out what rests, run by
+    /// run, and forgets what was not written to for long. A round that only looks need not be ended.
+    pub(super) fn begin(
+        &mut self,
+        huge_rest: u64,
+        mut rests: impl FnMut(Span) -> Result<(), Full>,
+    ) -> Result<(), Full> {
+        self.huge_rest = huge_rest;
+        let mut kept = 0;
+        let mut run = Span::default();
         for index in 0..self.all.len() {
             let mut piece = self.all[index];
             if self.is_at_rest(&piece) {
-                rests(piece.span)?;
-                resting += 1;
-            } else if piece.until != 0 {
-                (piece.until, piece.found) = (0, self.round);
-            } else if self.round - piece.found > 2 * piece.rest {
+                if run.end == piece.span.start {
+                    run.end = piece.span.end;
+                } else {
+                    hand_out(run, &mut rests)?;
+                    run = piece.span;
+                }
+            } else if self.is_forgotten(&piece) {
                 continue;
+            } else if matches!(piece.state, State::Base { .. }) {
+                (piece.state, piece.found) = (State::Frozen { since: self.forks }, self.round);
             }
             self.all[kept] = piece;
             kept += 1;
         }
+        hand_out(run, &mut rests)?;
         self.all.truncate(kept);
-        self.resting = resting;
+        self.count();
         Ok(())
     }
 
-    /// Notes that this round has found a piece written to, and tells whether it is better left alone for now.
+    /// Whether a piece that does not rest was left in peace for long.
+    fn is_forgotten(&self, piece: &HotPiece) -> bool {
+        let State::Frozen { since } = piece.state else { return false };
+        let is_old = self.round - piece.found > 2 * piece.rest;
+        is_old && (piece.turns == 0 || self.forks - since > self.rest_of(piece.turns + 1))
+    }
+
+    /// For how many forks a piece rests that becomes huge for the `turns`-th time.
+    fn rest_of(&self, turns: u32) -> u64 {
+        self.huge_rest.saturating_mul(1 << (turns.clamp(1, MOST_TURNS) - 1))
+    }
+
+    /// Notes that this round has found a piece written to, and tells whether it is better left alone for now, in base
+    /// pages.
     pub(super) fn is_hot(&mut self, span: Span) -> bool {
         let round = self.round;
-        let Some(known) = self.all.iter_mut().find(|known| known.span == span) else {
-            return self.all.push(HotPiece { span, found: round, rest: 2, until: 0 }).is_err();
+        let Ok(known) = self.known(span) else {
+            let state = State::Frozen { since: 0 };
+            return self.add(HotPiece { span, found: round, rest: 2, turns: 0, state }).is_err();
         };
-        if known.until > round {
+        if matches!(known.state, State::Base { until } if until > round) {
             return true;
         }
         // Its rest has ended in this very round.
@@ -76,25 +139,115 @@ impl HotPieces {
         known.found = round;
         if again {
             known.rest = (known.rest * 2).min(MOST_REST);
-            known.until = round + known.rest;
+            known.state = State::Base { until: round + known.rest };
             self.resting += 1;
         }
         again
     }
 
-    /// Ends a round that has frozen or repaired.
-    pub(super) const fn end(&mut self) {
+    /// Notes that a piece is a huge page from now on.
+    pub(super) fn is_huge_now(&mut self, span: Span) -> Result<(), Full> {
+        if self.known(span).is_err() {
+            let state = State::Frozen { since: 0 };
+            self.add(HotPiece { span, found: 0, rest: 1, turns: 0, state })?;
+        }
+        let Ok(place) = self.place(span) else { return Ok(()) };
+        let turns = (self.all[place].turns + 1).min(MOST_TURNS);
+        let state = State::Huge { until: self.forks.saturating_add(self.rest_of(turns)), mended_from: 0 };
+        self.all[place] = HotPiece { span, found: 0, rest: 1, turns, state };
+        self.count();
+        Ok(())
+    }
+
+    /// Where the huge ones in `span` are found, and others.
+    pub(super) fn in_span(&self, span: Span) -> Range<usize> {
+        let place = |address: usize| self.all.partition_point(|piece| piece.span.start < address);
+        place(span.start)..place(span.end)
+    }
+
+    /// The piece at this place, if it rests in a huge page that is to be mended if it is split.
+    pub(super) fn mendable(&self, index: usize) -> Option<Span> {
+        let piece = self.all.get(index)?;
+        match piece.state {
+            State::Huge { mended_from, .. } if mended_from <= self.round && self.is_at_rest(piece) => Some(piece.span),
+            _ => None,
+        }
+    }
+
+    /// The piece at this place.
+    pub(super) fn piece(&self, place: usize) -> Option<Span> {
+        self.all.get(place).map(|piece| piece.span)
+    }
+
+    /// The first huge page from `at` on, and its place.
+    pub(super) fn next_huge(&self, at: usize) -> Option<(usize, Span)> {
+        let first = self.all.partition_point(|piece| piece.span.start < at);
+        let mut rest = self.all.iter().enumerate().skip(first);
+        rest.find(|(_, piece)| matches!(piece.state, State::Huge { .. })).map(|(place, piece)| (place, piece.span))
+    }
+
+    /// In between rounds: a huge page comes to rest for so many forks the first time.
+    pub(super) const fn begin_pass(&mut self, huge_rest: u64) {
+        self.huge_rest = huge_rest;
+    }
+
+    /// Notes that this round has found the huge page at this place split, and tells whether to mend it.
+    pub(super) fn is_worth_mending(&mut self, index: usize) -> bool {
+        let round = self.round;
+        let Some(piece) = self.all.get_mut(index) else { return false };
+        let State::Huge { mended_from, .. } = &mut piece.state else { return false };
+        if piece.found != 0 && round - piece.found <= 1 {
+            piece.rest = (piece.rest * 2).min(MOST_REST);
+            *mended_from = round + piece.rest;
+            return false;
+        }
+        piece.found = round;
+        true
+    }
+
+    /// Notes that the piece at this place does not fill a huge page any more: whatever it is, the next round looks at it
+    /// anew.
+    pub(super) fn let_go(&mut self, index: usize) {
+        let (round, forks) = (self.round, self.forks);
+        if let Some(piece) = self.all.get_mut(index) {
+            (piece.state, piece.found) = (State::Frozen { since: forks }, round);
+        }
+        self.count();
+    }
+
+    /// A fork: how many huge pages are overdue, to each of which it owes the rent.
+    pub(super) fn forked(&mut self) -> usize {
+        self.forks = self.forks.saturating_add(1);
+        if self.forks >= self.next_overdue {
+            self.count();
+        }
+        self.overdue
+    }
+
+    /// Ends a round that has frozen or repaired, and so has frozen what was overdue.
+    pub(super) fn end(&mut self) {
+        for piece in self.all.iter_mut() {
+            if matches!(piece.state, State::Huge { until, .. } if until <= self.forks) {
+                (piece.state, piece.found) = (State::Frozen { since: self.forks }, self.round);
+            }
+        }
         self.round += 1;
+        self.count();
     }
 
     /// Whether `span` is a piece that rests.
     pub(super) fn rests(&self, span: Span) -> bool {
-        self.all.iter().any(|known| known.span == span && self.is_at_rest(known))
+        self.place(span).is_ok_and(|place| self.is_at_rest(&self.all[place]))
     }
 
     /// How many rest, as of the last round.
     pub(super) const fn resting(&self) -> usize {
         self.resting
+    }
+
+    /// How many of them are huge pages.
+    pub(super) const fn huge(&self) -> usize {
+        self.huge
     }
 
     /// The addresses of the table.
@@ -103,73 +256,50 @@ impl HotPieces {
     }
 
     const fn is_at_rest(&self, piece: &HotPiece) -> bool {
-        piece.until > self.round
+        match piece.state {
+            State::Frozen { .. } => false,
+            State::Base { until } => until > self.round,
+            State::Huge { until, .. } => until > self.forks,
+        }
     }
+
+    /// Counts what rests, and what is overdue.
+    fn count(&mut self) {
+        (self.resting, self.huge, self.overdue, self.next_overdue) = (0, 0, 0, u64::MAX);
+        for index in 0..self.all.len() {
+            let piece = self.all[index];
+            self.resting += usize::from(self.is_at_rest(&piece));
+            if let State::Huge { until, .. } = piece.state {
+                self.huge += 1;
+                if until > self.forks {
+                    self.next_overdue = self.next_overdue.min(until);
+                } else {
+                    self.overdue += 1;
+                }
+            }
+        }
+    }
+
+    fn place(&self, span: Span) -> Result<usize, usize> {
+        self.all.binary_search_by_key(&span, |piece| piece.span)
+    }
+
+    fn known(&mut self, span: Span) -> Result<&mut HotPiece, usize> {
+        self.place(span).map(|place| &mut self.all[place])
+    }
+
+    fn add(&mut self, piece: HotPiece) -> Result<(), Full> {
+        let place = self.place(piece.span).unwrap_or_else(|place| place);
+        self.all.push(piece)?;
+        self.all[place..].rotate_right(1);
+        Ok(())
+    }
+}
+
+fn hand_out(run: Span, rests: &mut impl FnMut(Span) -> Result<(), Full>) -> Result<(), Full> {
+    if run.is_empty() { Ok(()) } else { rests(run) }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(index: usize) -> Span {
-        Span::new(index << 21, (index + 1) << 21)
-    }
-
-    /// Plays one round in which `written` pieces were written to; which of them were left alone, and how many rested.
-    fn round(pieces: &mut HotPieces, written: &[usize]) -> (Vec<usize>, usize) {
-        let mut resting = Vec::new();
-        pieces
-            .begin(|span| {
-                resting.push(span);
-                Ok(())
-            })
-            .expect("room");
-        let left = written.iter().copied().filter(|index| !resting.contains(&of(*index)) && pieces.is_hot(of(*index)));
-        let left = left.collect();
-        pieces.end();
-        let counted = pieces.all.iter().filter(|piece| piece.until >= pieces.round).count();
-        assert_eq!(pieces.resting(), counted);
-        (left, resting.len())
-    }
-
-    fn pieces() -> HotPieces {
-        HotPieces::new(MappedVec::with_capacity(16).expect("memory"))
-    }
-
-    #[test]
-    fn what_is_written_in_every_round_rests_for_longer_and_longer_and_is_tried_again() {
-        let mut pieces = pieces();
-        // Which rounds do not freeze it again.
-        let left: Vec<bool> = (0..40)
-            .map(|_| {
-                let (left, resting) = round(&mut pieces, &[7]);
-                !left.is_empty() || resting > 0
-            })
-            .collect();
-        assert!(!left[0] && left[1], "the second time it is hot");
-        let frozen = left.iter().filter(|left| !**left).count();
-        assert!((3..=8).contains(&frozen), "frozen again in {frozen} of 40 rounds: {left:?}");
-        // Left in peace, it is forgotten.
-        for _ in 0..40 {
-            round(&mut pieces, &[]);
-        }
-        assert_eq!((pieces.resting(), pieces.all.len()), (0, 0));
-    }
-
-    #[test]
-    fn what_is_written_now_and_then_is_frozen_each_time() {
-        let mut pieces = pieces();
-        for turn in 0..40 {
-            let written = if turn % 3 == 0 { &[1][..] } else { &[] };
-            assert_eq!(round(&mut pieces, written), (vec![], 0), "round {turn}");
-        }
-    }
-
-    #[test]
-    fn beyond_the_table_everything_is_hot() {
-        let mut pieces = pieces();
-        let room = pieces.all.capacity();
-        let written: Vec<usize> = (0..room + 5).collect();
-        assert_eq!(round(&mut pieces, &written).0, [room, room + 1, room + 2, room + 3, room + 4]);
-    }
-}
+#[path = "hot_tests.rs"]
+mod tests;

@@ -19,11 +19,22 @@
 //! Where forks and repairs took more, from one repair to the next, than forks would have taken without any freezing,
 //! and again the next time, freezing does not pay.
 //!
+//! What is hot rests in huge pages where these can be had ([`hot`](super::hot)), which cost each fork a little, too. As
+//! long as one rests, that is a part of a clean fork; afterwards it is debt, so that a round is bought which freezes
+//! what has become cold.
+//!
 //! Nothing here asks the kernel or reads a clock: whoever has the ledger tells it what things took. All times are in
 //! nanoseconds.
 
+use palimpsest_sys::memory::vec::Full;
+
+use super::account::Account;
 use super::hot::HotPieces;
+use super::huge::{Asked, Supply};
 use super::prices::{Memory, Prices};
+use super::span::Span;
+use crate::hazards::HugePages;
+use crate::options::Pays;
 
 /// The longest patience: how many times its price a repair must be worth after many that gained nothing. More would
 /// save next to nothing, and put off the repair that does gain something when a program becomes quiet.
@@ -38,6 +49,7 @@ const MOST_LOSSES: u32 = 2;
 /// The account.
 #[derive(Debug)]
 pub(crate) struct Ledger {
+    account: Account,
     /// What forks took above the clean time since the last repair.
     debt: u64,
     /// A fork when nothing was written; 0 before the first.
@@ -56,6 +68,8 @@ pub(crate) struct Ledger {
     typical: u64,
     /// What was typical before the last repair; 0 once it has been compared with the first fork after.
     before_repair: u64,
+    /// Whether the next fork tells anew what a clean one is, since huge pages were made.
+    is_clean_anew: bool,
     /// What is frozen.
     frozen: Memory,
     /// The quickest fork since the last freeze; 0 before the first.
@@ -68,6 +82,7 @@ pub(crate) struct Ledger {
     pub(super) prices: Prices,
     /// What is left alone.
     pub(super) hot: HotPieces,
+    pub(super) huge: Supply,
 }
 
 /// How much there is to do, as an inventory tells.
@@ -77,6 +92,14 @@ pub(crate) struct Work {
     pub(crate) mappings: usize,
     /// Bytes to be copied.
     pub(crate) bytes: usize,
+}
+
+impl Work {
+    /// Both.
+    #[must_use]
+    pub(super) const fn and(self, other: Self) -> Self {
+        Self { mappings: self.mappings + other.mappings, bytes: self.bytes + other.bytes }
+    }
 }
 
 /// A repair that was made.
@@ -92,6 +115,8 @@ pub(crate) struct Repair {
     pub(crate) froze: u64,
     /// What forks have taken for memory that was frozen only now.
     pub(crate) fresh: u64,
+    /// Huge pages that were made or mended.
+    pub(crate) huge: usize,
     /// What is frozen by now.
     pub(crate) frozen: Memory,
 }
@@ -99,6 +124,7 @@ pub(crate) struct Repair {
 impl Ledger {
     pub(super) const fn new(hot: HotPieces, prices: Prices) -> Self {
         Self {
+            account: Account::NEW,
             debt: 0,
             clean: 0,
             look: 0,
@@ -108,6 +134,7 @@ impl Ledger {
             last: 0,
             typical: 0,
             before_repair: 0,
+            is_clean_anew: false,
             frozen: Memory { bytes: 0, huge: 0, extents: 0 },
             floor: 0,
             forks: 0,
@@ -115,7 +142,57 @@ impl Ledger {
             losses: 0,
             prices,
             hot,
+            huge: Supply::new(),
         }
+    }
+
+    /// Begins a round: hands out what rests. `pays` is what is frozen, `huge` whether huge pages are wanted.
+    pub(super) fn begin_round(
+        &mut self,
+        pays: Pays,
+        huge: HugePages,
+        rests: impl FnMut(Span) -> Result<(), Full>,
+    ) -> Result<(), Full> {
+        self.huge.begin(huge);
+        let rest = self.huge_rest(pays);
+        self.hot.begin(rest, rests)
+    }
+
+    /// A huge page was asked for in the place of a piece that was written to.
+    pub(super) fn asked(&mut self, piece: Span, came: Asked) {
+        match came {
+            Asked::Made => {
+                self.huge.made();
+                // Without room for it in the table, the next round freezes it.
+                let _ = self.hot.is_huge_now(piece);
+            }
+            Asked::Refused => self.huge.refused(),
+        }
+    }
+
+    /// Begins a pass between forks.
+    pub(super) fn begin_pass(&mut self, pays: Pays) {
+        self.huge.begin_pass();
+        let rest = self.huge_rest(pays);
+        self.hot.begin_pass(rest);
+    }
+
+    fn huge_rest(&self, pays: Pays) -> u64 {
+        match pays {
+            Pays::Anyway => self.prices.huge_rest(),
+            // What would be frozen after so long a rest does not pay soon enough.
+            Pays::Within(_) => u64::MAX,
+        }
+    }
+
+    /// What a fork that takes so long takes more than a clean one.
+    pub(crate) const fn excess(&self, taken: u64) -> u64 {
+        taken.saturating_sub(self.clean)
+    }
+
+    /// What freezing has cost and saved so far.
+    pub(super) const fn account(&self) -> Account {
+        self.account
     }
 
     /// What forks took above [`clean`](Self::clean) since the last freeze or repair.
@@ -154,6 +231,7 @@ impl Ledger {
     /// A freeze has copied so many bytes in `taken`, of which the look took `looked`; by now this much is frozen. Forks
     /// count from here on.
     pub(crate) fn froze(&mut self, bytes: usize, looked: u64, taken: u64, frozen: Memory) {
+        self.account.froze(taken);
         self.prices.froze(bytes, taken);
         (self.debt, self.clean, self.quote, self.look) = (0, 0, 0, looked);
         (self.scale, self.patience, self.before_repair) = (SCALE, 1, 0);
@@ -169,12 +247,16 @@ impl Ledger {
     /// A fork took so long.
     pub(crate) fn forked(&mut self, taken: u64) {
         self.floor = if self.floor == 0 { taken } else { self.floor.min(taken) };
+        self.account.forked(self.saved(), taken - self.floor);
         (self.forks, self.spent) = (self.forks.saturating_add(1), self.spent.saturating_add(taken));
         let before = std::mem::take(&mut self.before_repair);
         let mut clean = if self.clean == 0 { taken } else { self.clean.min(taken) };
         if before != 0 {
             // The first fork since a repair tells what that was worth, and what a repair cannot take away.
             clean = u64::midpoint(clean, taken);
+            if std::mem::take(&mut self.is_clean_anew) {
+                clean = taken;
+            }
             let gained = taken < before - before / 4;
             self.patience = if gained { 1 } else { (self.patience * 2).min(MOST_PATIENCE) };
         }
@@ -183,16 +265,20 @@ impl Ledger {
         let previous = std::mem::replace(&mut self.last, if before == 0 { taken } else { 0 });
         self.typical = if previous == 0 { taken } else { taken.min(previous) };
         self.clean = clean;
-        self.debt = self.debt.saturating_add(taken.saturating_sub(clean));
+        // The price has the same factor: whether earlier repairs were in vain says nothing of this one.
+        let rent = (self.hot.forked() as u64).saturating_mul(self.prices.rent()).saturating_mul(self.patience);
+        self.debt = self.debt.saturating_add(taken.saturating_sub(clean)).saturating_add(rent);
     }
 
     /// This is a child: the debt was the parent's.
     pub(crate) const fn inherited(&mut self) {
+        self.account = Account::NEW;
         self.debt = 0;
     }
 
     /// A look took so long and gave a quote that is too high.
     pub(crate) fn declined(&mut self, quote: u64, taken: u64) {
+        self.account.repaired(taken);
         self.look = taken;
         self.spent = self.spent.saturating_add(taken);
         // The next look, which is a part of the repair, must have been earned again.
@@ -202,6 +288,7 @@ impl Ledger {
     /// A repair was refused after so long. Whatever forbids it, the next trial must be worth twice as much, and starts
     /// from nothing.
     pub(crate) fn refused(&mut self, taken: u64) {
+        self.account.repaired(taken);
         self.debt = 0;
         self.look = self.look.max(taken);
         self.patience = (self.patience * 2).min(MOST_PATIENCE);
@@ -209,7 +296,8 @@ impl Ledger {
 
     /// A repair was made.
     pub(crate) fn repaired(&mut self, repair: Repair) {
-        let Repair { quote, looked, worked, froze, fresh, frozen } = repair;
+        let Repair { quote, looked, worked, froze, fresh, huge, frozen } = repair;
+        self.account.repaired(looked.saturating_add(worked));
         // Not the debt, which leaves out what no repair can take away: thawing could.
         let own = self.floor.saturating_add(fresh).saturating_mul(self.forks);
         let cost = self.spent.saturating_sub(own).saturating_add(looked).saturating_add(worked.saturating_sub(froze));
@@ -218,12 +306,13 @@ impl Ledger {
         (self.debt, self.quote, self.look) = (0, 0, looked.max(1));
         (self.forks, self.spent, self.frozen) = (0, 0, frozen);
         self.scale = corrected(self.scale, quote, worked);
-        self.before_repair = self.typical;
+        (self.before_repair, self.is_clean_anew) = (self.typical, huge > 0);
     }
 
-    /// What each fork would take more if nothing were frozen.
-    fn saved(&self) -> u64 {
-        u64::try_from(self.prices.worth(self.frozen).per_fork.as_nanos()).unwrap_or(u64::MAX)
+    /// What each fork would take more if nothing were frozen, or huge by our doing.
+    pub(super) fn saved(&self) -> u64 {
+        let frozen = u64::try_from(self.prices.worth(self.frozen).per_fork.as_nanos()).unwrap_or(u64::MAX);
+        frozen.saturating_add((self.hot.huge() as u64).saturating_mul(self.prices.saved_by_huge()))
     }
 
     /// Whether forks and repairs have taken more than forks of the same memory would have without any freezing, again
@@ -249,3 +338,7 @@ fn corrected(scale: u64, quote: u64, taken: u64) -> u64 {
 #[cfg(test)]
 #[path = "ledger_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "mix_tests.rs"]
+mod mixes;

@@ -28,7 +28,7 @@ fn ledger(look: u64, clean: u64) -> Ledger {
 /// A repair that takes exactly what was expected.
 fn repair(ledger: &mut Ledger) {
     let (quote, look) = (ledger.price(), ledger.look);
-    ledger.repaired(Repair { quote, looked: look, worked: quote, froze: 0, fresh: 0, frozen: FROZEN });
+    ledger.repaired(Repair { quote, looked: look, worked: quote, froze: 0, fresh: 0, huge: 0, frozen: FROZEN });
 }
 
 #[test]
@@ -80,7 +80,15 @@ fn repairs(forks: usize, price: u64, take: impl Fn(usize) -> u64) -> usize {
     let (mut repairs, mut since) = (0, 0);
     for _ in 0..forks {
         if ledger.is_due() {
-            ledger.repaired(Repair { quote: price, looked: price, worked: price, froze: 0, fresh: 0, frozen: FROZEN });
+            ledger.repaired(Repair {
+                quote: price,
+                looked: price,
+                worked: price,
+                froze: 0,
+                fresh: 0,
+                huge: 0,
+                frozen: FROZEN,
+            });
             (repairs, since) = (repairs + 1, 0);
         }
         ledger.forked(take(since));
@@ -123,6 +131,7 @@ fn repairs_never_cost_more_than_what_dear_forks_have_lost() {
                     worked: price,
                     froze: 0,
                     fresh: 0,
+                    huge: 0,
                     frozen: FROZEN,
                 });
             }
@@ -150,7 +159,7 @@ fn what_costs_more_than_it_saves_twice_in_a_row_is_given_up() {
     // Ten forks that take so much more, and a repair that takes as much as one fork saves.
     let period = |ledger: &mut Ledger, above: u64, fresh: u64| {
         (0..10).for_each(|_| ledger.forked(50 + above));
-        ledger.repaired(Repair { quote: 1, looked: 0, worked: saved, froze: 0, fresh, frozen: FROZEN });
+        ledger.repaired(Repair { quote: 1, looked: 0, worked: saved, froze: 0, fresh, huge: 0, frozen: FROZEN });
         ledger.has_lost()
     };
     assert!(!period(&mut ledger, saved / 2, 0), "half of what is saved, and a tenth for the repair");
@@ -171,7 +180,7 @@ fn what_grows_is_no_loss() {
     let saved = ledger.saved();
     let mut period = |froze| {
         (0..10).for_each(|_| ledger.forked(50));
-        ledger.repaired(Repair { quote: 1, looked: 0, worked: 20 * saved, froze, fresh: 0, frozen: FROZEN });
+        ledger.repaired(Repair { quote: 1, looked: 0, worked: 20 * saved, froze, fresh: 0, huge: 0, frozen: FROZEN });
         ledger.has_lost()
     };
     assert!(!(0..10).any(|_| period(20 * saved)));
@@ -231,13 +240,11 @@ impl Model {
     /// What `fork` does when it is due.
     fn repair(&mut self, ledger: &mut Ledger) {
         let mut resting = [false; 64];
-        ledger
-            .hot
-            .begin(|span| {
-                resting[span.start >> 21] = true;
-                Ok(())
-            })
-            .expect("room");
+        let rests = |run: Span| {
+            run.cut(1 << 21).for_each(|span| resting[span.start >> 21] = true);
+            Ok(())
+        };
+        ledger.begin_round(Pays::Anyway, HugePages::Unwanted, rests).expect("room");
         let most = ledger.most();
         let todo = |index: usize, piece: Piece| piece == Piece::Written || piece == Piece::Anonymous && !resting[index];
         let count = self.pieces.iter().enumerate().filter(|(index, piece)| todo(*index, **piece)).count();
@@ -260,7 +267,7 @@ impl Model {
             };
         }
         ledger.hot.end();
-        ledger.repaired(Repair { quote, looked: Self::LOOK, worked, froze: 0, fresh: 0, frozen: FROZEN });
+        ledger.repaired(Repair { quote, looked: Self::LOOK, worked, froze: 0, fresh: 0, huge: 0, frozen: FROZEN });
         self.spent += worked;
         self.repairs += 1;
     }

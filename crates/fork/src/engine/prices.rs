@@ -70,6 +70,21 @@ impl Prices {
         (bytes as u64 >> 10).saturating_mul(self.per_mib.unwrap_or(CAUTIOUS) >> 10)
     }
 
+    /// What a huge page takes of each fork.
+    pub(super) const fn rent(&self) -> u64 {
+        HUGE * self.entry
+    }
+
+    /// After how many forks a huge page has taken as much as freezing it does.
+    pub(super) fn huge_rest(&self) -> u64 {
+        self.copying(PIECE) / self.rent().max(1) + 1
+    }
+
+    /// What a huge page saves of each fork, compared with base pages.
+    pub(super) fn saved_by_huge(&self) -> u64 {
+        ((PIECE / self.page) as u64).saturating_sub(HUGE).saturating_mul(self.entry)
+    }
+
     /// What is expected of freezing this.
     pub(crate) fn worth(&self, memory: Memory) -> Worth {
         let Memory { bytes, huge, extents } = memory;

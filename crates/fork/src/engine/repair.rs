@@ -8,6 +8,8 @@
 //! become small mappings of their own, and when they are written to again, they alone are dear. What is written to
 //! round after round is left alone for a while, a whole piece as anonymous memory.
 //!
+//! Where huge pages can be had, a written piece becomes one at once, as [`hot`](super::hot) tells.
+//!
 //! A sealed file cannot give back the memory of pieces that nothing shows any more. Once these are more than half of
 //! it, its other pieces are copied too, so that it goes altogether: as many bytes at most as were replaced before.
 
@@ -19,12 +21,13 @@ use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
 use super::budget::{Budget, Stopped};
 use super::fresh::Fresh;
 use super::guards::Guards;
+use super::huge::{Asked, suits};
 use super::piece::{Outcome, PIECE, show_again};
 use super::runs::PieceRuns;
 use super::span::Span;
 use super::subject::{GRAIN, SMALL, Subject, Way};
 use super::tables::Tables;
-use super::thawing::make_anonymous;
+use super::thawing::{make_anonymous, make_huge};
 
 /// A piece with more stretches than this is copied as a whole: each that is written to again costs a fork 1.6 µs, and 2
 /// MiB of anonymous memory 4 µs.
@@ -39,8 +42,12 @@ pub(crate) struct Repaired {
     pub(crate) renewed: usize,
     /// Pieces that were copied to a new extent.
     pub(crate) copied: usize,
-    /// Pieces that became anonymous.
+    /// Pieces that became anonymous, in base pages.
     pub(crate) thawed: usize,
+    /// Pieces that became huge pages.
+    pub(crate) huge: usize,
+    /// Huge pages that were split, and are whole again.
+    pub(crate) mended: usize,
     /// Pieces, and stretches between them, that could not be worked on.
     pub(crate) failed: usize,
 }
@@ -75,8 +82,8 @@ enum Fate {
 }
 
 impl Repairer<'_, '_> {
-    /// Makes every frozen mapping of `scope` with written pages cheap again. Leaves those that cannot be repaired
-    /// as they are, continues with the rest, and returns the first reason.
+    /// Makes every frozen mapping of `scope` with written pages cheap again. Leaves those that cannot be repaired as
+    /// they are, continues with the rest, and returns the first reason.
     ///
     /// # Safety
     ///
@@ -168,14 +175,19 @@ impl Repairer<'_, '_> {
             return Ok(scanned?);
         }
         let is_small = subject.vma.range().len() <= SMALL;
+        let is_for_huge = self.is_for_huge(subject, piece, &written);
         let stretches = match subject.way {
-            Way::Renew(_) if !is_small => stretches(piece, &written),
+            Way::Renew(_) if !is_small && !is_for_huge => stretches(piece, &written),
             Way::Renew(_) | Way::Move => whole(piece),
         };
         // Whatever becomes of them, none is mapped afresh.
         stretches.iter().try_for_each(|stretch| self.tables.runs.push(*stretch))?;
         let mut result = Ok(());
         for stretch in &stretches {
+            // SAFETY: 1. and 2. are this function's own. 3. all written runs.
+            if is_for_huge && unsafe { self.make_huge(subject, piece, &written) }? == Asked::Made {
+                break;
+            }
             let is_hot = !written.is_empty() && *stretch == piece && self.tables.ledger.hot.is_hot(piece);
             // What is to go must not stay where it is.
             let is_small = is_small && subject.way != Way::Move;
@@ -189,6 +201,37 @@ impl Repairer<'_, '_> {
             result = result.and(unsafe { self.copy_part(subject, *stretch, &written, fate) });
         }
         result
+    }
+
+    /// Whether a piece is to become a huge page: it was written to, and suits.
+    fn is_for_huge(&self, subject: &Subject, piece: Span, written: &[Span]) -> bool {
+        !written.is_empty()
+            && self.tables.ledger.huge.is_open()
+            && suits(piece, self.all_runs(subject, piece, written).bytes(), subject.traits)
+    }
+
+    /// Where a part has bytes that are not zero: its written runs, and what its extent holds.
+    fn all_runs(&self, subject: &Subject, part: Span, written: &[Span]) -> PieceRuns {
+        subject.runs(self.tables.contents, part, written)
+    }
+
+    /// Makes a huge page of a piece, if there is one.
+    ///
+    /// # Safety
+    ///
+    /// 1. As [`repair_all`](Self::repair_all).
+    /// 2. `piece` is in the subject's mapping, which is a private one of its extent.
+    /// 3. `written` are its written runs.
+    unsafe fn make_huge(&mut self, subject: &Subject, piece: Span, written: &[Span]) -> Result<Asked, Stopped> {
+        // The old mapping aside, the new one, and what is left on both sides.
+        self.budget.take_mappings(3)?;
+        let runs = |_, part| self.all_runs(subject, part, written);
+        // SAFETY: 1. a part of a private mapping that can be read, whose bytes outside the runs are zeros; nothing
+        // uses it (1 and 2 above).
+        let asked = unsafe { make_huge(piece, &std::iter::once(piece).collect(), runs, subject.traits) }?;
+        self.tables.ledger.asked(piece, asked);
+        self.repaired.huge += usize::from(asked == Asked::Made);
+        Ok(asked)
     }
 
     /// Copies a part of a frozen mapping that was written to.
@@ -209,8 +252,7 @@ impl Repairer<'_, '_> {
             return Ok(());
         }
         let traits = subject.traits;
-        let mut runs = PieceRuns::inside(written, part);
-        self.tables.contents.add_to(&mut runs, subject.serial, subject.base(), part);
+        let runs = self.all_runs(subject, part, written);
         self.budget.take_mappings(2)?;
         if fate == Fate::Anonymous {
             // SAFETY: 1. whole pages of a private mapping, whose bytes outside the runs are zeros; nothing writes to

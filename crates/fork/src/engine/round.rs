@@ -10,6 +10,7 @@ use super::budget::{Budget, Stopped};
 use super::copy::{Figures, Freezer, extent_len};
 use super::frozen_map::Entry;
 use super::guards::Guards;
+use super::mending;
 use super::plan::{Expected, Planner};
 use super::prices::Memory;
 use super::records::{Excluded, Held};
@@ -120,7 +121,7 @@ impl Round<'_, '_> {
             }
         }
         if let Mode::FreezeWithin(most) = mode {
-            let work = work(self.tables);
+            let work = work(self.tables).and(mending::work(self.tables));
             done.quote = self.tables.ledger.quote(work);
             if done.quote > most {
                 return Ok(done);
@@ -137,7 +138,8 @@ impl Round<'_, '_> {
     /// Reads the mappings and plans, leaving out what was excluded before and what rests.
     fn inventory(&mut self) -> Result<Expected, Early> {
         let Tables { ledger, excluded, vmas, extents, .. } = &mut *self.tables;
-        ledger.hot.begin(|span| excluded.push(Excluded { span, reason: Skip::Hot })).map_err(Stopped::from)?;
+        let rests = |span| excluded.push(Excluded { span, reason: Skip::Hot });
+        ledger.begin_round(self.options.pays, self.headroom.huge, rests).map_err(Stopped::from)?;
         excluded.sort_unstable_by_key(|excluded| excluded.span);
         vmas.read(Detail::Figures).map_err(FreezeError::from)?;
         extents.iter_mut().for_each(Held::look_again);
@@ -167,6 +169,11 @@ impl Round<'_, '_> {
         // SAFETY: 1. is this function's own.
         let repair = unsafe { repairer.repair_all(scope) };
         done.repaired = repairer.repaired;
+        let mend = match scope {
+            Scope::All => mending::mend_all(self.tables, pagemap).map(|mended| done.repaired.mended = mended),
+            Scope::Erased => Ok(()),
+        };
+        let repair = repair.and(mend);
         let mut freezer = Freezer {
             tables: self.tables,
             pagemap,

@@ -27,6 +27,11 @@ impl PieceRuns {
         self.0.try_push(run).map_err(CapacityError::simplify)
     }
 
+    /// Bytes in all of them.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.iter().map(|run| run.len()).sum()
+    }
+
     /// One run in the place of all.
     pub(super) fn set(&mut self, run: Span) {
         self.0.clear();

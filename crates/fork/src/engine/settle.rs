@@ -63,6 +63,20 @@ pub(super) fn publish(tables: &mut Tables<'_>, shared: &Shared, id: FileId, show
     shared.statistics.frozen(shared.statistics.frozen_bytes() + bytes, tables.extents.len());
 }
 
+/// Has it known that so many bytes are shown by these extents no more, which the map has forgotten, without reading any
+/// mapping.
+pub(super) fn withdraw(tables: &mut Tables<'_>, shared: &Shared, extents: &[u32], bytes: usize) {
+    if shared.map.is_in_doubt() {
+        return;
+    }
+    for held in tables.extents.iter_mut() {
+        let shows = |entry: Entry| entry.extent() == Some(held.serial) && !entry.is_view();
+        held.seen = !extents.contains(&held.serial) || shared.map.find(|_, entry| shows(entry)).is_some();
+    }
+    let kept = forget_unseen(tables, shared);
+    shared.statistics.frozen(shared.statistics.frozen_bytes().saturating_sub(bytes), kept);
+}
+
 /// What the map says of a mapping; nothing if it is neither frozen nor of a snapshot.
 fn entry_of(tables: &mut Tables<'_>, vma: &Vma) -> Option<Entry> {
     match tables.held(FileId { device: vma.device, inode: vma.inode }) {

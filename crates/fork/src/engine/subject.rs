@@ -4,10 +4,12 @@ use palimpsest_sys::memory::extent::FileId;
 use palimpsest_sys::memory::view::View;
 use palimpsest_sys::pages::vmas::Vma;
 
+use super::contents::Contents;
 use super::fresh::Fresh;
 use super::ledger::Work;
 use super::piece::PIECE;
 use super::records::may_be_replaced;
+use super::runs::PieceRuns;
 use super::span::Span;
 use super::tables::Tables;
 use super::traits::Traits;
@@ -72,21 +74,30 @@ impl Subject {
         self.vma.start.wrapping_sub(self.vma.offset as usize)
     }
 
+    /// Where a part of it has bytes that are not zero: the written runs, and what its extent holds.
+    pub(super) fn runs(&self, contents: &Contents, part: Span, written: &[Span]) -> PieceRuns {
+        let mut runs = PieceRuns::inside(written, part);
+        contents.add_to(&mut runs, self.serial, self.base(), part);
+        runs
+    }
+
     /// The work on it, as far as the figures of the mapping tell.
-    fn work(&self, page: usize) -> Work {
+    fn work(&self, page: usize, grain: usize) -> Work {
         let len = self.vma.range().len();
         if self.way == Way::Move {
             return Work { mappings: len.div_ceil(PIECE), bytes: len };
         }
         // Scattered as badly as can be.
-        let stretches = (self.vma.anonymous / page).min(len / GRAIN + 1);
-        Work { mappings: len / PIECE + 1 + 2 * stretches, bytes: (stretches * GRAIN).min(len) }
+        let stretches = (self.vma.anonymous / page).min(len / grain + 1);
+        Work { mappings: len / PIECE + 1 + 2 * stretches, bytes: (stretches * grain).min(len) }
     }
 }
 
 /// The work that a repair is going to be, and the freeze of what is new.
 pub(super) fn work(tables: &mut Tables<'_>) -> Work {
     let page = rustix::param::page_size();
+    // What becomes a huge page is copied whole.
+    let grain = if tables.ledger.huge.is_open() { PIECE } else { GRAIN };
     let mut all = Work { mappings: 0, bytes: tables.eligible_bytes() };
     for index in 0..tables.vmas.len() {
         let vma = tables.vmas[index];
@@ -95,8 +106,7 @@ pub(super) fn work(tables: &mut Tables<'_>) -> Work {
         if subject.way != Way::Move && span.len() <= SMALL && tables.ledger.hot.rests(span) {
             continue;
         }
-        let Work { mappings, bytes } = subject.work(page);
-        all = Work { mappings: all.mappings + mappings, bytes: all.bytes + bytes };
+        all = all.and(subject.work(page, grain));
     }
     all
 }

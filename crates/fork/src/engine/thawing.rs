@@ -1,11 +1,16 @@
-//! Back to anonymous memory.
+//! Back to anonymous memory, in base pages or in a huge one.
 
+use std::ptr;
+
+use arrayvec::ArrayVec;
 use palimpsest_sys::memory::calls;
 use palimpsest_sys::memory::extent::{Extent, ExtentError, Use, map_zeros_over};
-use palimpsest_sys::memory::remap::give_up;
+use palimpsest_sys::memory::remap::{self, give_up};
 use palimpsest_sys::pages::maps::Permissions;
 
+use super::huge::Asked;
 use super::piece::{Target, show};
+use super::runs::PieceRuns;
 use super::span::Span;
 use super::traits::Traits;
 
@@ -52,6 +57,94 @@ pub(super) unsafe fn make_anonymous(piece: Span, runs: &[Span], traits: Traits) 
     }
     traits.restrict(piece);
     Ok(())
+}
+
+/// Mappings that make up a piece at most, for a huge page: a freeze in slices takes no less than a sixteenth at a time.
+pub(super) const MOST_PARTS: usize = 16;
+
+/// The mappings of a piece.
+pub(super) type Parts = ArrayVec<Span, MOST_PARTS>;
+
+/// Replaces `piece`, which can be read, by an anonymous huge page with the same bytes. Takes one huge page more
+/// meanwhile. An error leaves everything as it was.
+///
+/// The page is made before it is filled: to fill base pages and have the kernel put them together takes three times as
+/// long. The old mappings are moved aside for that, and go back whole where there is no huge page.
+///
+/// # Safety
+///
+/// 1. `parts` make up `piece`, and each is of one private mapping of this process; `runs` tells where a part has bytes
+///    that are not zero; and nothing reads or writes the piece, nor maps anything.
+pub(super) unsafe fn make_huge(
+    piece: Span,
+    parts: &Parts,
+    runs: impl Fn(usize, Span) -> PieceRuns,
+    traits: Traits,
+) -> Result<Asked, ExtentError> {
+    let mut aside = Parts::new();
+    let writable = traits.permissions.union(Permissions::READ).union(Permissions::WRITE);
+    // SAFETY: 1. (1).
+    let made = unsafe { move_aside(parts, &mut aside) }.and_then(|()| {
+        // SAFETY: 1. all bytes are aside by now, and what is left shows the bare files; 2. (1).
+        unsafe { remap::zero(piece, writable, traits.commit()) }?;
+        traits.advise(piece);
+        Ok(collapse_empty(piece))
+    });
+    if made != Ok(Asked::Made) {
+        for (part, from) in parts.iter().zip(&aside) {
+            // SAFETY: 1. made by one call; the part shows nothing that is not aside. 2. (1).
+            if let Err(error) = unsafe { remap::replace_by(*from, *part) } {
+                give_up(*part, &error);
+            }
+        }
+        return made;
+    }
+    for (index, (part, from)) in parts.iter().zip(&aside).enumerate() {
+        for run in runs(index, *part).iter() {
+            let source = ptr::with_exposed_provenance::<u8>(from.start + (run.start - part.start));
+            let place = ptr::with_exposed_provenance_mut::<u8>(run.start);
+            // SAFETY: the runs are in the part (1): `source` is in the mapping aside, which can be read as the part
+            // could, and the piece was made writable above; they are apart.
+            unsafe { ptr::copy_nonoverlapping(source, place, run.len()) };
+        }
+        // SAFETY: 1. made above, and nobody else's. A refusal, for too many mappings, cannot be: nothing is divided.
+        let _ = unsafe { calls::unmap(*from) };
+    }
+    if traits.permissions != writable {
+        protect(piece, traits.permissions);
+    }
+    traits.restrict(piece);
+    Ok(Asked::Made)
+}
+
+/// Maps each part a second time, with all that was written to it.
+///
+/// # Safety
+///
+/// As [`make_huge`].
+unsafe fn move_aside(parts: &Parts, aside: &mut Parts) -> Result<(), ExtentError> {
+    for part in parts {
+        let refused = |errno| ExtentError::Map { address: part.start, len: part.len(), errno };
+        // SAFETY: 1. (1).
+        let start = unsafe { calls::duplicate(*part) }.map_err(refused)?;
+        aside.push(Span::new(start, start + part.len()));
+    }
+    Ok(())
+}
+
+/// Asks for a huge page in the place of fresh zeros.
+fn collapse_empty(piece: Span) -> Asked {
+    // The kernel wants a page table that it can replace.
+    // SAFETY: the caller's own fresh memory, which it has mapped writable.
+    unsafe { ptr::with_exposed_provenance_mut::<u8>(piece.start).write_volatile(0) };
+    collapse(piece)
+}
+
+/// Asks for a huge page in the place of the base pages of `piece`, whose bytes stay. To threads it is as if nothing
+/// happened.
+pub(super) fn collapse(piece: Span) -> Asked {
+    // SAFETY: 1. a collapse keeps contents and rights.
+    if unsafe { calls::advise(piece, libc::MADV_COLLAPSE) }.is_ok() { Asked::Made } else { Asked::Refused }
 }
 
 /// Gives a piece rights: those of the program, and for a moment the right to be read. A refusal, for too many mappings,

@@ -1,7 +1,8 @@
 //! Limits of the process that a freeze meets.
 
+use palimpsest_sys::HUGE_PAGE;
 use palimpsest_sys::pages::maps;
-use palimpsest_sys::proc::sysctl;
+use palimpsest_sys::proc::{sysctl, thp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::FreezeError;
@@ -48,6 +49,25 @@ impl Drop for FileSize {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Headroom {
     pub(crate) mappings: usize,
+    pub(crate) huge: HugePages,
+}
+
+/// Whether anonymous memory may be put into huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum HugePages {
+    /// Nobody has forbidden it.
+    Welcome,
+    /// The administrator or the program wants none, or they have another size than a piece.
+    Unwanted,
+}
+
+impl HugePages {
+    /// What `/sys` and this process say. The kernel's `MADV_COLLAPSE` does not care for `never`; we do.
+    fn as_told() -> Self {
+        let is_known = thp::hpage_pmd_size().is_ok_and(|len| len == HUGE_PAGE);
+        let is_allowed = thp::enabled().is_ok_and(|when| when != thp::Anonymous::Never) && !thp::is_disabled_here();
+        if is_known && is_allowed { Self::Welcome } else { Self::Unwanted }
+    }
 }
 
 /// Asks for what is left. Uses the heap.
@@ -55,5 +75,5 @@ pub(crate) fn headroom() -> Headroom {
     let limit = sysctl::max_map_count().unwrap_or(65_530);
     let used = maps::count().unwrap_or(0);
     let mappings = usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(used) / 2;
-    Headroom { mappings }
+    Headroom { mappings, huge: HugePages::as_told() }
 }

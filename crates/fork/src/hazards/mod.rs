@@ -7,10 +7,12 @@ pub(crate) mod faults;
 pub(crate) mod found;
 mod limits;
 mod rings;
+mod watchers;
 pub(crate) mod wiped;
 
 pub use found::{RawAllocator, RingHold};
-pub(crate) use limits::{FileSize, Headroom, headroom};
+pub(crate) use limits::{FileSize, Headroom, HugePages, headroom};
+pub(crate) use watchers::has_watcher;
 
 use std::ops::ControlFlow;
 

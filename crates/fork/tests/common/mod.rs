@@ -108,6 +108,14 @@ pub(crate) struct Memory {
 impl Memory {
     /// Maps private anonymous memory.
     pub(crate) fn map(len: usize) -> Self {
+        let memory = Self::reserve(len);
+        // Huge pages would hide what the tests count.
+        // SAFETY: changes no contents.
+        unsafe { libc::madvise(memory.start.cast(), len, libc::MADV_NOHUGEPAGE) };
+        memory
+    }
+
+    fn reserve(len: usize) -> Self {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping replaces nothing.
         let start = unsafe {
@@ -121,16 +129,22 @@ impl Memory {
             )
         };
         assert_ne!(start, libc::MAP_FAILED);
-        // Huge pages would hide what the tests count.
-        // SAFETY: changes no contents.
-        unsafe { libc::madvise(start, len, libc::MADV_NOHUGEPAGE) };
         Self { start: start.cast(), len }
     }
 
     /// Memory between inaccessible pages, so that it is a mapping of its own; at a multiple of 8 MiB, so that extents
     /// of that length begin with it.
     pub(crate) fn apart(len: usize) -> Self {
-        let whole = Self::map(len + (16 << 20));
+        Self::map(len + (16 << 20)).inner(len)
+    }
+
+    /// The same, and nothing was said about huge pages. Where the kernel makes them unasked, it has some.
+    pub(crate) fn unadvised(len: usize) -> Self {
+        Self::reserve(len + (16 << 20)).inner(len)
+    }
+
+    fn inner(self, len: usize) -> Self {
+        let whole = self;
         let start = whole.start.wrapping_add(page()).addr().next_multiple_of(8 << 20);
         let start = ptr::with_exposed_provenance_mut::<u8>(start);
         for (from, to) in [(whole.start.addr(), start.addr()), (start.addr() + len, whole.start.addr() + whole.len)] {
@@ -200,6 +214,14 @@ impl Memory {
     pub(crate) fn is_anonymous(&self) -> bool {
         let maps = palimpsest_sys::pages::maps::Maps::read().expect("/proc");
         maps.overlapping(self.range()).all(|entry| entry.path.is_none())
+    }
+
+    /// Bytes in anonymous huge pages.
+    pub(crate) fn huge(&self) -> usize {
+        let mut vmas = Vmas::with_capacity(1 << 14).expect("memory");
+        vmas.read(Detail::Figures).expect("/proc");
+        let own = vmas.iter().filter(|vma| vma.start >= self.range().start && vma.end <= self.range().end);
+        own.map(|vma| vma.huge).sum()
     }
 
     /// Present bytes.

@@ -32,6 +32,10 @@ pub enum Wanted {
     /// Guard markers (`MADV_GUARD_INSTALL`), which are no pages: code that replaces a mapping has to make them again.
     /// Kernels 6.13 and 6.14 have them and do not tell; there they pass for swapped pages, and reading one fails.
     Guards,
+    /// Pages that one entry for a whole huge page maps. Told by the ioctl alone: otherwise none are found.
+    Huge,
+    /// Present pages of no file that another process may show too, such as a child since its fork; with the zero page.
+    Shared,
 }
 
 /// How a pagemap is asked.
@@ -151,8 +155,11 @@ impl Pagemap {
         }
         let mut runs = Runs { pending: range.start..range.start, found };
         let ended = match self.way {
-            Way::Ioctl { unwanted } => self.by_ioctl(range.clone(), wanted, unwanted, &mut runs),
-            Way::Entries => self.by_entries(range.clone(), wanted, page, &mut runs),
+            Way::Ioctl { unwanted } if wanted != Wanted::Shared => {
+                self.by_ioctl(range.clone(), wanted, unwanted, &mut runs)
+            }
+            // The ioctl does not tell who else shows a page.
+            Way::Ioctl { .. } | Way::Entries => self.by_entries(range.clone(), wanted, page, &mut runs),
         };
         let ended = ended.map_err(|errno| PagemapError::Scan {
             start: range.start,
@@ -181,6 +188,8 @@ impl Pagemap {
             Wanted::Written => (unwanted | PAGE_IS_FILE, unwanted | PAGE_IS_FILE),
             Wanted::Guards if unwanted & PAGE_IS_GUARD == 0 => return Ok(ControlFlow::Continue(())),
             Wanted::Guards => (PAGE_IS_GUARD, 0),
+            Wanted::Huge => (unwanted | PAGE_IS_HUGE, unwanted),
+            Wanted::Shared => return Ok(ControlFlow::Continue(())),
         };
         let mut start = range.start;
         while start < range.end {
@@ -274,6 +283,7 @@ impl Runs<'_> {
 const ENTRY: usize = size_of::<u64>();
 /// Entries read at a time: one page of 4 KiB, which is also the kernel's own buffer.
 const ENTRIES: usize = 512;
+const PM_MMAP_EXCLUSIVE: u64 = 1 << 56;
 const PM_GUARD_REGION: u64 = 1 << 58;
 const PM_FILE: u64 = 1 << 61;
 const PM_SWAP: u64 = 1 << 62;
@@ -285,6 +295,8 @@ const fn is_wanted(entry: u64, wanted: Wanted) -> bool {
         Wanted::Present => PM_GUARD_REGION,
         Wanted::Written => PM_GUARD_REGION | PM_FILE,
         Wanted::Guards => return entry & PM_GUARD_REGION != 0,
+        Wanted::Huge => return false,
+        Wanted::Shared => return entry & (PM_PRESENT | PM_FILE | PM_MMAP_EXCLUSIVE | PM_GUARD_REGION) == PM_PRESENT,
     };
     entry & (PM_PRESENT | PM_SWAP) != 0 && entry & refused == 0
 }
@@ -293,6 +305,8 @@ const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
+/// Mapped by one entry.
+const PAGE_IS_HUGE: u64 = 1 << 6;
 /// Linux 6.15.
 const PAGE_IS_GUARD: u64 = 1 << 8;
 

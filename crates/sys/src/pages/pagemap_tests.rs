@@ -227,3 +227,74 @@ fn ranges_of_parts_of_pages_are_refused() {
         assert!(error.to_string().starts_with("0x1..0x100000 is not a range of whole pages"), "{error}");
     }
 }
+
+#[test]
+#[expect(clippy::single_range_in_vec_init, reason = "a list of runs that is one run")]
+fn pages_that_a_child_shows_are_shared_until_it_writes_or_goes() {
+    let memory = Memory::anonymous();
+    memory.write(0..64);
+    let pagemaps = ways();
+    let shared = |pages: &[Range<usize>]| {
+        for pagemap in &pagemaps {
+            assert_eq!(memory.runs(pagemap, Wanted::Shared), pages, "{:?}", pagemap.way());
+        }
+    };
+    shared(&[]);
+    let (mut told, teller) = io::pipe().unwrap();
+    // SAFETY: the child makes system calls only, until it ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(teller);
+        let _ = io::Read::read(&mut told, &mut [0]);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) };
+    }
+    shared(&[0..64]);
+    memory.write(10..20);
+    shared(&[0..10, 20..64]);
+    drop(teller);
+    let mut status = 0;
+    // SAFETY: the child is ours; the status goes to a local.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    shared(&[]);
+}
+
+#[test]
+fn a_huge_page_is_told_by_the_ioctl_until_it_is_split() {
+    const HUGE: usize = 512;
+    let memory = Memory::map(-1, libc::MAP_ANONYMOUS);
+    let room = Memory::map(-1, libc::MAP_ANONYMOUS);
+    let whole = std::cmp::min(memory.start, room.start)..std::cmp::max(memory.start, room.start);
+    let start = whole.start.next_multiple_of(HUGE * memory.page);
+    if memory.page != 4096 || start + HUGE * 4096 > whole.start + 2 * PAGES * 4096 || whole.len() != PAGES * 4096 {
+        return println!("skipped: no room for a huge page between two mappings side by side");
+    }
+    let at = std::ptr::with_exposed_provenance_mut::<u8>(start);
+    (0..HUGE).for_each(|page| {
+        // SAFETY: in these two mappings, which are this test's own.
+        unsafe { at.wrapping_add(page * 4096).write_volatile(7) };
+    });
+    let huge = |pagemap: &Pagemap| {
+        let mut bytes = 0;
+        pagemap
+            .scan(start..start + HUGE * 4096, Wanted::Huge, &mut |run| {
+                bytes += run.len();
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        bytes
+    };
+    // SAFETY: a collapse keeps contents.
+    if unsafe { libc::madvise(at.cast(), HUGE * 4096, libc::MADV_COLLAPSE) } != 0 {
+        return println!("skipped: no huge page can be had: {}", io::Error::last_os_error());
+    }
+    for pagemap in ways() {
+        let told = if pagemap.way() == ScanWay::Ioctl { HUGE * 4096 } else { 0 };
+        assert_eq!(huge(&pagemap), told, "{:?}", pagemap.way());
+    }
+    // SAFETY: this test's own memory.
+    assert_eq!(unsafe { libc::madvise(at.cast(), 4096, libc::MADV_DONTNEED) }, 0);
+    for pagemap in ways() {
+        assert_eq!(huge(&pagemap), 0, "{:?}", pagemap.way());
+    }
+}

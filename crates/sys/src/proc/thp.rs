@@ -90,6 +90,14 @@ pub fn hpage_pmd_size() -> Result<usize, ProcError> {
     })
 }
 
+/// Whether this process was told to do without (`PR_SET_THP_DISABLE`), be it but for what is advised.
+pub fn is_disabled_here() -> bool {
+    // SAFETY: PR_GET_THP_DISABLE takes no pointer and only reads the process's flags.
+    let answer = unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0_usize, 0_usize, 0_usize, 0_usize) };
+    // A kernel without that switch refuses the question.
+    answer > 0
+}
+
 fn choice<T: fmt::Display, const N: usize>(file: &str, known: [T; N]) -> Result<T, ProcError> {
     read_with(format!("{DIRECTORY}/{file}"), |text| {
         let mut known = known.into_iter();

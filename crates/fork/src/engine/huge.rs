@@ -1,0 +1,118 @@
+//! Whether hot memory is put into huge pages: which, and whether there are any.
+//!
+//! Asks the kernel nothing: whoever holds the [`Supply`] tells it what came of asking.
+
+use palimpsest_sys::pages::vmas::VmaFlags;
+
+use super::piece::PIECE;
+use super::span::Span;
+use super::traits::Traits;
+use crate::hazards::HugePages;
+
+/// Rounds between two trials at most, as long as they are in vain.
+const MOST_REST: u32 = 63;
+
+/// Whether there are huge pages. Memory may be too fragmented for them, or a limit of the group forbids them: then one
+/// is asked for in ever fewer rounds, and what is hot stays in base pages.
+#[derive(Debug)]
+pub(super) struct Supply {
+    wanted: HugePages,
+    /// Rounds until the next trial; and how many there were before the last.
+    rest: u32,
+    last: u32,
+}
+
+impl Supply {
+    pub(super) const fn new() -> Self {
+        Self { wanted: HugePages::Unwanted, rest: 0, last: 0 }
+    }
+
+    /// Begins a round, before which the system and the program were asked.
+    pub(super) const fn begin(&mut self, wanted: HugePages) {
+        self.wanted = wanted;
+        self.begin_pass();
+    }
+
+    /// Begins a pass between forks, which asks nobody again.
+    pub(super) const fn begin_pass(&mut self) {
+        self.rest = self.rest.saturating_sub(1);
+    }
+
+    /// Whether to ask for one.
+    pub(super) fn is_open(&self) -> bool {
+        self.wanted == HugePages::Welcome && self.rest == 0
+    }
+
+    /// One was made.
+    pub(super) const fn made(&mut self) {
+        self.last = 0;
+    }
+
+    /// None was to be had: no other is asked for in this round.
+    pub(super) fn refused(&mut self) {
+        self.last = (2 * self.last + 1).min(MOST_REST);
+        self.rest = self.last;
+    }
+}
+
+/// What came of asking for a huge page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Asked {
+    /// It is there.
+    Made,
+    /// There is none. Everything is as it was.
+    Refused,
+}
+
+/// Whether a piece with these traits, of which so many bytes are populated, may become a huge page: it is whole, its
+/// program has not asked for base pages, and it takes no more than a third more memory than before.
+pub(super) const fn suits(piece: Span, populated: usize, traits: Traits) -> bool {
+    piece.len() == PIECE && fills(populated) && !traits.flags.intersects(VmaFlags::NO_HUGE_PAGE)
+}
+
+/// Whether so many populated bytes of a piece are enough for a huge page.
+pub(super) const fn fills(populated: usize) -> bool {
+    populated * 4 >= PIECE * 3
+}
+
+#[cfg(test)]
+mod tests {
+    use palimpsest_sys::pages::maps::Permissions;
+
+    use super::*;
+
+    #[test]
+    fn what_is_refused_is_asked_for_ever_more_seldom_and_not_where_it_is_unwanted() {
+        let mut supply = Supply::new();
+        let mut trials = Vec::new();
+        for round in 0..400 {
+            supply.begin(HugePages::Welcome);
+            if supply.is_open() {
+                trials.push(round);
+                supply.refused();
+                assert!(!supply.is_open(), "once in a round");
+            }
+        }
+        assert_eq!(trials, [0, 1, 4, 11, 26, 57, 120, 183, 246, 309, 372]);
+        supply.begin(HugePages::Unwanted);
+        (0..100).for_each(|_| supply.begin(HugePages::Unwanted));
+        assert!(!supply.is_open());
+        supply.begin(HugePages::Welcome);
+        assert!(supply.is_open());
+        supply.made();
+        supply.refused();
+        supply.begin(HugePages::Welcome);
+        assert!(supply.is_open(), "one that was made begins anew");
+    }
+
+    #[test]
+    fn whole_pieces_that_are_mostly_populated_suit() {
+        let traits = |flags| Traits { permissions: Permissions::READ, flags, protection_key: 0 };
+        let plain = traits(VmaFlags::default());
+        let piece = Span::new(PIECE, 2 * PIECE);
+        assert!(suits(piece, 384 * 4096, plain));
+        assert!(!suits(piece, 383 * 4096, plain), "too little");
+        assert!(!suits(Span::new(PIECE, 2 * PIECE - 4096), PIECE - 4096, plain), "cut");
+        assert!(!suits(piece, PIECE, traits(VmaFlags::NO_HUGE_PAGE)), "unwanted");
+    }
+}

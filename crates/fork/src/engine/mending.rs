@@ -1,0 +1,154 @@
+//! Huge pages of ours that were split since, put together again.
+//!
+//! A write beside a child splits a huge page: the kernel copies the page that was written, and the entry of the whole
+//! becomes 512 (`do_huge_pmd_wp_page` in `mm/huge_memory.c`). The child goes, and the parent's pages stay as they are.
+//!
+//! As long as a child shows the pages, they stay apart: to put them together copies all of them, which is memory that a
+//! plain fork would not take. And so does what the program has given back a part of.
+
+use std::ops::{ControlFlow, Range};
+
+use palimpsest_sys::pages::maps::Permissions;
+use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
+use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
+
+use super::budget::Stopped;
+use super::huge::{Asked, fills};
+use super::ledger::Work;
+use super::piece::PIECE;
+use super::tables::Tables;
+use super::thawing::collapse;
+
+/// Mappings of which nothing is put together: what the program wants otherwise, or may not be moved.
+const LEFT: VmaFlags = VmaFlags::NO_HUGE_PAGE
+    .union(VmaFlags::LOCKED)
+    .union(VmaFlags::USERFAULT)
+    .union(VmaFlags::SEALED)
+    .union(VmaFlags::TAGGED);
+
+/// What there is to mend, as far as the figures of the mappings tell.
+pub(super) fn work(tables: &Tables<'_>) -> Work {
+    let bytes = tables.vmas.iter().map(|vma| {
+        let pieces = split_in(tables, vma).map_or(0, |places| {
+            let mendable = places.filter(|place| tables.ledger.hot.mendable(*place).is_some());
+            mendable.count()
+        });
+        (vma.anonymous - vma.huge.min(vma.anonymous)).next_multiple_of(PIECE).min(pieces * PIECE)
+    });
+    Work { mappings: 0, bytes: bytes.sum() }
+}
+
+/// Mends what is split and worth it; how many pieces that were.
+///
+/// No contents change, so that this asks nothing of its caller.
+pub(super) fn mend_all(tables: &mut Tables<'_>, pagemap: &Pagemap) -> Result<usize, Stopped> {
+    let mut mended = 0;
+    for index in 0..tables.vmas.len() {
+        let vma = tables.vmas[index];
+        let Some(places) = split_in(tables, &vma) else { continue };
+        for place in places {
+            if !tables.ledger.huge.is_open() {
+                return Ok(mended);
+            }
+            let is_mendable = tables.ledger.hot.mendable(place).is_some();
+            if is_mendable && mend_by_cost(tables, pagemap, place)? == Mended::Now {
+                mended += 1;
+            }
+        }
+    }
+    Ok(mended)
+}
+
+/// What became of a huge page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mended {
+    /// It is as it was: whole.
+    Whole,
+    /// It was split, and is whole again.
+    Now,
+    /// Another process shows its pages.
+    Shared,
+    /// There is no huge page for it, or it is not worth it now.
+    Refused,
+    /// It is none any more: too little of it is populated.
+    LetGo,
+}
+
+/// Mends the piece at this place of the table if it is split, unless it is split again after each mending.
+fn mend_by_cost(tables: &mut Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Mended, PagemapError> {
+    let found = look_at(tables, pagemap, place)?;
+    if found == Found::Split && !tables.ledger.hot.is_worth_mending(place) {
+        return Ok(Mended::Refused);
+    }
+    Ok(treat(tables, place, found))
+}
+
+/// Mends the piece at this place of the table if it is split.
+pub(super) fn mend(tables: &mut Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Mended, PagemapError> {
+    let found = look_at(tables, pagemap, place)?;
+    Ok(treat(tables, place, found))
+}
+
+fn treat(tables: &mut Tables<'_>, place: usize, found: Found) -> Mended {
+    match (found, tables.ledger.hot.piece(place)) {
+        (Found::Whole, _) | (_, None) => Mended::Whole,
+        (Found::Shared, _) => Mended::Shared,
+        (Found::Sparse, _) => {
+            tables.ledger.hot.let_go(place);
+            Mended::LetGo
+        }
+        (Found::Split, Some(piece)) => match collapse(piece) {
+            Asked::Made => {
+                tables.ledger.huge.made();
+                Mended::Now
+            }
+            Asked::Refused => {
+                tables.ledger.huge.refused();
+                Mended::Refused
+            }
+        },
+    }
+}
+
+/// Where the huge pages of a mapping are found that has split ones, by its figures; nothing of any other mapping.
+fn split_in(tables: &Tables<'_>, vma: &Vma) -> Option<Range<usize>> {
+    let is_anonymous = vma.inode == 0 && matches!(vma.label, Label::None | Label::Heap | Label::Named);
+    let is_private = !vma.permissions.contains(Permissions::SHARED);
+    let is_split = vma.anonymous > vma.huge;
+    let is_ours_to_mend = is_anonymous && is_private && is_split && !vma.flags.intersects(LEFT);
+    is_ours_to_mend.then(|| tables.ledger.hot.in_span(vma.range().into()))
+}
+
+/// How a piece is that was a huge page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Found {
+    /// It is one.
+    Whole,
+    /// It is in base pages.
+    Split,
+    /// So it is, and another process shows them too.
+    Shared,
+    /// Too little of it is populated, or by something else than anonymous memory.
+    Sparse,
+}
+
+fn look_at(tables: &Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Found, PagemapError> {
+    let Some(piece) = tables.ledger.hot.piece(place) else { return Ok(Found::Whole) };
+    let count = |wanted| {
+        let mut bytes = 0;
+        pagemap.scan(piece.range(), wanted, &mut |run| {
+            bytes += run.len();
+            ControlFlow::Continue(())
+        })?;
+        Ok::<_, PagemapError>(bytes)
+    };
+    if count(Wanted::Huge)? == PIECE {
+        return Ok(Found::Whole);
+    }
+    if !fills(count(Wanted::Written)?) {
+        return Ok(Found::Sparse);
+    }
+    // A page or two may be shared by chance, as one that a pipe holds.
+    let is_shared = count(Wanted::Shared)? > PIECE / 64;
+    Ok(if is_shared { Found::Shared } else { Found::Split })
+}

@@ -1,0 +1,244 @@
+//! One slice of what is done between forks, while the process is held still: huge pages that were split are mended, and
+//! frozen pieces that were written to become huge pages.
+//!
+//! What there is, the table of hot pieces and the map tell; each piece is looked at again before it is touched.
+
+use std::ops::ControlFlow;
+
+use arrayvec::ArrayVec;
+use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
+use palimpsest_sys::pages::vmas::Vma;
+use palimpsest_sys::threads::own::Blocked;
+
+use super::budget::{Budget, Stopped};
+use super::guards::Guards;
+use super::huge::{Asked, suits};
+use super::mending::{Mended, mend};
+use super::piece::PIECE;
+use super::places::Places;
+use super::registry::Shared;
+use super::runs::PieceRuns;
+use super::settle::withdraw;
+use super::span::Span;
+use super::subject::Subject;
+use super::tables::Tables;
+use super::tending::Tended;
+use super::thawing::{MOST_PARTS, Parts, make_huge};
+use super::traits::is_locked;
+use crate::clock::{Instant, nanos};
+use crate::options::{Options, Pause};
+
+/// Extents that the pieces which one slice makes have left at most.
+const MOST_LEFT: usize = 64;
+
+/// What a slice needs.
+pub(crate) struct Tender<'a, 't> {
+    pub(crate) tables: &'a mut Tables<'t>,
+    pub(crate) shared: &'a Shared,
+    pub(crate) options: &'a Options,
+    pub(crate) pagemap: &'a Pagemap,
+    pub(crate) guards: &'a Guards,
+    pub(crate) places: &'a Places,
+    /// When the process was held.
+    pub(crate) started: Instant,
+}
+
+/// What became of a piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Did {
+    /// It is a huge page now.
+    Work,
+    /// There was nothing to do, or it may not be touched.
+    Nothing,
+    /// A child shows it.
+    Waits,
+}
+
+impl Tender<'_, '_> {
+    /// Plays it; what it has come to, and how many pieces it has done. The caller has blocked signals, as `_blocked`
+    /// shows, holds other threads still, and has [excluded](super::own::exclude) what they use. Nothing here uses the
+    /// heap.
+    ///
+    /// # Safety
+    ///
+    /// 1. No other thread runs, and none is started; the kernel writes to none of the memory on behalf of earlier
+    ///    requests.
+    pub(crate) unsafe fn play(mut self, _blocked: &Blocked) -> Result<(Tended, usize), Stopped> {
+        let tending = &self.shared.tending;
+        let Pause::Within(time) = self.options.pause else { return Ok((Tended::Done, 0)) };
+        let mut at = tending.at();
+        if at == 0 {
+            self.tables.ledger.begin_pass(self.options.pays);
+        }
+        self.places.begin(&mut self.tables.vmas)?;
+        let mut budget = Budget::new(tending.mappings());
+        let (mut worked, mut made) = (0, 0);
+        let mut left = ArrayVec::<u32, MOST_LEFT>::new();
+        let outcome = loop {
+            if !self.tables.ledger.huge.is_open() || self.shared.map.is_in_doubt() {
+                break Tended::Done;
+            }
+            let Some((piece, kind)) = self.next(at)? else { break Tended::Done };
+            if !tending.fits(worked, self.started.elapsed(), time) {
+                break Tended::More { at: piece.start };
+            }
+            if left.remaining_capacity() < MOST_PARTS {
+                break Tended::More { at: piece.start };
+            }
+            let before = Instant::now();
+            let did = match kind {
+                Kind::Huge(place) => self.mend(place),
+                // SAFETY: 1. is this function's own.
+                Kind::Frozen => unsafe { self.make(piece, &mut budget, &mut left) },
+            };
+            let did = match did {
+                Ok(did) => did,
+                // What was made before must be known all the same.
+                Err(_) => break Tended::Done,
+            };
+            at = piece.end;
+            match did {
+                Did::Waits => break Tended::Later { at: piece.start },
+                Did::Nothing => {
+                    // To look takes time as well.
+                    if self.started.elapsed() > nanos(time) {
+                        break Tended::More { at };
+                    }
+                }
+                Did::Work => {
+                    tending.took_piece(before.elapsed());
+                    worked += 1;
+                    made += usize::from(kind == Kind::Frozen);
+                }
+            }
+        };
+        tending.set_mappings(budget.mappings());
+        if !left.is_empty() {
+            withdraw(self.tables, self.shared, &left, made * PIECE);
+        }
+        Ok((outcome, worked))
+    }
+
+    /// The next piece from `at` on that may need work.
+    fn next(&self, at: usize) -> Result<Option<(Span, Kind)>, PagemapError> {
+        let hot = self.tables.ledger.hot.next_huge(at);
+        let mut from = at;
+        let frozen = loop {
+            let end = hot.map_or(usize::MAX, |(_, piece)| piece.start);
+            if from >= end {
+                break None;
+            }
+            let Some((part, entry)) = self.shared.map.first(Span::new(from, end)) else { break None };
+            from = part.end;
+            if entry.extent().is_none() || entry.is_view() {
+                continue;
+            }
+            let mut written = None;
+            self.pagemap.scan(part.range(), Wanted::Written, &mut |run| {
+                written = Some(run.start);
+                ControlFlow::Break(())
+            })?;
+            if let Some(written) = written {
+                let start = written & !(PIECE - 1);
+                break Some(Span::new(start, start + PIECE));
+            }
+        };
+        // A piece that begins below `at` was done.
+        let frozen = frozen.map(|piece| (piece, Kind::Frozen));
+        Ok(frozen.or(hot.map(|(place, piece)| (piece, Kind::Huge(place)))))
+    }
+
+    fn mend(&mut self, place: usize) -> Result<Did, Stopped> {
+        Ok(match mend(self.tables, self.pagemap, place)? {
+            Mended::Whole | Mended::Refused | Mended::LetGo => Did::Nothing,
+            Mended::Shared => Did::Waits,
+            Mended::Now => Did::Work,
+        })
+    }
+
+    /// Makes a huge page of a frozen piece that was written to, and adds the extent that it has left.
+    ///
+    /// # Safety
+    ///
+    /// 1. As [`play`](Self::play).
+    unsafe fn make(
+        &mut self,
+        piece: Span,
+        budget: &mut Budget,
+        left: &mut ArrayVec<u32, MOST_LEFT>,
+    ) -> Result<Did, Stopped> {
+        let (mut parts, mut subjects) = (Parts::new(), ArrayVec::<Subject, MOST_PARTS>::new());
+        while let Some(part) = rest_of(piece, &parts) {
+            let Some(subject) = self.subject_at(part.start) else { return Ok(Did::Nothing) };
+            let is_alike = subjects.first().is_none_or(|first| first.traits == subject.traits);
+            if !is_alike || parts.is_full() {
+                return Ok(Did::Nothing);
+            }
+            parts.push(part.intersection(subject.vma.range().into()));
+            subjects.push(subject);
+        }
+        let Some(traits) = subjects.first().map(|subject| subject.traits) else { return Ok(Did::Nothing) };
+        if self.tables.is_in_use(piece) || self.guards.any_in(piece) || is_locked(piece) {
+            return Ok(Did::Nothing);
+        }
+        let (mut written, mut shared) = (PieceRuns::new(), 0);
+        self.pagemap.scan(piece.range(), Wanted::Written, &mut |run| match written.push(run.into()) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        })?;
+        self.pagemap.scan(piece.range(), Wanted::Shared, &mut |run| {
+            shared += run.len();
+            ControlFlow::Continue(())
+        })?;
+        if shared > written.bytes() / 2 {
+            return Ok(Did::Waits);
+        }
+        let contents = &*self.tables.contents;
+        let runs = |index: usize, part| subjects[index].runs(contents, part, &written);
+        let populated = parts.iter().enumerate().map(|(index, part)| runs(index, *part).bytes()).sum();
+        if !suits(piece, populated, traits) {
+            return Ok(Did::Nothing);
+        }
+        // The old mappings aside, the new one, and what is left on both sides.
+        budget.take_mappings(2 + parts.len())?;
+        // SAFETY: 1. each part was found just now to be of a private mapping of an extent that can be read; its bytes
+        // outside the runs are zeros; nothing else runs (1).
+        let asked = unsafe { make_huge(piece, &parts, runs, traits) }?;
+        self.tables.ledger.asked(piece, asked);
+        if asked == Asked::Refused {
+            return Ok(Did::Nothing);
+        }
+        self.shared.map.forget(piece);
+        for subject in &subjects {
+            if !left.contains(&subject.serial) {
+                left.push(subject.serial);
+            }
+        }
+        Ok(Did::Work)
+    }
+
+    /// The frozen mapping at an address, if it may be replaced.
+    fn subject_at(&mut self, address: usize) -> Option<Subject> {
+        let vma = self.places.next_above(&self.tables.vmas, address).filter(|vma| vma.start <= address)?;
+        // Without flags that all mappings of the extent have, some may be special.
+        let flags = self.tables.held(FileId { device: vma.device, inode: vma.inode })?.flags?;
+        // Whether anything was written is told by the page tables.
+        Subject::of(self.tables, &Vma { flags, anonymous: vma.range().len(), ..vma })
+    }
+}
+
+/// What of a piece is in none of the parts, which follow each other from its start on.
+fn rest_of(piece: Span, parts: &Parts) -> Option<Span> {
+    let rest = Span::new(parts.last().map_or(piece.start, |last| last.end), piece.end);
+    (!rest.is_empty()).then_some(rest)
+}
+
+/// What a piece is that may need work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// A huge page, at this place of the table.
+    Huge(usize),
+    /// Frozen, and written to.
+    Frozen,
+}

@@ -1,0 +1,85 @@
+//! Slices between forks: what makes the next one long is put into huge pages. See [`engine`](crate::engine).
+
+use std::time::Duration;
+
+use palimpsest_sys::threads::hold::World;
+use palimpsest_sys::threads::own::Blocked;
+
+use crate::clock::Instant;
+use crate::engine::guards::open_pages;
+use crate::engine::own::{exclude, find_rseq};
+use crate::engine::places::Places;
+use crate::engine::registry::Shared;
+use crate::engine::tender::Tender;
+use crate::engine::tending::Tended;
+use crate::error::FreezeError;
+use crate::hazards;
+use crate::options::OtherThreads;
+
+/// For how long a child that shows the memory is left in peace.
+const A_WHILE: Duration = Duration::from_millis(50);
+
+/// Takes a slice.
+///
+/// # Safety
+///
+/// 1. The contract of [`freeze`](crate::freeze).
+///
+/// # Errors
+///
+/// [`FreezeError`]; nothing was done, and nothing will be until the next fork.
+pub(crate) unsafe fn tend(shared: &'static Shared) -> Result<(), FreezeError> {
+    // SAFETY: 1. is this function's own.
+    let outcome = unsafe { slice(shared) };
+    if outcome.is_err() {
+        shared.tending.give_up();
+    }
+    outcome
+}
+
+/// # Safety
+///
+/// As [`tend`].
+unsafe fn slice(shared: &'static Shared) -> Result<(), FreezeError> {
+    let started = Instant::now();
+    let options = shared.lock().ok_or(FreezeError::Busy)?.options();
+    hazards::check_again(&options)?;
+    // The flags of mappings are not looked at again.
+    if shared.tending.at() == 0 && hazards::has_watcher() {
+        shared.tending.give_up();
+        return Ok(());
+    }
+    let (pagemap, guards) = open_pages()?;
+    let places = Places::open()?;
+    find_rseq();
+    let world = match options.other_threads {
+        OtherThreads::Stop => Some(World::prepare()?),
+        OtherThreads::Refuse => None,
+    };
+    let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
+    let is_shared;
+    let played = {
+        let mut tables = locked.tables()?;
+        let blocked = Blocked::all();
+        let stopped = world.as_ref().map(World::stop_others).transpose()?;
+        exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
+        is_shared = stopped.as_ref().is_some_and(|stopped| stopped.held().next().is_some());
+        let (tables, options, places) = (&mut tables, &options, &places);
+        let (pagemap, guards) = (&pagemap, &guards);
+        let tender = Tender { tables, shared, options, pagemap, guards, places, started };
+        // SAFETY: 1. no other thread runs: all are held, or there were none and none can start; the rest is the
+        // contract (1).
+        unsafe { tender.play(&blocked) }
+    };
+    drop(locked);
+    let taken = started.elapsed();
+    let (tended, worked) = played.unwrap_or((Tended::Done, 0));
+    shared.tending.took(taken, worked, tended);
+    if matches!(tended, Tended::Later { .. }) {
+        shared.progress.put_off(A_WHILE);
+    } else if is_shared {
+        shared.progress.put_off(Duration::from_nanos(taken));
+    }
+    tracing::trace!(worked, micros = taken / 1000, ?tended, "put hot memory into huge pages");
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! Hot memory in huge pages: the bytes are right at every step, and nobody gets huge pages who wants none.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Memory, freeze, in_child, page, play, skip, wait};
+use palimpsest_fork::{Forked, Options, Pause, Stage, status};
+use palimpsest_sys::proc::thp;
+
+const PIECE: usize = 2 << 20;
+const LEN: usize = 8 * PIECE;
+
+/// Ends the scenario where no huge page can be had.
+fn needs_huge_pages() {
+    let probe = Memory::unadvised(8 << 20);
+    probe.fill(0..PIECE, 0);
+    // SAFETY: a collapse keeps contents.
+    let made = unsafe { libc::madvise(probe.at(0), PIECE, libc::MADV_COLLAPSE) } == 0;
+    if !made || thp::enabled().is_ok_and(|when| when == thp::Anonymous::Never) {
+        skip("no huge page can be had");
+    }
+}
+
+/// Memory that is frozen, in one extent.
+fn frozen() -> Memory {
+    let memory = Memory::unadvised(LEN);
+    memory.fill(0..LEN, 1);
+    freeze(&Options::new());
+    assert!(memory.is_frozen());
+    memory
+}
+
+/// Writes to a page in each 64 KiB of the pieces, so that they are worth it.
+fn write(memory: &Memory, pieces: std::ops::Range<usize>, value: u8) {
+    for offset in (pieces.start * PIECE..pieces.end * PIECE).step_by(64 << 10) {
+        memory.set(offset + 100, value);
+    }
+}
+
+/// Whether the memory holds what [`frozen`] has filled it with, and what was written since.
+fn holds(memory: &Memory, pieces: std::ops::Range<usize>, value: u8) -> bool {
+    let written = (pieces.start * PIECE..pieces.end * PIECE).step_by(64 << 10);
+    memory.holds(0..memory.len, 1) && written.clone().all(|offset| memory.get(offset + 100) == value)
+}
+
+/// Forks until `is_done`, with `before` each; tells after how many.
+fn forks_until(mut before: impl FnMut(), is_done: impl Fn() -> bool) -> Option<usize> {
+    (0..3000).find(|_| {
+        before();
+        assert_eq!(in_child(|| 0), 0);
+        is_done()
+    })
+}
+
+#[test]
+fn what_is_written_to_becomes_huge_and_its_bytes_stay() {
+    play("what_is_written_to_becomes_huge_and_its_bytes_stay", || {
+        needs_huge_pages();
+        let memory = frozen();
+        let forks = forks_until(|| write(&memory, 1..4, 7), || memory.huge() == 3 * PIECE);
+        assert!(forks.is_some(), "{} bytes are huge: {:?}", memory.huge(), status());
+        assert!(holds(&memory, 1..4, 7));
+        assert_eq!(status().hot_pieces, 3);
+        // A child sees the same, and writes for itself.
+        let child = || {
+            let is_right = holds(&memory, 1..4, 7);
+            write(&memory, 0..8, 9);
+            i32::from(!(is_right && holds(&memory, 0..8, 9)))
+        };
+        assert_eq!(in_child(child), 0);
+        assert!(holds(&memory, 1..4, 7));
+        // Rights, advice and neighbours are as they were.
+        memory.fill(0..LEN, 3);
+        assert!(memory.holds(0..LEN, 3));
+    });
+}
+
+/// Fails on: a mending beside a child that shows the pages; a huge page that is never looked at again.
+#[test]
+fn what_writes_beside_a_child_have_split_is_mended_once_the_child_is_gone() {
+    play("what_writes_beside_a_child_have_split_is_mended_once_the_child_is_gone", || {
+        needs_huge_pages();
+        let memory = frozen();
+        assert!(forks_until(|| write(&memory, 0..8, 7), || memory.huge() == LEN).is_some());
+        let (told, teller) = std::io::pipe().expect("a pipe");
+        // SAFETY: one thread, and nothing is discarded.
+        let Forked::Parent(child) = (match unsafe { palimpsest_fork::fork() }.expect("forked") {
+            Forked::Child => {
+                drop(teller);
+                let _ = std::io::Read::read(&mut &told, &mut [0]);
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(i32::from(!holds(&memory, 0..8, 7))) }
+            }
+            parent => parent,
+        }) else {
+            unreachable!("children end above")
+        };
+        write(&memory, 0..8, 8);
+        assert_eq!(memory.huge(), 0, "the kernel splits what is written beside a child");
+        let present = memory.present();
+        for _ in 0..300 {
+            assert_eq!(in_child(|| 0), 0);
+        }
+        assert_eq!((memory.huge(), memory.present()), (0, present), "the child shows these pages, too");
+        drop(teller);
+        assert_eq!(wait(child.as_raw_nonzero().get()), 0, "the child sees what was when it was forked");
+        let mended = forks_until(|| (), || memory.huge() == LEN);
+        assert!(mended.is_some(), "{} bytes are huge: {:?}", memory.huge(), status());
+        assert!(holds(&memory, 0..8, 8));
+    });
+}
+
+/// Fails on: a huge page that rests for ever.
+#[test]
+fn what_has_become_cold_is_frozen_again() {
+    play("what_has_become_cold_is_frozen_again", || {
+        needs_huge_pages();
+        let memory = frozen();
+        assert!(forks_until(|| write(&memory, 2..3, 7), || memory.huge() == PIECE).is_some());
+        assert!(!memory.is_frozen());
+        // Another freeze does not wait for debt, but for the end of the rest.
+        let frozen = (0..100).find(|_| {
+            (0..200).for_each(|_| assert_eq!(in_child(|| 0), 0));
+            freeze(&Options::new());
+            memory.is_frozen()
+        });
+        assert!(frozen.is_some_and(|turns| turns > 0), "{frozen:?}: {:?}", status());
+        assert!(holds(&memory, 2..3, 7));
+    });
+}
+
+/// Forks with writes to `memory`, of which nothing becomes huge.
+fn stays_in_base_pages(memory: &Memory) {
+    (0..300).for_each(|turn| {
+        write(memory, 0..8, turn as u8);
+        assert_eq!(in_child(|| 0), 0);
+        assert_eq!(memory.huge(), 0);
+    });
+    assert!(status().repairs > 0, "{:?}", status());
+    assert!(holds(memory, 0..8, 299_usize as u8));
+}
+
+#[test]
+fn who_advises_against_huge_pages_gets_none() {
+    play("who_advises_against_huge_pages_gets_none", || {
+        // `apart` has the advice.
+        let memory = Memory::apart(LEN);
+        memory.fill(0..LEN, 1);
+        freeze(&Options::new());
+        stays_in_base_pages(&memory);
+    });
+}
+
+#[test]
+fn who_has_switched_huge_pages_off_gets_none() {
+    play("who_has_switched_huge_pages_off_gets_none", || {
+        // SAFETY: takes numbers.
+        assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }, 0);
+        stays_in_base_pages(&frozen());
+    });
+}
+
+/// Fails on: a huge page for what is a quarter populated.
+#[test]
+fn what_is_sparse_takes_no_more_memory() {
+    play("what_is_sparse_takes_no_more_memory", || {
+        let memory = Memory::unadvised(LEN);
+        for piece in 0..8 {
+            memory.fill(piece * PIECE..piece * PIECE + PIECE / 2, 1);
+        }
+        freeze(&Options::new());
+        (0..300).for_each(|turn| {
+            (0..LEN).step_by(PIECE).for_each(|start| {
+                (0..PIECE / 2).step_by(64 << 10).for_each(|offset| memory.set(start + offset + 100, turn as u8));
+            });
+            assert_eq!(in_child(|| 0), 0);
+            assert_eq!(memory.huge(), 0);
+        });
+        assert!(memory.present() <= LEN / 2 + 8 * page(), "{}", memory.present());
+    });
+}
+
+/// Freezes in slices of no time, each of which does the least.
+fn frozen_in_slices() -> Memory {
+    let memory = Memory::unadvised(LEN);
+    memory.fill(0..LEN, 1);
+    freeze(&Options::new().pause(Pause::Within(Duration::ZERO)));
+    while palimpsest_fork::progress().stage == Stage::UnderWay {
+        slice();
+    }
+    assert!(memory.is_frozen());
+    memory
+}
+
+fn slice() {
+    // SAFETY: one thread, and nothing is discarded.
+    unsafe { palimpsest_fork::freeze_slice() }.expect("a slice is taken");
+}
+
+/// Forks with slices after each as long as they are wanted, until `is_done`; whether so many forks were enough.
+fn tended_until(forks: usize, mut between: impl FnMut(), is_done: impl Fn() -> bool) -> bool {
+    let repairs = status().repairs;
+    (0..forks).any(|_| {
+        assert_eq!(in_child(|| 0), 0);
+        between();
+        // A twentieth of the time between forks is what slices get.
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(status().repairs, repairs, "a round has done it");
+        while palimpsest_fork::next_slice().is_some_and(|rest| rest.is_zero()) {
+            slice();
+        }
+        is_done()
+    })
+}
+
+/// Fails on: an extent whose map says that it still shows what has left it; a piece that is made beside a child that
+/// shows it; a slice that leaves a part of a piece behind.
+#[test]
+fn between_forks_slices_make_huge_pages_and_mend_them() {
+    play("between_forks_slices_make_huge_pages_and_mend_them", || {
+        needs_huge_pages();
+        let memory = frozen_in_slices();
+        let frozen = status();
+        let mut turn = 0;
+        let mut writing = || {
+            turn += 1;
+            write(&memory, 2..6, turn);
+        };
+        assert!(tended_until(200, &mut writing, || memory.huge() == 4 * PIECE), "{} bytes are huge", memory.huge());
+        assert!(holds(&memory, 2..6, turn));
+        let now = status();
+        assert_eq!((now.frozen_bytes + 4 * PIECE, now.hot_pieces), (frozen.frozen_bytes, 4));
+        assert!(now.extents < frozen.extents, "extents that show nothing are given up: {now:?}, {frozen:?}");
+        // Discarded memory of a piece that has left its extent reads as zeros, by itself.
+        // SAFETY: the scenario's own memory.
+        assert_eq!(unsafe { libc::madvise(memory.at(3 * PIECE), PIECE, libc::MADV_DONTNEED) }, 0);
+        assert!(memory.is_zero(3 * PIECE..4 * PIECE) && memory.holds(0..3 * PIECE, 1));
+        memory.fill(3 * PIECE..4 * PIECE, 1);
+        write(&memory, 2..6, turn);
+
+        let (told, teller) = std::io::pipe().expect("a pipe");
+        // SAFETY: one thread, and nothing is discarded.
+        let child = match unsafe { palimpsest_fork::fork() }.expect("forked") {
+            Forked::Child => {
+                drop(teller);
+                let _ = std::io::Read::read(&mut &told, &mut [0]);
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(i32::from(!holds(&memory, 2..6, turn))) }
+            }
+            Forked::Parent(child) => child.as_raw_nonzero().get(),
+        };
+        write(&memory, 2..6, 200);
+        assert_eq!(memory.huge(), 0, "the kernel splits what is written beside a child");
+        let is_mended = tended_until(10, || (), || memory.huge() > 0);
+        assert!(!is_mended, "the child shows these pages");
+        drop(teller);
+        assert_eq!(wait(child), 0, "the child sees what was when it was forked");
+        assert!(tended_until(200, || write(&memory, 2..6, 201), || memory.huge() >= 3 * PIECE), "{}", memory.huge());
+        assert!(holds(&memory, 2..6, 201));
+        // A full round agrees with what slices have noted.
+        freeze(&Options::new());
+        assert!(holds(&memory, 2..6, 201));
+    });
+}
+
+/// Fails on: a refused piece whose old mapping does not go back.
+#[test]
+fn a_refusal_leaves_everything_as_it_was() {
+    play("a_refusal_leaves_everything_as_it_was", || {
+        let memory = frozen_in_slices();
+        // Slices do not ask again, so that the kernel is the one that refuses.
+        // SAFETY: takes numbers.
+        assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }, 0);
+        let mappings = memory.mappings();
+        let mut turn = 0;
+        let is_made = tended_until(
+            40,
+            || {
+                turn += 1;
+                write(&memory, 2..6, turn);
+            },
+            || memory.huge() > 0,
+        );
+        assert!(!is_made);
+        assert!(memory.is_frozen() && holds(&memory, 2..6, turn));
+        assert_eq!((memory.mappings(), status().hot_pieces), (mappings, 0));
+    });
+}
