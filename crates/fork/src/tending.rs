@@ -15,7 +15,6 @@ use crate::engine::tending::Tended;
 use crate::error::FreezeError;
 use crate::hazards;
 use crate::options::OtherThreads;
-use crate::slices::put_off_slices;
 
 /// For how long a child that shows the memory is left in peace.
 const A_WHILE: Duration = Duration::from_millis(50);
@@ -77,9 +76,9 @@ unsafe fn slice(shared: &'static Shared) -> Result<(), FreezeError> {
     let (tended, worked) = played.unwrap_or((Tended::Done, 0));
     shared.tending.took(taken, worked, tended);
     if matches!(tended, Tended::Later { .. }) {
-        put_off_slices(A_WHILE);
+        shared.progress.put_off(A_WHILE);
     } else if is_shared {
-        put_off_slices(Duration::from_nanos(taken));
+        shared.progress.put_off(Duration::from_nanos(taken));
     }
     tracing::trace!(worked, micros = taken / 1000, ?tended, "put hot memory into huge pages");
     Ok(())

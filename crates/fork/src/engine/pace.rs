@@ -1,7 +1,7 @@
 //! How much of a slice's time is left, and how much memory fits into it.
 //!
-//! What copying takes is counted in CPU time, for on a busy machine the wall clock tells of the neighbours; what is left
-//! of a slice by the wall clock, since that is what the program waits for.
+//! What copying takes is counted in CPU time, for on a busy machine the wall clock tells of the neighbours; what is
+//! left of a slice by the wall clock, since that is what the program waits for.
 //!
 //! A slice copies at least one part, of the least length, or a freeze would never end on a slow machine; and a slice of
 //! no time at all copies exactly that, whatever the clock says.
@@ -30,8 +30,8 @@ impl Speed {
         Self { per_mib: CAUTIOUS }
     }
 
-    /// So many bytes were copied and shown in so many nanoseconds. Slower is believed sooner than quicker, since a budget
-    /// hangs on it.
+    /// So many bytes were copied and shown in so many nanoseconds. Slower is believed sooner than quicker, since a
+    /// budget hangs on it.
     fn took(&mut self, bytes: usize, taken: u64) {
         let now = taken.saturating_mul(1 << 20) / (bytes as u64).max(1);
         self.per_mib = if now > self.per_mib { u64::midpoint(self.per_mib, now) } else { (self.per_mib * 7 + now) / 8 };

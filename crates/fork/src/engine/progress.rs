@@ -5,6 +5,11 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::clock::{Instant, nanos};
+
+/// Of how many slices' time a program that is not idle gets all but one: a fifth of its time is the freeze's at most.
+const SHARE: u64 = 5;
+
 /// How far a freeze in slices has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -22,8 +27,8 @@ pub struct Progress {
     pub longest: Duration,
     /// All slices together.
     pub taken: Duration,
-    /// What the plan has taken, before the first slice: the mappings are listed, for which the kernel looks at each page
-    /// once.
+    /// What the plan has taken, before the first slice: the mappings are listed, for which the kernel looks at each
+    /// page once.
     pub looked: Duration,
 }
 
@@ -77,9 +82,10 @@ impl Figures {
         self.frozen.store(frozen, Ordering::Relaxed);
     }
 
-    /// The process is to be left alone until then.
-    pub(crate) fn rest_until(&self, nanos: u64) {
-        self.not_before.store(nanos, Ordering::Relaxed);
+    /// What took `taken` was in somebody's way: the process is to be left alone for some time.
+    pub(crate) fn put_off(&self, taken: Duration) {
+        let rest = nanos(taken).saturating_mul(SHARE - 1);
+        self.not_before.store(Instant::now().nanos().saturating_add(rest), Ordering::Relaxed);
     }
 
     /// Until when it is to be left alone; 0 if it need not.
