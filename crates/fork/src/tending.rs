@@ -38,6 +38,17 @@ pub(crate) unsafe fn tend(shared: &'static Shared) -> Result<(), FreezeError> {
     outcome
 }
 
+/// Takes a slice in the place of a repair that is due, as long as slices find something to do; nothing once they do not.
+///
+/// # Safety
+///
+/// As [`tend`].
+pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result<(), FreezeError>> {
+    let pause = shared.lock()?.options().pause;
+    // SAFETY: 1. is this function's own.
+    shared.tending.makes_way(pause).then(|| unsafe { tend(shared) })
+}
+
 /// # Safety
 ///
 /// As [`tend`].

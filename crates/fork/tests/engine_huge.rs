@@ -287,3 +287,27 @@ fn a_refusal_leaves_everything_as_it_was() {
         assert_eq!((memory.mappings(), status().hot_pieces), (mappings, 0));
     });
 }
+
+/// Fails on: a repair that is due and does not make way.
+#[test]
+fn who_never_waits_gets_a_slice_at_each_fork_instead_of_a_repair() {
+    play("who_never_waits_gets_a_slice_at_each_fork_instead_of_a_repair", || {
+        needs_huge_pages();
+        let memory = frozen_in_slices();
+        // What a clean fork takes is seen first.
+        (0..3).for_each(|_| assert_eq!(in_child(|| 0), 0));
+        let huge = std::cell::Cell::new(0);
+        let writing = || {
+            write(&memory, 1..7, 7);
+            huge.set(memory.huge());
+        };
+        // A slice of no time makes one piece.
+        let is_done = || {
+            assert!(memory.huge() <= huge.get() + PIECE, "more than one piece at a fork");
+            memory.huge() == 6 * PIECE
+        };
+        assert!(forks_until(writing, is_done).is_some(), "{} bytes are huge: {:?}", memory.huge(), status());
+        assert_eq!(status().repairs, 0, "{:?}", status());
+        assert!(holds(&memory, 1..7, 7));
+    });
+}
