@@ -227,7 +227,7 @@ fn contest_with_slices(pause: Pause) {
     };
     println!("{pause:?}: frozen: {}", slices());
     let mut contest = Contest { memory, dice: 88_172_645_463_325_252 };
-    (0..5).for_each(|_| drop(contest.fork(0)));
+    contest.forks(5, 0, 0);
     for beside in [0, 400] {
         for _ in 0..8 {
             (0..1000).for_each(|_| contest.write());

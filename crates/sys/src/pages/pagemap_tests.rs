@@ -240,7 +240,7 @@ fn pages_that_a_child_shows_are_shared_until_it_writes_or_goes() {
         }
     };
     shared(&[]);
-    let (mut told, teller) = std::io::pipe().unwrap();
+    let (mut told, teller) = io::pipe().unwrap();
     // SAFETY: the child makes system calls only, until it ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
