@@ -11,7 +11,7 @@ const HEAP: std::ops::Range<VirtAddr> = VirtAddr(0x4000_0000)..VirtAddr(0x4080_0
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Two CPUs with TLBs that remember; a missing flush is a failing access, as on a real machine.
     let computer = Computer::new::<X86_64>(Config::default());
-    let init = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], Options::default())?;
+    let init = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], SpaceOptions::default())?;
     // ANCHOR_END: boot
 
     // ANCHOR: map

@@ -1,15 +1,20 @@
-//! Builds the object that `run` puts before the C library, and leaves its bytes where the program includes them.
+//! Names the object that `run` puts before the C library, whose bytes the program includes.
 //!
-//! Stable cargo cannot make a `cdylib` a dependency whose file is known, so a second cargo builds it. It has a target
-//! folder of its own, since this one is locked, and shares the lock file, the vendored or downloaded sources and the
-//! job server. What this build is instrumented with (sanitizers, coverage, LTO, `--cfg loom`) does not reach the object:
-//! it stands in other people's processes, and LTO would undo its `--wrap`.
+//! It is what the package palimpsest-preload builds as a `cdylib`. Stable cargo tells nobody where that is; but it is a
+//! dependency of this package, so that cargo has built it before the program, and cargo gives a `cdylib` of a source
+//! tree no hash in its name: `deps/libpalimpsest_preload.so` of this very build.
+//!
+//! Where that would be the wrong object, a second cargo builds it, with a target folder of its own, since this one is
+//! locked. What this build is instrumented with (sanitizers, coverage, `--cfg loom`), and `panic = "abort"`, must not
+//! reach the object: it stands in other people's processes, and catches its panics. A program that is linked with
+//! musl starts programs of glibc, which the object is for. LTO does not reach a package that is an `rlib` as well; it
+//! would undo the object's `--wrap`.
 
 #![forbid(unsafe_code)]
 
 use std::error::Error;
-use std::ffi::OsString;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
@@ -21,24 +26,26 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     let package = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
     let out = PathBuf::from(variable("OUT_DIR")?);
+    let flags = Flags::of(&env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default());
     // A single package out of a registry has no neighbours, and docs.rs no network to build them with.
     let manifest = fs::canonicalize(package.join("../preload/Cargo.toml"));
     let object = if let Ok(manifest) = manifest
         && env::var_os("DOCS_RS").is_none()
     {
-        fs::read(build(&manifest, &out)?)?
+        match of_this_build(&manifest, &out, &flags)? {
+            Some(object) => object,
+            None => build(&manifest, &out, &flags)?,
+        }
     } else {
         println!(
             "cargo::warning=built without the object of `palimpsest run`, whose sources are not here; build from the \
              source tree, or name one in PALIMPSEST_PRELOAD when it runs"
         );
-        Vec::new()
+        let none = out.join(NAME);
+        fs::write(&none, "")?;
+        none
     };
-    fs::write(out.join(NAME), &object)?;
-    // A name for the folder that it is put in; its bytes are compared when it is used.
-    let mut hasher = DefaultHasher::new();
-    object.hash(&mut hasher);
-    println!("cargo::rustc-env=PALIMPSEST_OBJECT_ID={}-{:016x}", variable("CARGO_PKG_VERSION")?, hasher.finish());
+    println!("cargo::rustc-env=PALIMPSEST_OBJECT={}", object.display());
     Ok(())
 }
 
@@ -46,26 +53,47 @@ fn variable(name: &str) -> Result<String, Box<dyn Error>> {
     env::var(name).map_err(|error| format!("{name}: {error}; is this run by cargo?").into())
 }
 
+/// Where this build puts the object, if that is the one to include.
+fn of_this_build(manifest: &Path, out: &Path, flags: &Flags) -> Result<Option<PathBuf>, Box<dyn Error>> {
+    let is_plain = flags.others == Others::None
+        && variable("CARGO_CFG_PANIC")? == "unwind"
+        && !variable("TARGET")?.contains("-linux-musl");
+    // Packages of a git repository have a hash in the name (cargo's own checkouts are below `git/checkouts`).
+    let names: Vec<_> = manifest.components().map(|component| component.as_os_str()).collect();
+    let is_checkout = names.windows(2).any(|pair| pair == ["git", "checkouts"]);
+    // PROFILE/build/PACKAGE-HASH/out beside PROFILE/deps.
+    let deps = out.ancestors().nth(3).map(|profile| profile.join("deps")).filter(|deps| deps.is_dir());
+    let Some(object) = deps.filter(|_| is_plain && !is_checkout).map(|deps| deps.join(NAME)) else { return Ok(None) };
+    // `cargo check` builds no object, and wants a file to include.
+    match File::create_new(&object) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error.into()),
+        _ => Ok(Some(object)),
+    }
+}
+
 /// Builds the package at `manifest` as a shared object and returns its path.
-fn build(manifest: &Path, out: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    // A program that is linked with musl can start programs of glibc, which the object is for.
+fn build(manifest: &Path, out: &Path, flags: &Flags) -> Result<PathBuf, Box<dyn Error>> {
     let target = variable("TARGET")?.replace("-linux-musl", "-linux-gnu");
     let profile = if variable("PROFILE")? == "release" { "release" } else { "debug" };
     let folder = shared(out);
     let mut cargo = Command::new(variable("CARGO")?);
     cargo.args(["rustc", "--quiet", "--lib", "--crate-type", "cdylib", "--target", &target, "--manifest-path"]);
     cargo.arg(manifest).arg("--target-dir").arg(&folder);
+    // What it is built of is what was tested, and nothing that has appeared in the registry since.
+    if manifest.ancestors().skip(1).any(|folder| folder.join("Cargo.lock").is_file()) {
+        cargo.arg("--locked");
+    }
     let section = if profile == "release" {
         cargo.arg("--release");
         "RELEASE"
     } else {
         "DEV"
     };
-    // Panics are caught in the object; names stay, for debuggers and profilers.
+    // Names stay, for debuggers and profilers.
     for (key, value) in [("PANIC", "unwind"), ("LTO", "off"), ("DEBUG", "0"), ("STRIP", "debuginfo")] {
         cargo.env(format!("CARGO_PROFILE_{section}_{key}"), value);
     }
-    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags()).env("CARGO_INCREMENTAL", "0");
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.kept.join(BETWEEN)).env("CARGO_INCREMENTAL", "0");
     for name in ["RUSTFLAGS", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_TARGET", "CARGO_TARGET_DIR"] {
         cargo.env_remove(name);
     }
@@ -85,23 +113,41 @@ fn shared(out: &Path) -> PathBuf {
     root.unwrap_or(out).join("preload-object")
 }
 
-/// The flags of this build that the object needs too: how to link, and for which CPU.
-fn flags() -> OsString {
-    const BETWEEN: char = '\u{1f}';
-    let given = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
-    let mut kept: Vec<String> = Vec::new();
-    let mut words = given.split(BETWEEN);
-    while let Some(word) = words.next() {
-        let option = match word {
-            "-C" | "--codegen" => words.next().unwrap_or_default(),
-            other => other.strip_prefix("-C").unwrap_or_default(),
-        };
-        let name = option.split('=').next().unwrap_or_default();
-        if ["linker", "linker-flavor", "link-arg", "link-args", "target-cpu", "target-feature"].contains(&name) {
-            kept.push(format!("-C{option}"));
+/// What stands between flags.
+const BETWEEN: &str = "\u{1f}";
+
+/// The flags of this build.
+struct Flags {
+    /// Those that the object needs too: how to link, and for which CPU.
+    kept: Vec<String>,
+    others: Others,
+}
+
+/// Flags that must not reach the object.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Others {
+    None,
+    Some,
+}
+
+impl Flags {
+    fn of(given: &str) -> Self {
+        let mut flags = Self { kept: Vec::new(), others: Others::None };
+        let mut words = given.split(BETWEEN).filter(|word| !word.is_empty());
+        while let Some(word) = words.next() {
+            let option = match word {
+                "-C" | "--codegen" => words.next().unwrap_or_default(),
+                other => other.strip_prefix("-C").unwrap_or_default(),
+            };
+            let name = option.split('=').next().unwrap_or_default();
+            if ["linker", "linker-flavor", "link-arg", "link-args", "target-cpu", "target-feature"].contains(&name) {
+                flags.kept.push(format!("-C{option}"));
+            } else {
+                flags.others = Others::Some;
+            }
         }
+        flags
     }
-    kept.join(&BETWEEN.to_string()).into()
 }
 
 /// Has cargo run this again when a source of the object changes: those that the second cargo lists, and the versions.

@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use palimpsest_paging::format::{AArch64, AArch64Upper, Sv39, Sv48, X86_64, X86_64La57};
 use palimpsest_paging::sim::trial::{Case, Source, Trial};
 use palimpsest_paging::sim::{Computer, Delivery, Hardware};
-use palimpsest_paging::{Accounting, Level, Options, ShareTables};
+use palimpsest_paging::{Accounting, Level, ShareTables, SpaceOptions};
 
 /// One input does not go on for ever.
 const OPERATIONS: usize = 300;
@@ -18,7 +18,7 @@ fuzz_target!(|bytes: &[u8]| {
     let deliveries = [Delivery::AtOnce, Delivery::Late, Delivery::Random];
     let accounting = if rest & 1 == 0 { Accounting::Exact } else { Accounting::Deferred };
     let case = Case {
-        options: Options { share: shares[usize::from(share % 4)], accounting },
+        options: SpaceOptions { share: shares[usize::from(share % 4)], accounting },
         nodes: 1 + usize::from(rest >> 1) % 3,
         delivery: deliveries[usize::from(rest >> 3) % 3],
         operations: OPERATIONS,

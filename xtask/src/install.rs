@@ -4,6 +4,8 @@ use std::{fs, os::unix::fs::MetadataExt, process::Command, process::ExitCode};
 
 use crate::{
     aarch64,
+    guest::Arch,
+    linux,
     need::{CargoProgram, Need, Toolchain},
     process,
     step::{Step, StepError, chain},
@@ -64,7 +66,7 @@ fn rust_part(workspace: &Workspace, need: Need) -> Result<(), StepError> {
         Need::Target { triple } => rustup.args(["target", "add", triple]),
         Need::Aarch64Std => rustup.args(["target", "add", aarch64::TARGET]),
         Need::CargoProgram(wanted) => return cargo_program(workspace, wanted),
-        Need::Program { .. } | Need::File { .. } | Need::GuestKernel => return Ok(()),
+        Need::Program { .. } | Need::File { .. } | Need::GuestKernel(_) => return Ok(()),
     };
     process::stream(&mut rustup)
 }
@@ -97,11 +99,11 @@ fn debian_packages(workspace: &Workspace, missing: &[Need]) -> Result<(), StepEr
     if debian_std {
         packages.extend(aarch64::DEBIAN_STD);
     }
-    let kernel = missing.contains(&Need::GuestKernel);
-    if packages.is_empty() && !kernel {
+    let kernels: Vec<Arch> = Arch::ALL.into_iter().filter(|arch| missing.contains(&Need::GuestKernel(*arch))).collect();
+    if packages.is_empty() && kernels.is_empty() {
         return Ok(());
     }
-    if debian_std || kernel {
+    if debian_std || kernels.contains(&Arch::Aarch64) {
         process::stream(as_root("dpkg", workspace).args(["--add-architecture", "arm64"]))?;
     }
     process::stream(as_root("apt-get", workspace).args(["update", "--quiet"]))?;
@@ -113,7 +115,7 @@ fn debian_packages(workspace: &Workspace, missing: &[Need]) -> Result<(), StepEr
             }
         }
     }
-    if kernel { aarch64::kernel::fetch(workspace) } else { Ok(()) }
+    kernels.into_iter().try_for_each(|arch| linux::kernel::fetch(workspace, arch))
 }
 
 /// The packages named by `missing`, each once.
@@ -156,7 +158,7 @@ mod tests {
             Need::Program { program: "gdb", package: "gdb" },
             Need::File { path: "/a", package: "libc6-dev" },
             Need::File { path: "/b", package: "libc6-dev" },
-            Need::GuestKernel,
+            Need::GuestKernel(Arch::Aarch64),
         ];
         assert_eq!(packages(&missing), ["gdb", "libc6-dev"]);
     }

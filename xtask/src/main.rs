@@ -10,6 +10,7 @@ mod book;
 mod guest;
 mod install;
 mod lanes;
+mod linux;
 mod need;
 mod package;
 mod process;
@@ -66,6 +67,8 @@ enum Guest {
     /// The page tables and the code patching of Palimpsest on the page walkers of x86-64 and AArch64: the kernel of
     /// `guests/paging/`, in QEMU.
     Paging(guest::Arguments),
+    /// The NUMA tests on Debian's kernel, in QEMU, with two large nodes, one without memory and a small one.
+    Numa(guest::numa::Arguments),
 }
 
 #[derive(Args)]
@@ -140,7 +143,10 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
         }
         Task::Book => {
             let folder = workspace.separate_target(book::FOLDER);
-            let pages = book::build(&workspace, &folder)?;
+            let mut cargo = process::cargo(&workspace);
+            process::stream(cargo.args(["build", "--package", "palimpsest-live-cli"]))?;
+            let program = workspace.target.join("debug/palimpsest");
+            let pages = book::build(&workspace, &folder, Some(&program))?;
             println!("{pages} chapters: {}", folder.join("index.html").display());
             Ok(ExitCode::SUCCESS)
         }
@@ -155,6 +161,10 @@ fn run(task: Task) -> Result<ExitCode, Box<dyn Error>> {
         }
         Task::Guest { guest: Guest::Paging(arguments) } => {
             guest::run(&workspace, &arguments)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Guest { guest: Guest::Numa(arguments) } => {
+            guest::numa::run(&workspace, &arguments)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Bench { args } => {
@@ -186,9 +196,11 @@ mod tests {
     }
 
     #[test]
-    fn the_paging_guest_takes_an_architecture() {
+    fn guests_take_an_architecture() {
         let cli = Cli::try_parse_from(["cargo xtask", "guest", "paging", "--arch", "aarch64"]);
         assert!(matches!(cli, Ok(Cli { task: Task::Guest { guest: Guest::Paging(_) } })));
+        let cli = Cli::try_parse_from(["cargo xtask", "guest", "numa", "--arch", "x86_64"]);
+        assert!(matches!(cli, Ok(Cli { task: Task::Guest { guest: Guest::Numa(_) } })));
         assert!(Cli::try_parse_from(["cargo xtask", "guest"]).is_err());
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{aarch64, process, workspace::Workspace};
+use crate::{aarch64, guest::Arch, linux, process, workspace::Workspace};
 
 /// One thing that must be present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,8 +19,8 @@ pub(crate) enum Need {
     Target { triple: &'static str },
     /// The standard library of [`aarch64::TARGET`], by rustup or by Debian.
     Aarch64Std,
-    /// The kernel image of the AArch64 guest.
-    GuestKernel,
+    /// The kernel image of the guests with Debian's kernel.
+    GuestKernel(Arch),
 }
 
 /// A subcommand of cargo that is built nowhere in this tree.
@@ -95,7 +95,7 @@ impl Need {
             Need::Component { toolchain, file, .. } => toolchain.has(workspace, file),
             Need::Target { triple } => Toolchain::Active.has(workspace, target_folder(triple)),
             Need::Aarch64Std => aarch64::Compiler::find(workspace).is_some(),
-            Need::GuestKernel => aarch64::kernel::image(workspace).is_file(),
+            Need::GuestKernel(arch) => linux::kernel::image(workspace, arch).is_file(),
         }
     }
 
@@ -117,7 +117,9 @@ impl Need {
                 aarch64::TARGET,
                 aarch64::DEBIAN_STD.join(" and ")
             ),
-            Need::GuestKernel => "no guest kernel: `cargo xtask install` unpacks Debian's".to_owned(),
+            Need::GuestKernel(arch) => {
+                format!("no kernel for the {} guest: `cargo xtask install` unpacks Debian's", arch.name())
+            }
         }
     }
 }

@@ -30,7 +30,11 @@ macro_rules! executor {
             pub fn new(host: Host, observers: OT, timeout: Duration) -> Result<Self, Error> {
                 match host.mode() {
                     $accepts => Ok(Self { target: Target::new(host, timeout), observers }),
-                    other => Err(Error::illegal_argument(format!(concat!("the host runs in mode {:?}; start it with ", $wanted), other))),
+                    other => {
+                        let wanted = $wanted;
+                        let message = format!("the host runs in mode {other:?}; start it with {wanted}");
+                        Err(Error::illegal_argument(message))
+                    }
                 }
             }
 

@@ -20,7 +20,8 @@
 //!     let table = vec![0u8; 1 << 30];
 //!     move |input: &[u8]| assert_ne!(input, &table[..3])
 //! };
-//! // SAFETY: (1) glibc's allocator, no discarding of memory; (2) no threads; (3) LibAFL's observers rest while a target runs.
+//! // SAFETY: (1) glibc's allocator, no discarding of memory; (2) no threads; (3) LibAFL's observers rest while a
+//! // target runs.
 //! let mut host = unsafe { Host::start(options, set_up) }.expect("a server");
 //! let observer = map_observer(&mut host, "edges").expect("the map");
 //! let executor = FrozenForkExecutor::new(host, tuple_list!(observer), Duration::from_secs(1));

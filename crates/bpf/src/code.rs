@@ -69,7 +69,8 @@ pub enum StructureError {
     },
     /// A function goes on behind its end.
     #[error(
-        "the function that begins in slot {start} does not end: behind `{instruction}` in slot {slot} comes something else; end it by `exit`"
+        "the function that begins in slot {start} does not end: behind `{instruction}` in slot {slot} comes something \
+         else; end it by `exit`"
     )]
     FallsThrough {
         /// First slot of the function.
@@ -81,7 +82,8 @@ pub enum StructureError {
     },
     /// Calls nest too deeply, or without end.
     #[error(
-        "the function that begins in slot {start} is called {MOST_FRAMES} calls deep or by itself, and {MOST_FRAMES} functions can be active at once"
+        "the function that begins in slot {start} is called {MOST_FRAMES} calls deep or by itself, and {MOST_FRAMES} \
+         functions can be active at once"
     )]
     Depth {
         /// First slot of the function.
@@ -119,9 +121,18 @@ impl Code {
             return Err(StructureError::Long { slots: count });
         }
         let (mut instructions, mut slots) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let mut has_functions = false;
         let mut slot = 0;
         while slot < count {
             let instruction = decode(bytes, slot)?;
+            match instruction {
+                Instruction::Call(Callee::Local(_)) => has_functions = true,
+                Instruction::LoadWide { value: Wide::Function(_), .. } => has_functions = true,
+                Instruction::LoadWide { .. } | Instruction::Packet { .. } | Instruction::Cast { .. } => {
+                    refuse(slot, instruction)?;
+                }
+                _ => {}
+            }
             slots.push(slot as u32);
             slot += instruction.slots();
             instructions.push(instruction);
@@ -129,11 +140,14 @@ impl Code {
         if instructions.is_empty() {
             return Err(StructureError::Empty);
         }
-        let mut code = Self { instructions, slots, functions: Vec::new(), frames: 0 };
-        code.refuse()?;
-        code.functions = code.find_functions()?;
+        let mut code = Self { instructions, slots, functions: Vec::from([0]), frames: 1 };
+        if has_functions {
+            code.functions = code.find_functions()?;
+        }
         code.check_jumps()?;
-        code.frames = code.deepest()?;
+        if has_functions {
+            code.frames = code.deepest()?;
+        }
         Ok(code)
     }
 
@@ -175,35 +189,36 @@ impl Code {
         self.at_slot(slot)
     }
 
+    /// Where the instruction `index` jumps back to, or to itself, if it does: every loop of a function has such a jump.
+    pub(crate) fn goes_back(&self, index: usize) -> Option<usize> {
+        let distance = match self.instructions[index] {
+            Instruction::Jump { offset, .. } => offset,
+            Instruction::Branch { offset, .. } | Instruction::MayGoto { offset } => offset.into(),
+            _ => return None,
+        };
+        // Most go ahead.
+        if distance >= 0 { None } else { self.target(index, distance) }
+    }
+
+    /// The number of the function that begins with this instruction.
+    pub(crate) fn function_number(&self, first: usize) -> Option<usize> {
+        self.functions.binary_search(&u32::try_from(first).ok()?).ok()
+    }
+
     /// The instruction that begins in this slot.
     pub(crate) fn at_slot(&self, slot: i64) -> Option<usize> {
-        self.slots.binary_search(&u32::try_from(slot).ok()?).ok()
+        let slot = usize::try_from(slot).ok()?;
+        // As many instructions begin before a slot as there are slots, less one for each that has two of them.
+        let wide = self.len() - self.slots.len();
+        let first = slot.saturating_sub(wide);
+        let near = self.slots.get(first..=slot.min(self.slots.len() - 1))?;
+        Some(first + near.binary_search(&(slot as u32)).ok()?)
     }
 
     fn target_of(&self, index: usize, distance: i32) -> Result<usize, StructureError> {
         let (slot, instruction) = (self.slot(index), self.instructions[index]);
         let target = slot as i64 + instruction.slots() as i64 + i64::from(distance);
         self.at_slot(target).ok_or(StructureError::Target { slot, instruction, target })
-    }
-
-    fn refuse(&self) -> Result<(), StructureError> {
-        for (index, instruction) in self.instructions.iter().enumerate() {
-            let (slot, instruction) = (self.slot(index), *instruction);
-            let what = match instruction {
-                Instruction::LoadWide {
-                    value: Wide::Value(_) | Wide::Function(_) | Wide::MapByIndex(_) | Wide::MapValueByIndex { .. },
-                    ..
-                } => continue,
-                Instruction::LoadWide { .. } => return Err(StructureError::Unresolved { slot, instruction }),
-                Instruction::Packet { .. } => {
-                    "a legacy packet load, which is obsolete (RFC 9669, section 5.5); read the packet through a pointer"
-                }
-                Instruction::Cast { .. } => "a cast between address spaces, and there are no arenas here",
-                _ => continue,
-            };
-            return Err(StructureError::Refused { slot, instruction, what });
-        }
-        Ok(())
     }
 
     /// Where functions begin.
@@ -292,6 +307,23 @@ impl Code {
     }
 }
 
+/// Refuses what no program has that is loaded.
+fn refuse(slot: usize, instruction: Instruction) -> Result<(), StructureError> {
+    let what = match instruction {
+        Instruction::LoadWide {
+            value: Wide::Value(_) | Wide::Function(_) | Wide::MapByIndex(_) | Wide::MapValueByIndex { .. },
+            ..
+        } => return Ok(()),
+        Instruction::LoadWide { .. } => return Err(StructureError::Unresolved { slot, instruction }),
+        Instruction::Packet { .. } => {
+            "a legacy packet load, which is obsolete (RFC 9669, section 5.5); read the packet through a pointer"
+        }
+        Instruction::Cast { .. } => "a cast between address spaces, and there are no arenas here",
+        _ => return Ok(()),
+    };
+    Err(StructureError::Refused { slot, instruction, what })
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::format;
@@ -312,6 +344,16 @@ mod tests {
         assert_eq!(half, "`if r1 == 0 goto +1` in slot 0 goes to slot 2, where no instruction begins");
         let leaves = error("call local f\ngoto in\nf: r0 = 1\nin: exit");
         assert!(leaves.starts_with("`goto +1` in slot 1 jumps to slot 3, out of its function"), "{leaves}");
+    }
+
+    #[test]
+    fn the_instruction_of_a_slot_is_found_among_wide_ones() {
+        let text = "r0 = 1 ll\nr0 = 2\nr0 = 3 ll\nr0 = 4 ll\nr0 = 5\nexit";
+        let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
+        let found: Vec<Option<usize>> = (-1..10).map(|slot| code.at_slot(slot)).collect();
+        let expected = [None, Some(0), None, Some(1), Some(2), None, Some(3), None, Some(4), Some(5), None];
+        assert_eq!(found, expected);
+        assert_eq!(code.at_slot(i64::MAX), None);
     }
 
     #[test]

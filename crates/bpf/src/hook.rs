@@ -18,7 +18,6 @@
 //!     pub fn request(request: &Request) = "http.request";
 //! }
 //!
-//! # #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! assert_eq!(request(&Request { bytes: 5000 }), 0);
 //! let code = Code::new(&asm::assemble("r0 = 0\nr1 = *(u64 *)(r1 + 0)\nif r1 < 1000 goto out\nr0 = 1\nout: exit")?)?;
@@ -31,8 +30,6 @@
 //! assert_eq!(request(&Request { bytes: 5000 }), 0);
 //! # Ok(())
 //! # }
-//! # #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-//! # fn main() {}
 //! ```
 //!
 //! A hook is a static key ([`palimpsest_text::key`]): while nothing is attached, a call of its function is an

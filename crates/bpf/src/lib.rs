@@ -23,6 +23,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod asm;
+pub mod classic;
 mod code;
 pub mod elf;
 #[cfg(feature = "std")]
@@ -41,7 +42,7 @@ pub use code::{Code, MOST_FRAMES, MOST_SLOTS, StructureError};
 #[cfg(feature = "std")]
 pub use palimpsest_text::{OpenError, Packs};
 #[cfg(feature = "std")]
-pub use program::{ContextError, LoadError, Program, VerifiedProgram};
+pub use program::{ContextError, LoadError, Program, VerifiedError, VerifiedProgram};
 
 /// For the macro of [`hook`].
 #[cfg(feature = "std")]

@@ -1,12 +1,14 @@
 //! A compiled program in a pack: the one place that enters compiled code.
 #![expect(unsafe_code, reason = "compiled code is entered here and nowhere else")]
 
+use std::hash::{BuildHasher, Hasher};
+
 use palimpsest_sys::fault::FaultHandlerError;
 use palimpsest_text::{Fault, FaultError, LoadError as PackError, Packs};
 
 use crate::code::Code;
-use crate::jit::{CompileError, HelperTable, Plain, Resolve, Target, compile_resolved};
-use crate::verify::Verified;
+use crate::jit::{CompileError, Gauge, HelperTable, Metering, Plain, Resolve, Target, Wanted, compile_resolved};
+use crate::verify::{MOST_FUEL, Trust, Verified};
 
 /// A compiled program, which can be run from any thread.
 ///
@@ -14,7 +16,21 @@ use crate::verify::Verified;
 #[derive(Debug)]
 pub struct Program {
     code: palimpsest_text::Program,
+    gauge: Gauge,
 }
+
+/// What a program with a gauge returns, and what helpers return that may end it (see [`Gauge`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub(crate) struct Outcome {
+    /// `r0`.
+    pub(crate) value: u64,
+    /// What is left of the fuel, or a negative number.
+    pub(crate) gauge: i64,
+}
+
+/// Fuel of programs that need none.
+const UNLIMITED: i64 = MOST_FUEL as i64;
 
 /// Why a program cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -49,23 +65,24 @@ impl Program {
     ///
     /// [`LoadError`].
     pub fn load<H: HelperTable + ?Sized>(packs: &Packs, code: &Code, helpers: &H) -> Result<Self, LoadError> {
-        Self::resolved(packs, code, &Plain(helpers), &[])
+        Self::resolved(packs, code, &Plain(helpers), Wanted::default())
     }
 
-    fn resolved(packs: &Packs, code: &Code, resolve: &dyn Resolve, probes: &[u32]) -> Result<Self, LoadError> {
+    fn resolved(packs: &Packs, code: &Code, resolve: &dyn Resolve, wanted: Wanted<'_>) -> Result<Self, LoadError> {
         let target = Target::NATIVE.ok_or(LoadError::NoCompiler)?;
-        let compiled = compile_resolved(code, target, resolve, probes)?;
+        let compiled = compile_resolved(code, target, resolve, wanted)?;
+        let gauge = compiled.gauge();
         let (bytes, len) = (compiled.bytes(), compiled.bytes().len());
         let no_place = |source| LoadError::Place { len, source };
         if compiled.faults().is_empty() {
-            return Ok(Self { code: packs.load(bytes, target.alignment()).map_err(no_place)? });
+            return Ok(Self { code: packs.load(bytes, target.alignment()).map_err(no_place)?, gauge });
         }
         packs.resume_after_faults()?;
         let staged = packs.stage(len, target.alignment());
         let mut staged = staged.map_err(|source| no_place(source.into()))?;
         staged.image().copy_from_slice(bytes);
         staged.set_faults(compiled.faults().iter().map(|&(offset, landing)| Fault { offset, landing }).collect())?;
-        Ok(Self { code: staged.finalize().map_err(|source| no_place(source.into()))? })
+        Ok(Self { code: staged.finalize().map_err(|source| no_place(source.into()))?, gauge })
     }
 
     /// Runs it with `arguments` in `r1` to `r5`; returns `r0`.
@@ -83,15 +100,49 @@ impl Program {
         // What it does to memory is the caller's claim (1, 2).
         entry(r1, r2, r3, r4, r5)
     }
+
+    /// The same with fuel, of which the result says what is left.
+    ///
+    /// # Safety
+    ///
+    /// As for [`run`](Self::run), but that it need not end by itself.
+    unsafe fn run_with_fuel(&self, arguments: [u64; 5], fuel: i64) -> Outcome {
+        type Entry = extern "C" fn(u64, u64, u64, u64, u64, i64) -> Outcome;
+        if self.gauge == Gauge::Absent {
+            // SAFETY: as the caller says (1, 2); without a gauge it pays for nothing, and was proven to end.
+            return Outcome { value: unsafe { self.run(arguments) }, gauge: fuel };
+        }
+        // SAFETY: the compiler makes functions of that type for programs with a gauge, and `self` outlives the call.
+        let entry = unsafe { self.code.function::<Entry>() };
+        let [r1, r2, r3, r4, r5] = arguments;
+        // What it does to memory is the caller's claim (1, 2).
+        entry(r1, r2, r3, r4, r5, fuel)
+    }
 }
 
 /// A verified program in a pack, which is run without `unsafe`, from any thread.
 #[derive(Debug)]
 pub struct VerifiedProgram {
     program: Program,
+    fuel: Option<u64>,
     context_len: usize,
     context_align: usize,
     may_write: bool,
+}
+
+/// Why a verified program has no result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerifiedError {
+    /// The context is none for it.
+    #[error(transparent)]
+    Context(#[from] ContextError),
+    /// It has jumped back as often as it may, and was ended.
+    #[error("the fuel of {fuel} jumps back is spent")]
+    Fuel {
+        /// Jumps back that it had.
+        fuel: u64,
+    },
 }
 
 /// Why a context is none for the program.
@@ -131,8 +182,16 @@ impl VerifiedProgram {
 
     /// The same with maps, and helpers that take and give addresses: `resolve` has what the program was verified for.
     pub(crate) fn resolved(packs: &Packs, verified: &Verified, resolve: &dyn Resolve) -> Result<Self, LoadError> {
+        let metering = if verified.fuel().is_some() { Metering::Fuel } else { Metering::Free };
+        let blinding = match verified.trust() {
+            Trust::Full => None,
+            // Keyed by the system's random numbers, and different each time.
+            Trust::None => Some(std::hash::RandomState::new().build_hasher().finish()),
+        };
+        let wanted = Wanted { probes: verified.probes(), metering, guards: verified.guards(), blinding };
         Ok(Self {
-            program: Program::resolved(packs, verified.code(), resolve, verified.probes())?,
+            program: Program::resolved(packs, verified.code(), resolve, wanted)?,
+            fuel: verified.fuel(),
             context_len: verified.context_len(),
             context_align: verified.context_align(),
             may_write: verified.may_write(),
@@ -143,31 +202,59 @@ impl VerifiedProgram {
     ///
     /// # Errors
     ///
-    /// [`ContextError`].
-    pub fn run(&self, context: &mut [u8]) -> Result<u64, ContextError> {
-        self.check(context.as_ptr().addr(), context.len())?;
-        let arguments = [context.as_mut_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
-        // SAFETY: 1. it was verified: it reaches its stack and the bytes of the context that it was verified for, which
-        // are there and are nobody else's during the call; loads that were not proven go on if nothing is there; it
-        // reads only what has a value; and it ends. 2. helpers are safe functions that get numbers, or those of the
-        // host that it was verified for, with what they want; what it reaches of that host's maps are atomic words,
-        // which the host keeps as long as the program.
-        Ok(unsafe { self.program.run(arguments) })
+    /// [`VerifiedError`].
+    pub fn run(&self, context: &mut [u8]) -> Result<u64, VerifiedError> {
+        self.finished(self.enter(context, self.fuel())?)
     }
 
     /// The same for a program that was verified for a read-only context, which others may read meanwhile.
     ///
     /// # Errors
     ///
-    /// [`ContextError`].
-    pub fn run_read_only(&self, context: &[u8]) -> Result<u64, ContextError> {
+    /// [`VerifiedError`].
+    pub fn run_read_only(&self, context: &[u8]) -> Result<u64, VerifiedError> {
+        self.finished(self.enter_read_only(context, self.fuel())?)
+    }
+
+    fn finished(&self, outcome: Outcome) -> Result<u64, VerifiedError> {
+        match (outcome.gauge, self.fuel) {
+            // Without a host no helper ends it.
+            (..0, Some(fuel)) => Err(VerifiedError::Fuel { fuel }),
+            _ => Ok(outcome.value),
+        }
+    }
+
+    /// Whether nothing that it calls or does can end it: then it calls none of a host's helpers, all of which can.
+    pub(crate) fn runs_alone(&self) -> bool {
+        self.program.gauge == Gauge::Absent
+    }
+
+    /// The fuel that it gets.
+    pub(crate) fn fuel(&self) -> i64 {
+        self.fuel.map_or(UNLIMITED, |fuel| fuel as i64)
+    }
+
+    /// Runs it with as much fuel as is given.
+    pub(crate) fn enter(&self, context: &mut [u8], fuel: i64) -> Result<Outcome, ContextError> {
+        self.check(context.as_ptr().addr(), context.len())?;
+        let arguments = [context.as_mut_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
+        // SAFETY: 1. it was verified: it reaches its stack and the bytes of the context that it was verified for, which
+        // are there and are nobody else's during the call; loads that were not proven go on if nothing is there; it
+        // reads only what has a value; and it ends, or pays for what is not proven to. 2. helpers are safe functions that get numbers, or those of the
+        // host that it was verified for, with what they want; what it reaches of that host's maps are atomic words,
+        // which the host keeps as long as the program.
+        Ok(unsafe { self.program.run_with_fuel(arguments, fuel) })
+    }
+
+    /// The same with a context that must not be written.
+    pub(crate) fn enter_read_only(&self, context: &[u8], fuel: i64) -> Result<Outcome, ContextError> {
         if self.may_write {
             return Err(ContextError::ReadOnly);
         }
         self.check(context.as_ptr().addr(), context.len())?;
         let arguments = [context.as_ptr().expose_provenance() as u64, context.len() as u64, 0, 0, 0];
-        // SAFETY: 1. as in `run`; of the context it was verified that it is not written. 2. as there.
-        Ok(unsafe { self.program.run(arguments) })
+        // SAFETY: 1. as in `enter`; of the context it was verified that it is not written. 2. as there.
+        Ok(unsafe { self.program.run_with_fuel(arguments, fuel) })
     }
 
     /// Whether it writes to its context.

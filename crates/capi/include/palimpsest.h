@@ -1,67 +1,585 @@
-/*
- * Palimpsest for C. Link libpalimpsest_capi.so, or libpalimpsest_capi.a with -lpthread -ldl -lm: both are built by
- * `cargo build --release -p palimpsest-capi`.
- *
- * Errors are told as the C library tells them: null or -1, and errno.
- */
+// Palimpsest for C and C++: memory that is rewritten while it is in use. Made from the Rust sources by cbindgen; do not
+// edit.
+//
+// Link libpalimpsest.so, or libpalimpsest.a with -lpthread -ldl -lm (`pkg-config --libs palimpsest`).
+//
+// Functions that follow those of the C library (palimpsest_arena_..., palimpsest_madvise, palimpsest_mremap) answer null
+// or -1, and errno. All others answer an enum palimpsest_result, and keep a message for each thread
+// (palimpsest_error_message). What the library hands out is named by handles, numbers in a structure: a handle that was
+// released, or never handed out, is an error and no pointer. All functions may be called from any thread; those that may
+// be called in signal handlers say so. A child of fork() goes on with the handles that it inherits.
+
+
 #ifndef PALIMPSEST_H
 #define PALIMPSEST_H
 
 #include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "palimpsest_key.h"
+
+// `/tmp/perf-PID.map`, for perf.
+#define PALIMPSEST_PERF_MAP 1
+
+// `jit-PID.dump`, for `perf inject`, with code.
+#define PALIMPSEST_JIT_DUMP 2
+
+// GDB's interface for compilers.
+#define PALIMPSEST_GDB 4
+
+// The unwinder of this process, for programs with `.eh_frame` (`palimpsest_staged_set_eh_frame`), which it believes.
+#define PALIMPSEST_UNWIND 8
+
+// A runtime manages its memory by system calls of its own (Go, musl), and gives none of it back by discarding it.
+#define PALIMPSEST_RAW_ALLOCATOR 1
+
+// Whatever an io_uring holds on to is not in memory that will be frozen.
+#define PALIMPSEST_IO_URING 2
+
+// All future mappings are to be locked; freezing gains nothing, and memory is held twice.
+#define PALIMPSEST_LOCKED_MEMORY 4
+
+// No request of Linux AIO is under way, or its buffers are not in memory that will be frozen.
+#define PALIMPSEST_LINUX_AIO 8
+
+// What became of a call.
+enum palimpsest_result {
+  // Done.
+  PALIMPSEST_OK = 0,
+  // An argument is null, or has a value that the function does not take.
+  PALIMPSEST_INVALID = 1,
+  // The handle names nothing: it was released, or was never handed out.
+  PALIMPSEST_STALE = 2,
+  // There is no room left: memory, addresses, descriptors or mappings.
+  PALIMPSEST_NO_ROOM = 3,
+  // It would not be safe here, or the program asked for it to be refused.
+  PALIMPSEST_REFUSED = 4,
+  // The kernel refused.
+  PALIMPSEST_SYSTEM = 5,
+  // Another thread is at it.
+  PALIMPSEST_BUSY = 6,
+  // Nothing is there.
+  PALIMPSEST_NOT_FOUND = 7,
+  // The bytes that are to be changed are not those that the caller named.
+  PALIMPSEST_CHANGED = 8,
+  // What the handle names belongs to the process from which this one was forked.
+  PALIMPSEST_FORKED = 9,
+  // A defect of Palimpsest: it panicked. What the call was about may be half done.
+  PALIMPSEST_PANIC = 10,
+};
+
+// How packs are opened. Zeros are the defaults; `size` is that of this structure, and tells which fields there are.
+struct palimpsest_packs_options {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // Bytes of address space for all packs; 0 for the default.
+  size_t region_len;
+  // An address that the packs should be near to, such as that of functions which programs call; 0 for anywhere.
+  size_t near;
+  // Bytes of released programs after which their memory is reclaimed; 0 for the default, `SIZE_MAX` for never but by
+  // `palimpsest_packs_reclaim`.
+  size_t reclaim_bytes;
+  // 0: the best that works here. 1 collapsed memfd, 2 hugetlb memfd, 3 memfd in base pages, 4 `/proc/self/mem`: that
+  // or nothing.
+  int backing;
+  // 0: a second view that can always be written. 1: one that can be written during copies only. 2: none.
+  int write_view;
+  // 0: forked children run the programs that they inherit. 1: they have none.
+  int fork;
+  // A sum of `PALIMPSEST_PERF_MAP`, `_JIT_DUMP`, `_GDB` and `_UNWIND`: who is told of programs.
+  uint32_t observers;
+};
+
+// Packs that are open. 0 is none, as with every handle.
+struct palimpsest_packs {
+  // Nothing to be computed with.
+  uint64_t handle;
+};
+
+// Counters. `size` is that of this structure, set by the caller.
+struct palimpsest_packs_stats {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // As in `palimpsest_packs_options`, never 0.
+  int backing;
+  // As in `palimpsest_packs_options`.
+  int write_view;
+  // Packs, of 2 MiB each.
+  size_t packs;
+  // Programs that are not released.
+  size_t programs;
+  // Bytes of packs that programs take.
+  size_t used_bytes;
+  // Bytes of packs.
+  size_t reserved_bytes;
+  // Bytes of released programs that are not reclaimed yet.
+  size_t retired_bytes;
+  // Bytes of the longest run of free memory in one pack.
+  size_t largest_free_run;
+  // Mappings of this process that the packs take.
+  size_t mappings;
+  // Programs ever loaded.
+  uint64_t loads;
+  // Programs ever released.
+  uint64_t frees;
+  // Core synchronisations.
+  uint64_t core_syncs;
+  // Times that an observer has failed.
+  uint64_t observer_errors;
+};
+
+// What is found at an address.
+struct palimpsest_found {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // Where the program starts.
+  size_t start;
+  // Its length in bytes.
+  size_t len;
+  // Where to go on if the instruction at the address has faulted; 0 if the program does not say.
+  size_t landing;
+  // The program's name, cut to fit, with a zero at its end.
+  char name[64];
+};
+
+// Code that may run, until it is released.
+struct palimpsest_program {
+  // Nothing to be computed with.
+  uint64_t handle;
+};
+
+// A place in the packs and an image of what is to be there.
+struct palimpsest_staged {
+  // Nothing to be computed with.
+  uint64_t handle;
+};
+
+// Where a program goes on when an instruction of it faults: both in bytes from its start.
+struct palimpsest_fault {
+  // The instruction.
+  uint32_t offset;
+  // Where to go on.
+  uint32_t landing;
+};
+
+// A place for data and an image of what is to be there.
+struct palimpsest_staged_data {
+  // Nothing to be computed with.
+  uint64_t handle;
+};
+
+// Data that is in place, until it is released.
+struct palimpsest_data {
+  // Nothing to be computed with.
+  uint64_t handle;
+};
+
+// One instruction that is to be replaced by another of the same length.
+struct palimpsest_site {
+  // The program that the instruction is in; handle 0 for the text of the running program or of a library.
+  struct palimpsest_program program;
+  // Where the instruction begins.
+  const void *address;
+  // What is there.
+  const void *old_code;
+  // What is to be there.
+  const void *new_code;
+  // Bytes of each, 1 to 16.
+  size_t len;
+};
+
+// What a batch has done. `size` is that of this structure, set by the caller.
+struct palimpsest_applied {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // Sites that have changed; the others were what they should be before.
+  size_t sites;
+  // Core synchronisations.
+  uint64_t syncs;
+  // 0: by one store each. 1: by detours. 2: while every other thread was held. 3: by traps.
+  int mode;
+};
+
+// How to freeze. Zeros are the defaults; `size` is that of this structure, set by the caller.
+struct palimpsest_freeze_options {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // Mappings with fewer populated bytes are left alone; 0 for 16 pages.
+  size_t least;
+  // A sum of `PALIMPSEST_RAW_ALLOCATOR`, `_IO_URING`, `_LOCKED_MEMORY` and `_LINUX_AIO`: what the caller answers
+  // for.
+  uint32_t answers;
+  // Freezes what is expected to pay within so many forks; 0 for all that can be frozen.
+  uint32_t pays_within;
+  // Not 0: other threads are held still; 0: a process with several threads is refused.
+  int stop_threads;
+  // Not 0: asks for huge pages.
+  int collapse;
+  // Not 0: forks are not timed before and after.
+  int no_measure;
+};
+
+// What a freeze did, or would do. `size` is that of this structure, set by the caller.
+struct palimpsest_freeze_report {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // Bytes that are frozen.
+  size_t frozen;
+  // Populated bytes that are not.
+  size_t skipped;
+  // Nanoseconds for which the process was held up, without measurements.
+  uint64_t taken_ns;
+  // Nanoseconds of the shortest fork before; 0 if not measured.
+  uint64_t fork_before_ns;
+  // Nanoseconds of the shortest fork afterwards; 0 if not measured.
+  uint64_t fork_after_ns;
+  // Forks after which it has paid; 0 if not known or never.
+  uint64_t pays_after;
+  // 0: not measured. 1: forks are quicker. 2: they are not. 3: they were dearer, and all is thawed.
+  int verdict;
+  // Not 0: it ended early, for lack of room. What is frozen is right all the same.
+  int is_stopped;
+};
+
+// What `palimpsest_arena_stats` tells. New fields go to the end, and `size` tells which there are.
+struct palimpsest_arena_stats {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // Allocated blocks.
+  size_t blocks;
+  // Their bytes.
+  size_t bytes;
+  // Bytes that the next freeze freezes without copying.
+  size_t shared;
+  // Bytes that are frozen.
+  size_t frozen;
+  // Bytes that cannot be frozen without copying.
+  size_t anonymous;
+  // Bytes of free runs.
+  size_t free;
+  // Mappings, about.
+  size_t segments;
+  // Error number with which the last memory file was refused, or 0.
+  int refused;
+};
 
 #ifdef __cplusplus
 extern "C" {
-#endif
+#endif // __cplusplus
 
-/*
- * One arena of the process: an allocator whose page tables a fork need not copy.
- *
- * Thread-safe. A child of fork() may go on using the arena, and has blocks of its own from then on. fork() of the C
- * library freezes by itself; a raw clone system call does not, see palimpsest_arena_freeze.
- *
- * A block belongs to the caller until it is passed to palimpsest_arena_free or realloc. Blocks of this arena and of the
- * C library's malloc must not be mixed up: the arena ends the process when it is given a pointer that it did not hand
- * out.
- */
+// What went wrong in the last call of this thread that failed, in words, with values and the way out; an empty string
+// before the first. Valid until the next call of this thread that fails. Never null.
+const char *palimpsest_error_message(void);
 
-/* As malloc, calloc, realloc, free. NULL and ENOMEM without memory; a size of 0 gets a block of its own. */
+// The version of this interface: major, minor and patch, a byte each, from bit 16 down. Programs that were compiled
+// against the same major version (and, while that is 0, the same minor one) work with this library.
+uint32_t palimpsest_version(void);
+
+// Opens packs. `options` may be null for the defaults.
+//
+// # Safety
+//
+// 1. `options` is null or valid for reading as many bytes as its first field says.
+// 2. `packs` is null or valid for writing.
+// 3. With `PALIMPSEST_UNWIND`: what is given to `palimpsest_staged_set_eh_frame` says how the program is unwound.
+enum palimpsest_result palimpsest_packs_open(const struct palimpsest_packs_options *options,
+                                             struct palimpsest_packs *packs);
+
+// Gives the handle up. Programs, and what is staged, stay as they are; the memory goes with the last of them.
+enum palimpsest_result palimpsest_packs_close(struct palimpsest_packs packs);
+
+// Fills in as much of `stats` as its field `size` says it has.
+//
+// # Safety
+//
+// 1. `stats` is null, or valid for reading its first field and for writing as many bytes as that says.
+enum palimpsest_result palimpsest_packs_get_stats(struct palimpsest_packs packs, struct palimpsest_packs_stats *stats);
+
+// Reclaims released programs that nobody can be inside of, and says how many bytes. `bytes` may be null.
+//
+// # Safety
+//
+// 1. `bytes` is null or valid for writing.
+enum palimpsest_result palimpsest_packs_reclaim(struct palimpsest_packs packs, size_t *bytes);
+
+// Finds the program that covers `address`, released ones included as long as they may run. For signal handlers, too:
+// waits for nobody, takes nothing from the heap, and leaves no message. `PALIMPSEST_BUSY` if another thread changes
+// handles just then.
+//
+// # Safety
+//
+// 1. `found` is null, or valid for reading its first field and for writing as many bytes as that says.
+enum palimpsest_result palimpsest_lookup(struct palimpsest_packs packs,
+                                         const void *address,
+                                         struct palimpsest_found *found);
+
+// Puts code in place that runs at any address, at a multiple of `align` bytes. `name`, for observers, may be null.
+//
+// # Safety
+//
+// 1. `name` is null or a string with a zero at its end.
+// 2. `code` is null, or valid for reading `len` bytes.
+// 3. `program` is null or valid for writing.
+enum palimpsest_result palimpsest_load(struct palimpsest_packs packs,
+                                       const char *name,
+                                       const void *code,
+                                       size_t len,
+                                       size_t align,
+                                       struct palimpsest_program *program);
+
+// Takes a place for a program of `len` bytes at a multiple of `align`. `address` is where it will run, `image` where
+// its bytes are written until it is finalized: `len` bytes of traps at first.
+//
+// # Safety
+//
+// 1. `staged`, `address` and `image` are null or valid for writing.
+enum palimpsest_result palimpsest_stage(struct palimpsest_packs packs,
+                                        size_t len,
+                                        size_t align,
+                                        struct palimpsest_staged *staged,
+                                        size_t *address,
+                                        void **image);
+
+// Names what is staged, for observers and `palimpsest_lookup`.
+//
+// # Safety
+//
+// 1. `name` is null or a string with a zero at its end.
+enum palimpsest_result palimpsest_staged_set_name(struct palimpsest_staged staged, const char *name);
+
+// Gives the program unwind tables: the bytes of an `.eh_frame` section with absolute pointers to its final address.
+//
+// # Safety
+//
+// 1. `eh_frame` is null, or valid for reading `len` bytes.
+enum palimpsest_result palimpsest_staged_set_eh_frame(struct palimpsest_staged staged,
+                                                      const void *eh_frame,
+                                                      size_t len);
+
+// Says where to go on after faults, for the handler that calls `palimpsest_lookup`.
+//
+// # Safety
+//
+// 1. `faults` is null, or valid for reading `count` of them.
+enum palimpsest_result palimpsest_staged_set_faults(struct palimpsest_staged staged,
+                                                    const struct palimpsest_fault *faults,
+                                                    size_t count);
+
+// Copies what is staged into the packs, all with one core synchronisation where the machine needs it. `programs` gets
+// as many handles, in the same order. After an error none is in place; in either case the staged handles are gone.
+//
+// # Safety
+//
+// 1. `staged` is null or valid for reading `count` handles, `programs` null or valid for writing as many.
+// 2. Nobody writes to the images meanwhile or later.
+enum palimpsest_result palimpsest_finalize(struct palimpsest_packs packs,
+                                           const struct palimpsest_staged *staged,
+                                           size_t count,
+                                           struct palimpsest_program *programs);
+
+// Gives the place of what is staged back.
+enum palimpsest_result palimpsest_staged_drop(struct palimpsest_staged staged);
+
+// Where a program begins, as a function pointer to be called, and its length in bytes. Either may be null.
+//
+// # Safety
+//
+// 1. `entry` and `len` are null or valid for writing.
+enum palimpsest_result palimpsest_program_entry(struct palimpsest_program program, const void **entry, size_t *len);
+
+// The handle of the program that begins at `address` and is not released. Looks at all of them: for who keeps
+// addresses alone, and not often.
+//
+// # Safety
+//
+// 1. `program` is null or valid for writing.
+enum palimpsest_result palimpsest_program_at(const void *address, struct palimpsest_program *program);
+
+// Releases a program. Its bytes stay as they are until no pinned thread and no forked child can be inside.
+enum palimpsest_result palimpsest_program_release(struct palimpsest_program program);
+
+// Takes a place for `len` bytes of data at a multiple of `align`, in the region of the programs: never executable, and
+// writable by programs if `is_writable` is not 0. `address` and `image` as in `palimpsest_stage`; zeros at first.
+//
+// # Safety
+//
+// 1. `staged`, `address` and `image` are null or valid for writing.
+enum palimpsest_result palimpsest_stage_data(struct palimpsest_packs packs,
+                                             int is_writable,
+                                             size_t len,
+                                             size_t align,
+                                             struct palimpsest_staged_data *staged,
+                                             size_t *address,
+                                             void **image);
+
+// Copies what is staged into place. The staged handle is gone, whatever the answer.
+//
+// # Safety
+//
+// 1. `data` is null or valid for writing.
+// 2. Nobody writes to the image meanwhile or later.
+enum palimpsest_result palimpsest_finalize_data(struct palimpsest_staged_data staged, struct palimpsest_data *data);
+
+// Gives the place of what is staged back.
+enum palimpsest_result palimpsest_staged_data_drop(struct palimpsest_staged_data staged);
+
+// Releases data. It stays as it is until nobody can be in a program that uses it, as with programs.
+enum palimpsest_result palimpsest_data_release(struct palimpsest_data data);
+
+// Says that this thread may run programs of `packs` by address from now on, until as many calls of
+// `palimpsest_unpin`: what is released by others meanwhile stays as it is. Not for signal handlers. Pin anew in forked
+// children.
+enum palimpsest_result palimpsest_pin(struct palimpsest_packs packs);
+
+// Takes one `palimpsest_pin` back.
+enum palimpsest_result palimpsest_unpin(struct palimpsest_packs packs);
+
+// Changes all sites, in as few core synchronisations as there can be, however many sites there are. When it returns
+// `PALIMPSEST_OK` every core runs the new code; after an error, but for what the message says, all is as it was.
+// `applied` may be null. Not for signal handlers.
+//
+// # Safety
+//
+// 1. `sites` is null or valid for reading `count` of them, and so are their bytes; the addresses of sites without a
+//    program are in mapped, readable code that stays loaded.
+// 2. The old bytes of a site are one instruction, and so are the new ones; no jump leads between them; and all threads
+//    that run the code work with either.
+// 3. `applied` is null, or valid for reading its first field and for writing as many bytes as that says.
+enum palimpsest_result palimpsest_poke(const struct palimpsest_site *sites,
+                                       size_t count,
+                                       struct palimpsest_applied *applied);
+
+// Turns a key's switch: on unless `is_on` is 0. When it returns, every pass through a branch that begins later sees
+// the new state.
+enum palimpsest_result palimpsest_key_set(const palimpsest_key *key, int is_on);
+
+// Has a key on, whatever its switch says, until `palimpsest_key_disable`. Counts.
+enum palimpsest_result palimpsest_key_enable(const palimpsest_key *key);
+
+// Takes one `palimpsest_key_enable` back.
+enum palimpsest_result palimpsest_key_disable(const palimpsest_key *key);
+
+// Whether a key is on: 1 or 0.
+//
+// # Safety
+//
+// 1. `is_on` is null or valid for writing.
+enum palimpsest_result palimpsest_key_is_on(const palimpsest_key *key, int *is_on);
+
+// Turns the switches of all keys with names like `pattern` (`*` and `?` as in a shell) in one batch, and says how many
+// have changed. `count` may be null.
+//
+// # Safety
+//
+// 1. `pattern` is null or a string with a zero at its end.
+// 2. `count` is null or valid for writing.
+enum palimpsest_result palimpsest_keys_set(const char *pattern, int is_on, size_t *count);
+
+// Replaces the private memory of this process by private mappings of sealed files with the same bytes, so that a fork
+// need not copy its page tables. A second freeze freezes what is new. `options` may be null for the defaults, `report`
+// null for none.
+//
+// # Safety
+//
+// 1. `options` is null or valid for reading as many bytes as its first field says; `report` is null, or valid for
+//    reading its first field and for writing as many bytes as that says.
+// 2. From now on nobody discards, resizes or moves frozen memory but by
+//    `palimpsest_madvise` and `palimpsest_mremap`; no direct or asynchronous I/O is under way on private memory; no
+//    other process shares or writes to it.
+enum palimpsest_result palimpsest_freeze(const struct palimpsest_freeze_options *options,
+                                         struct palimpsest_freeze_report *report);
+
+// Tells what `palimpsest_freeze` would do, and changes nothing.
+//
+// # Safety
+//
+// 1. As for `palimpsest_freeze`.
+enum palimpsest_result palimpsest_survey(const struct palimpsest_freeze_options *options,
+                                         struct palimpsest_freeze_report *report);
+
+// `fork`, with an account of what forks take: frozen memory that was written to since is made cheap again when that
+// pays. `child` gets 0 in the child, and in the parent the child's process id.
+//
+// # Safety
+//
+// 1. `child` is null or valid for writing.
+// 2. As for `fork`: in the child of a process with several threads, only async-signal-safe functions are called.
+// 3. Contract 2 of `palimpsest_freeze`, if this process or one that it was forked from has frozen.
+enum palimpsest_result palimpsest_fork(pid_t *child);
+
+// Bytes of this process that are frozen.
+size_t palimpsest_frozen_bytes(void);
+
+// `madvise`, right for frozen memory, too: what is discarded is zeros afterwards, not the bytes of the freeze. 0, or
+// -1 and `errno`.
+//
+// # Safety
+//
+// 1. As for `madvise`: discarding takes contents away.
+int palimpsest_madvise(void *address, size_t len, int advice);
+
+// `mremap`, right for frozen memory, too. `new_address` counts with `MREMAP_FIXED` only. The new address, or
+// `MAP_FAILED` and `errno`.
+//
+// # Safety
+//
+// 1. As for `mremap`: memory is moved and cut, and with `MREMAP_FIXED` replaced.
+void *palimpsest_mremap(void *address, size_t len, size_t new_len, int flags, void *new_address);
+
+// `malloc` from the arena of this process: an allocator whose page tables a fork need not copy. Null and `ENOMEM`
+// without memory; a size of 0 gets a block of its own.
+//
+// A block belongs to the caller until it is passed to `palimpsest_arena_free` or `_realloc`. Blocks of the arena and
+// of the C library's `malloc` must not be mixed up: the arena ends the process when it is given a pointer that it did
+// not hand out. A child of `fork()` may go on using the arena, and has blocks of its own from then on. `fork()` of the
+// C library freezes by itself; a raw clone system call does not, see `palimpsest_arena_freeze`.
 void *palimpsest_arena_malloc(size_t size);
+
+// `calloc`.
 void *palimpsest_arena_calloc(size_t count, size_t size);
+
+// `realloc`; a size of 0 is one of 1.
+//
+// # Safety
+//
+// 1. `block` is null or a block of this arena that is not freed, and is not used again unless the answer is null.
 void *palimpsest_arena_realloc(void *block, size_t size);
+
+// `free`.
+//
+// # Safety
+//
+// 1. `block` is null or a block of this arena that is not freed, and is not used again.
 void palimpsest_arena_free(void *block);
 
-/* `align` is any power of two (else NULL and EINVAL); `size` need not be a multiple of it. */
+// `aligned_alloc`: null and `EINVAL` unless `align` is a power of two.
 void *palimpsest_arena_aligned_alloc(size_t align, size_t size);
 
-/* Bytes that may be used of a block; 0 for NULL. */
+// `malloc_usable_size`: 0 for null.
+//
+// # Safety
+//
+// 1. `block` is null or a block of this arena that is not freed.
 size_t palimpsest_arena_usable_size(void *block);
 
-/*
- * Freezes what was allocated so far; other threads may go on. 0, or -1 and errno: then some memory stays shared, and is
- * missing in forked children. To be called before a raw clone system call.
- */
+// Freezes what was allocated so far; other threads may go on. 0, or -1 and `errno`: then some memory stays shared, and
+// is missing in forked children. To be called before a raw clone system call.
 int palimpsest_arena_freeze(void);
 
-/* Gives memory of free blocks back to the system; returns how many bytes. */
+// Gives memory of free blocks back; returns how many bytes.
 size_t palimpsest_arena_trim(void);
 
-struct palimpsest_arena_stats {
-    size_t size;      /* sizeof(struct palimpsest_arena_stats), set by the caller */
-    size_t blocks;    /* allocated blocks */
-    size_t bytes;     /* their bytes */
-    size_t shared;    /* bytes that the next freeze freezes without copying */
-    size_t frozen;    /* bytes that are frozen */
-    size_t anonymous; /* bytes that cannot be frozen without copying */
-    size_t free;      /* bytes of free runs */
-    size_t segments;  /* mappings, about */
-    int refused;      /* errno with which the last memory file was refused, or 0 */
-};
-
-/* Fills in the first `size` bytes. 0, or -1 and EINVAL. */
+// Fills in as much of `stats` as its field `size` says it has. 0, or -1 and `EINVAL` if that is not even the field
+// itself.
+//
+// # Safety
+//
+// 1. `stats` is valid for reading its first field and for writing as many bytes as that says.
 int palimpsest_arena_stats(struct palimpsest_arena_stats *stats);
 
 #ifdef __cplusplus
-}
-#endif
+}  // extern "C"
+#endif  // __cplusplus
 
-#endif
+#endif  /* PALIMPSEST_H */

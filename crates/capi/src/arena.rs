@@ -8,12 +8,14 @@ use std::ptr::{self, NonNull};
 
 use palimpsest_fork::arena::Arena;
 
+use crate::result::set_errno;
+
 static ARENA: Arena = Arena::new();
 
 /// Alignment of `malloc` on the supported machines: that of `max_align_t`.
 const ALIGN: usize = 16;
 
-/// What [`palimpsest_arena_stats`] tells. New fields go to the end, and `size` tells which there are.
+/// What `palimpsest_arena_stats` tells. New fields go to the end, and `size` tells which there are.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Stats {
@@ -46,14 +48,13 @@ fn given(block: *mut u8) -> *mut c_void {
     block.cast()
 }
 
-fn set_errno(value: c_int) {
-    // SAFETY: the C library's errno of this thread.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: always valid for this thread.
-    unsafe { errno.write(value) };
-}
-
-/// `malloc`.
+/// `malloc` from the arena of this process: an allocator whose page tables a fork need not copy. Null and `ENOMEM`
+/// without memory; a size of 0 gets a block of its own.
+///
+/// A block belongs to the caller until it is passed to `palimpsest_arena_free` or `_realloc`. Blocks of the arena and
+/// of the C library's `malloc` must not be mixed up: the arena ends the process when it is given a pointer that it did
+/// not hand out. A child of `fork()` may go on using the arena, and has blocks of its own from then on. `fork()` of the
+/// C library freezes by itself; a raw clone system call does not, see `palimpsest_arena_freeze`.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_arena_malloc(size: usize) -> *mut c_void {
     given(ARENA.allocate(size, ALIGN))
@@ -113,7 +114,8 @@ pub unsafe extern "C" fn palimpsest_arena_usable_size(block: *mut c_void) -> usi
     NonNull::new(block.cast::<u8>()).map_or(0, |block| unsafe { ARENA.usable_size(block) })
 }
 
-/// Freezes what was allocated so far. 0, or -1 and `errno` if some of it could not be.
+/// Freezes what was allocated so far; other threads may go on. 0, or -1 and `errno`: then some memory stays shared, and
+/// is missing in forked children. To be called before a raw clone system call.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_arena_freeze() -> c_int {
     match ARENA.freeze() {

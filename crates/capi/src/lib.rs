@@ -3,12 +3,17 @@
 //! `cargo build --release -p palimpsest-capi` makes `libpalimpsest_capi.so` and `libpalimpsest_capi.a`. A Rust program
 //! that has C parts may depend on this crate instead and export the functions itself.
 //!
-//! Errors are codes: null or -1, and `errno`. No panic crosses into C: it would end the process at the boundary
-//! (`extern "C"`).
+//! Functions that follow those of the C library (the [`arena`], [`guards`]) answer null or -1, and `errno`. All others
+//! answer a [`palimpsest_result`](result::palimpsest_result), and keep a message for each thread. What C holds is named
+//! by handles, numbers that are looked up: one that was released or invented is an error. No panic crosses into C.
 //!
 //! | module | functions |
 //! |---|---|
+//! | [`packs`], [`programs`], [`data`], [`pins`] | programs in executable huge pages, and data beside them |
+//! | [`poke`], [`keys`] | changing code that runs; branches in C that are switched by rewriting them |
+//! | [`freeze`], [`guards`] | freezing, forking, and memory calls of a process that has frozen |
 //! | [`arena`] | `palimpsest_arena_…`: an allocator whose memory forks in constant time |
+//! | [`result`] | codes and messages |
 //!
 //! ```
 //! use palimpsest_capi::arena::{palimpsest_arena_free, palimpsest_arena_freeze, palimpsest_arena_malloc};
@@ -22,3 +27,15 @@
 //! ```
 
 pub mod arena;
+pub mod data;
+pub mod freeze;
+pub mod guards;
+mod handles;
+mod input;
+pub mod keys;
+pub mod packs;
+pub mod pins;
+pub mod poke;
+pub mod programs;
+pub mod result;
+mod versioned;

@@ -1,51 +1,86 @@
-//! The header: compiles as C and C++, and says the same as the functions.
+//! The header is made of the sources, compiles as C and C++, and names what the library exports.
 
+use std::collections::BTreeSet;
 use std::ffi::c_void;
-use std::mem::offset_of;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::ptr;
+use std::{env, fs, ptr};
 
+use object::{Object, ObjectSymbol};
 use palimpsest_capi::arena;
 
-const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
+const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
+/// `include/palimpsest.h` is what cbindgen makes of the sources: no function, structure or comment differs.
 #[test]
-fn the_header_has_the_layout_of_the_structure() {
+fn the_header_is_made_of_the_sources() {
+    let config = cbindgen::Config::from_file(Path::new(CRATE).join("cbindgen.toml")).expect("a configuration");
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for name in ["result", "packs", "programs", "data", "pins", "poke", "keys", "freeze", "guards", "arena"] {
+        builder = builder.with_src(Path::new(CRATE).join(format!("src/{name}.rs")));
+    }
+    let mut made = Vec::new();
+    builder.generate().expect("cbindgen understands the sources").write(&mut made);
+    let made = String::from_utf8(made).expect("sources are text");
+    let header = Path::new(CRATE).join("include/palimpsest.h");
+    if env::var_os("PALIMPSEST_BLESS").is_some() {
+        fs::write(&header, &made).expect("the header can be written");
+    }
+    let kept = fs::read_to_string(&header).expect("there is a header");
+    assert!(kept == made, "the header is not what the sources make: PALIMPSEST_BLESS=1 writes it anew");
+}
+
+/// The functions that the header declares are those that the library exports, and no other name of ours is exported.
+#[test]
+fn the_library_exports_what_the_header_declares() {
+    let header = fs::read_to_string(Path::new(CRATE).join("include/palimpsest.h")).expect("there is a header");
+    let code = header.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let code: String = code.flat_map(|line| [line, "\n"]).collect();
+    let is_word = |byte: char| byte.is_ascii_alphanumeric() || byte == '_';
+    let declared: BTreeSet<&str> = code
+        .match_indices('(')
+        .map(|(at, _)| code[..at].rsplit(|byte| !is_word(byte)).next().expect("a split has parts"))
+        .filter(|name| name.starts_with("palimpsest_"))
+        .collect();
+    let file = fs::read(built("libpalimpsest_capi.so")).expect("it can be read");
+    let file = object::File::parse(&*file).expect("an ELF file");
+    let exported: BTreeSet<&str> = file
+        .dynamic_symbols()
+        .filter(|symbol| symbol.is_definition() && symbol.is_global())
+        .filter_map(|symbol| symbol.name().ok())
+        .filter(|name| name.starts_with("palimpsest"))
+        .collect();
+    assert_eq!(declared, exported);
+}
+
+/// A file that Cargo has built beside this test.
+fn built(name: &str) -> PathBuf {
+    let own = env::current_exe().expect("a test has a path");
+    let found = own.ancestors().skip(1).take(2).map(|folder| folder.join(name));
+    found.into_iter().find(|path| path.is_file()).unwrap_or_else(|| panic!("Cargo builds {name} for this test"))
+}
+
+/// The header compiles, alone, with all warnings, as C99, C11 and C++, by each compiler that is here.
+#[test]
+fn the_header_compiles_as_c_and_c_plus_plus() {
     // Not Cargo's folder, which a guest that runs this program does not have.
-    let dir = std::env::temp_dir().join(format!("palimpsest-capi-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).expect("the temporary directory is writable");
-    let (source, program) = (dir.join("header.c"), dir.join("header"));
-    let code = "#include <palimpsest.h>\n#include <stdio.h>\n\
-        #define AT(field) printf(\"%zu \", offsetof(struct palimpsest_arena_stats, field))\n\
-        int main(void) { AT(size); AT(blocks); AT(bytes); AT(shared); AT(frozen); AT(anonymous); AT(free);\n\
-        AT(segments); AT(refused);\n\
-        printf(\"%zu\", sizeof(struct palimpsest_arena_stats)); return 0; }\n";
-    std::fs::write(&source, code).expect("the temporary directory is writable");
-    let flags = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-I", HEADER];
-    let compiled = Command::new("cc").args(flags).arg("-std=c99").arg(&source).arg("-o").arg(&program).status();
-    let Ok(compiled) = compiled else {
-        println!("skipped: no C compiler `cc`");
-        return;
-    };
-    assert!(compiled.success());
-    let found = Command::new(&program).output().expect("runs").stdout;
-    let expected = [
-        offset_of!(arena::Stats, size),
-        offset_of!(arena::Stats, blocks),
-        offset_of!(arena::Stats, bytes),
-        offset_of!(arena::Stats, shared),
-        offset_of!(arena::Stats, frozen),
-        offset_of!(arena::Stats, anonymous),
-        offset_of!(arena::Stats, free),
-        offset_of!(arena::Stats, segments),
-        offset_of!(arena::Stats, refused),
-        size_of::<arena::Stats>(),
-    ];
-    let expected = expected.map(|number| number.to_string()).join(" ");
-    assert_eq!(String::from_utf8_lossy(&found), expected);
-    let cpp = Command::new("cc").args(flags).args(["-x", "c++", "-fsyntax-only"]).arg(&source).status();
-    assert!(cpp.is_ok_and(|status| status.success()));
-    std::fs::remove_dir_all(&dir).expect("it is ours");
+    let dir = env::temp_dir().join(format!("palimpsest-capi-{}", std::process::id()));
+    fs::create_dir_all(&dir).expect("the temporary directory is writable");
+    let source = dir.join("header.c");
+    fs::write(&source, "#include <palimpsest.h>\nint main(void) { return 0; }\n").expect("as above");
+    for compiler in ["gcc", "clang"] {
+        for language in [["-x", "c", "-std=c99"], ["-x", "c", "-std=c11"], ["-x", "c++", "-std=c++17"]] {
+            let mut compile = Command::new(compiler);
+            compile
+                .args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "-I"])
+                .arg(format!("{CRATE}/include"));
+            match compile.args(language).arg(&source).status() {
+                Ok(status) => assert!(status.success(), "{compiler} {language:?}"),
+                Err(error) => println!("skipped: {compiler}: {error}"),
+            }
+        }
+    }
+    fs::remove_dir_all(&dir).expect("it is ours");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A C program, linked with each form of the library.
+//! C programs, linked with each form of the library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,15 +11,17 @@ fn built(name: &str) -> PathBuf {
     found.into_iter().find(|path| path.is_file()).unwrap_or_else(|| panic!("Cargo builds {name} for this test"))
 }
 
-/// Links `program.c` with `library` and runs it.
-fn runs_with(library: &Path) {
+/// Links `source` with `library` and runs it.
+fn runs_with(source: &str, library: &Path) {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = env::temp_dir().join(format!("palimpsest-capi-program-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("the temporary directory is writable");
-    let program = folder.join(library.extension().expect("`so` or `a`"));
+    let form = library.extension().expect("`so` or `a`");
+    let name = Path::new(source).file_name().expect("a file");
+    let program = folder.join(name).with_extension(form);
     let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu99", "-Wall", "-Wextra", "-Werror", "-I"]).arg(sources.join("include"));
-    compiler.arg(sources.join("tests/program.c")).arg(library).args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program);
+    compiler.args(["-std=gnu99", "-O1", "-Wall", "-Wextra", "-Werror", "-I"]).arg(sources.join("include"));
+    compiler.arg(sources.join(source)).arg(library).args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program);
     let Ok(compiled) = compiler.output() else {
         return println!("skipped: no C compiler `cc`");
     };
@@ -32,12 +34,20 @@ fn runs_with(library: &Path) {
     let _ = fs::remove_dir(&folder);
 }
 
+/// From this crate's folder. The examples are the book's.
+const SOURCES: [&str; 5] =
+    ["tests/arena.c", "tests/packs.c", "../../examples/c/jit.c", "../../examples/c/keys.c", "../../examples/c/fork.c"];
+
 #[test]
-fn a_c_program_runs_with_the_shared_library() {
-    runs_with(&built("libpalimpsest_capi.so"));
+fn c_programs_run_with_the_shared_library() {
+    for source in SOURCES {
+        runs_with(source, &built("libpalimpsest_capi.so"));
+    }
 }
 
 #[test]
-fn a_c_program_runs_with_the_static_library() {
-    runs_with(&built("libpalimpsest_capi.a"));
+fn c_programs_run_with_the_static_library() {
+    for source in SOURCES {
+        runs_with(source, &built("libpalimpsest_capi.a"));
+    }
 }

@@ -18,6 +18,10 @@ Exit codes of run:
   125  the program cannot be frozen, or would not load the object
   126  the program cannot be executed
   127  the program was not found
+Exit codes of top:
+  0  it was told
+  1  with --once, a process told nothing; without, none that was named was there
+  2  the command line is not understood
 Exit codes of bpf:
   0  it was done
   1  the program is wrong, was refused or ended, or a file could not be read

@@ -1,5 +1,5 @@
 //! `palimpsest`: a look at what it does (`tour`), what this machine allows (`doctor`), what that is worth (`bench`),
-//! programs with it (`run`), eBPF programs (`bpf`), and NUMA nodes (`numa`).
+//! programs with it (`run`), and what it does for them (`top`), eBPF programs (`bpf`), and NUMA nodes (`numa`).
 //!
 //! Exit codes are part of the interface; see [`exit`].
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ mod documents;
 mod exit;
 mod numa;
 mod run;
+mod top;
 mod tour;
 
 use std::error::Error;
@@ -31,7 +32,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show six things live, each beside what people do today, in half a minute; what is done without a command, too.
+    /// Show seven things live, each beside what people do today, in half a minute; what is done without a command, too.
     Tour(tour::Arguments),
     /// Tell what this machine, kernel, container and user allow, and what Palimpsest makes of it.
     Doctor(doctor::DoctorArgs),
@@ -39,6 +40,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Run a program with memory that forks in constant time.
     Run(run::Arguments),
+    /// Show what freezing costs processes that run, and what it saves them.
+    Top(top::Arguments),
     /// Assemble, show, verify and run eBPF programs.
     Bpf(bpf::Arguments),
     /// Tell the NUMA nodes of this machine, or where the memory of a process is.
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Bpf(arguments) => bpf::run(&arguments),
         Command::Numa(arguments) => numa::run(&arguments),
         #[cfg(feature = "documents")]

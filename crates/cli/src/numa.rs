@@ -30,7 +30,8 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-fn pid(text: &str) -> Result<Pid, String> {
+/// A process as the command line names it.
+pub(crate) fn pid(text: &str) -> Result<Pid, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
     number.and_then(Pid::from_raw).ok_or_else(|| "a process id is a number above 0".to_owned())
 }

@@ -15,7 +15,8 @@ use std::process::{Command, ExitCode};
 
 pub(crate) use arguments::Arguments;
 #[cfg(feature = "documents")]
-pub(crate) use object::{BYTES as OBJECT, NAME as OBJECT_NAME};
+pub(crate) use object::BYTES as OBJECT;
+pub(crate) use object::NAME as OBJECT_NAME;
 use palimpsest_sys::broken_pipe;
 use palimpsest_sys::proc::stat::Incarnation;
 use rustix::process::geteuid;
@@ -109,8 +110,8 @@ fn prepare(arguments: &Arguments) -> Result<Prepared, Failure> {
     Ok(Prepared { command, path, object })
 }
 
-/// The value of `LD_PRELOAD` with the object first. What is there stays, as allocators are often preloaded; but not this
-/// object or another version of it: two would both freeze.
+/// The value of `LD_PRELOAD` with the object first. What is there stays, as allocators are often preloaded; but not
+/// this object or another version of it: two would both freeze.
 fn preload(object: &OsStr, present: Option<OsString>) -> OsString {
     let mut value = object.to_owned();
     let present = present.unwrap_or_default();
@@ -123,6 +124,9 @@ fn preload(object: &OsStr, present: Option<OsString>) -> OsString {
     value
 }
 
+/// What stands between names in `PALIMPSEST_ONLY`: the one sign that no file has in its name.
+const NAMES_APART: &str = "/";
+
 /// The object's settings. Those that the command line does not mention stay as they are in the environment.
 fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
     let mut variables: Vec<(&str, OsString)> = Vec::new();
@@ -131,16 +135,21 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
         if arguments.heirs {
             text.push_str(",heirs");
         }
+        if arguments.private {
+            text.push_str(",private");
+        }
         variables.push(("PALIMPSEST_TEXT", text.into()));
     }
-    if !arguments.freeze {
+    if arguments.no_freeze {
         variables.push(("PALIMPSEST_FREEZE", "off".into()));
-    }
-    if let Some(At(text)) = &arguments.at {
+    } else if let Some(At(text)) = &arguments.at {
         variables.push(("PALIMPSEST_FREEZE", text.into()));
-    } else if arguments.freeze && env::var_os("PALIMPSEST_FREEZE").is_some_and(|inherited| inherited == "off") {
-        // By an outer `run --local-text`, say. What is asked for here is the opposite.
+    } else if env::var_os("PALIMPSEST_FREEZE").is_some_and(|inherited| inherited == "off") {
+        // By an outer `run --no-freeze`, say. What is asked for here is the opposite.
         variables.push(("PALIMPSEST_FREEZE", OsString::new()));
+    }
+    if !arguments.only.is_empty() {
+        variables.push(("PALIMPSEST_ONLY", arguments.only.join(OsStr::new(NAMES_APART))));
     }
     if let Some(place) = &arguments.report {
         variables.push(("PALIMPSEST_REPORT", place.clone()));
@@ -201,9 +210,11 @@ mod tests {
     #[test]
     fn every_flag_becomes_a_variable() {
         let line = [
-            "--freeze",
             "--at",
             "size:512M",
+            "--only",
+            "redis-server",
+            "--only=a,b",
             "--report=out.txt",
             "--huge",
             "--threads",
@@ -226,6 +237,7 @@ mod tests {
         assert_eq!(arguments.arguments, ["--port", "0"]);
         let expected = [
             ("PALIMPSEST_FREEZE", "size:512M"),
+            ("PALIMPSEST_ONLY", "redis-server/a,b"),
             ("PALIMPSEST_REPORT", "out.txt"),
             ("PALIMPSEST_HUGE", "collapse"),
             ("PALIMPSEST_THREADS", "stop"),
@@ -240,43 +252,67 @@ mod tests {
 
     #[test]
     fn without_flags_the_environment_decides() {
-        assert!(variables(&parse(&["--freeze", "true"]).expect("a valid line")).is_empty());
-        let local = parse(&["--local-text", "--node", "1", "true"]).expect("a valid line");
+        assert!(variables(&parse(&["true"]).expect("a valid line")).is_empty());
+        let local = parse(&["--local-text", "--no-freeze", "--node", "1", "true"]).expect("a valid line");
         assert_eq!(variables(&local), [("PALIMPSEST_TEXT", "local:1".into()), ("PALIMPSEST_FREEZE", "off".into())]);
-        let heirs = parse(&["--local-text", "--heirs", "--freeze", "true"]).expect("a valid line");
+        let heirs = parse(&["--local-text", "--heirs", "true"]).expect("a valid line");
         assert_eq!(variables(&heirs), [("PALIMPSEST_TEXT", "local,heirs".into())]);
-        let both = parse(&["--local-text", "--freeze", "true"]).expect("a valid line");
+        let alone = parse(&["--local-text", "--heirs", "--private", "true"]).expect("a valid line");
+        assert_eq!(variables(&alone)[0], ("PALIMPSEST_TEXT", "local,heirs,private".into()));
+        let both = parse(&["--local-text", "true"]).expect("a valid line");
         assert_eq!(variables(&both), [("PALIMPSEST_TEXT", "local".into())]);
-        let reported = parse(&["--freeze", "--report", "--", "true"]).expect("a valid line");
+        let reported = parse(&["--report", "--", "true"]).expect("a valid line");
         assert_eq!(variables(&reported), [("PALIMPSEST_REPORT", "stderr".into())]);
     }
 
     #[test]
     fn wrong_lines_are_usage_errors() {
         for line in [
-            &["--", "true"][..],
-            &["--freeze"],
-            &["--freeze", "--node", "1", "true"],
-            &["--freeze", "--heirs", "true"],
-            &["--local-text", "--at", "fork", "true"],
-            &["--local-text", "--huge", "true"],
-            &["--local-text", "--threads", "stop", "true"],
-            &["--local-text", "--pays-after", "any", "true"],
-            &["--local-text", "--pause", "none", "true"],
-            &["--freeze", "--pause", "2", "true"],
-            &["--freeze", "--pause", "5s", "true"],
-            &["--local-text", "--trust", "go", "true"],
-            &["--local-text", "--dry-run", "true"],
-            &["--freeze", "--at", "never", "true"],
-            &["--freeze", "--at", "fork:0", "true"],
-            &["--freeze", "--at", "size:1T", "true"],
-            &["--freeze", "--threads", "some", "true"],
-            &["--freeze", "--trust", "rust", "true"],
-            &["--freeze", "--pays-after", "0", "true"],
-            &["--freeze", "--pays-after", "soon", "true"],
+            &[][..],
+            &["--no-freeze", "true"],
+            &["--node", "1", "true"],
+            &["--heirs", "true"],
+            &["--local-text", "--no-freeze", "--at", "fork", "true"],
+            &["--local-text", "--no-freeze", "--only", "true", "true"],
+            &["--local-text", "--no-freeze", "--huge", "true"],
+            &["--local-text", "--no-freeze", "--threads", "stop", "true"],
+            &["--local-text", "--no-freeze", "--pays-after", "any", "true"],
+            &["--local-text", "--no-freeze", "--pause", "none", "true"],
+            &["--local-text", "--no-freeze", "--trust", "go", "true"],
+            &["--local-text", "--no-freeze", "--dry-run", "true"],
+            &["--only", "", "true"],
+            &["--only", "/bin/true", "true"],
+            &["--at", "never", "true"],
+            &["--at", "fork:0", "true"],
+            &["--at", "fork:+1", "true"],
+            &["--at", "size:1T", "true"],
+            &["--at", "size:", "true"],
+            &["--at", "size:18014398509481984K", "true"],
+            &["--threads", "some", "true"],
+            &["--trust", "rust", "true"],
+            &["--pays-after", "0", "true"],
+            &["--pays-after", "soon", "true"],
+            &["--pause", "2", "true"],
+            &["--pause", "5s", "true"],
         ] {
             assert_eq!(parse(line).expect_err(&format!("{line:?}")).exit_code(), i32::from(exit::USAGE), "{line:?}");
         }
+    }
+
+    #[test]
+    fn a_signal_that_cannot_be_waited_for_is_told_before_the_start() {
+        for (signal, reason) in [
+            ("FOO", "there is no signal FOO"),
+            ("KILL", "no program can catch KILL"),
+            ("19", "no program can catch STOP"),
+            ("SIGSEGV", "SEGV tells of a fault"),
+            ("33", "the C library uses signal 33"),
+        ] {
+            let error = parse(&["--at", &format!("signal:{signal}"), "true"]).expect_err(signal);
+            assert_eq!(error.exit_code(), i32::from(exit::USAGE), "{signal}");
+            assert!(error.to_string().contains(reason), "{signal}: {error}");
+        }
+        parse(&["--at", "signal:USR2", "true"]).expect("a valid line");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `palimpsest tour`: six things that Palimpsest does, live, within half a minute. What this program does unasked.
+//! `palimpsest tour`: seven things that Palimpsest does, live, within half a minute. What this program does unasked.
 
 mod lines;
 

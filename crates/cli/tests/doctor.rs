@@ -37,7 +37,7 @@ fn doctor(wrapper: &[&str], feature: &str) -> (Fares, Option<i32>) {
 
 /// Whether `run` freezes a shell that forks.
 fn freezes(wrapper: &[&str]) -> bool {
-    let line = ["run", "--freeze", "--at", "fork", "--report", "--", "sh", "-c", "(exit 0); exit 0"];
+    let line = ["run", "--at", "fork", "--report", "--", "sh", "-c", "(exit 0); exit 0"];
     String::from_utf8_lossy(&under(wrapper, &line).stderr).contains("froze process")
 }
 

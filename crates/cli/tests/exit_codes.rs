@@ -22,11 +22,19 @@ fn listing_prints_ids_and_succeeds() {
 #[test]
 fn suites_of_other_programs_are_listed_and_say_that_they_have_to_be_named() {
     let output = text(&palimpsest(&["bench", "--list"]).stdout);
-    for suite in ["afl", "redis", "python"] {
+    for suite in ["afl", "redis", "python", "mix", "programs"] {
         let line = output.lines().find(|line| line.starts_with(&format!("{suite}: "))).expect("it is listed");
         assert!(line.ends_with("(only if it is named)"), "{line}");
     }
-    assert!(output.contains("afl.sqlite.512m.frozen") && output.contains("redis.fork.set100k.thp"));
+    for id in [
+        "afl.sqlite.512m.frozen",
+        "redis.fork.set100k.thp",
+        "fork.mix.20.p999.frozen",
+        "fork.programs.make.plain",
+        "fork.programs.afl.frozen",
+    ] {
+        assert!(output.contains(id), "{id}");
+    }
 }
 
 /// The root of the source tree; a guest has none.

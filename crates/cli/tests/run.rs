@@ -27,23 +27,23 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn a_program_runs_with_its_arguments_and_its_status_is_passed_on() {
-    let output = run(&["--freeze", "--", "sh", "-c", "echo \"$0 $1\"; (exit 3); exit $?", "zero", "one two"]);
+    let output = run(&["--", "sh", "-c", "echo \"$0 $1\"; (exit 3); exit $?", "zero", "one two"]);
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(3), "zero one two\n".to_owned()));
     assert_eq!(text(&output.stderr), "");
-    let killed = run(&["--freeze", "sh", "-c", "kill -9 $$"]);
+    let killed = run(&["sh", "-c", "kill -9 $$"]);
     assert_eq!(killed.status.code(), None);
 }
 
 #[test]
 fn a_report_tells_of_the_fork() {
-    let output = run(&["--freeze", "--at", "fork", "--report", "--", "sh", "-c", "(exit 3); echo here"]);
+    let output = run(&["--at", "fork", "--report", "--", "sh", "-c", "(exit 3); echo here"]);
     assert_eq!(text(&output.stdout), "here\n");
     assert!(text(&output.stderr).starts_with("palimpsest: froze process "), "{}", text(&output.stderr));
-    let output = run(&["--freeze", "--at", "fork", "--dry-run", "--", "sh", "-c", "(exit 3); echo here"]);
+    let output = run(&["--at", "fork", "--dry-run", "--", "sh", "-c", "(exit 3); echo here"]);
     assert!(text(&output.stderr).starts_with("palimpsest: would freeze process "), "{}", text(&output.stderr));
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("report");
-    let output = run(&["--freeze", &format!("--report={}", file.display()), "--at", "fork:2", "sh", "-c", "(:); (:)"]);
+    let output = run(&[&format!("--report={}", file.display()), "--at", "fork:2", "sh", "-c", "(:); (:)"]);
     assert_eq!(text(&output.stderr), "");
     assert!(fs::read_to_string(file).expect("it was written").starts_with("palimpsest: froze process "));
 }
@@ -52,7 +52,7 @@ fn a_report_tells_of_the_fork() {
 fn what_is_preloaded_already_stays_behind_the_object() {
     let output = command()
         .env("LD_PRELOAD", "libm.so.6")
-        .args(["--freeze", "sh", "-c", "echo $LD_PRELOAD"])
+        .args(["sh", "-c", "echo $LD_PRELOAD"])
         .output()
         .expect("the program was built");
     let value = text(&output.stdout);
@@ -88,7 +88,7 @@ fn programs_that_cannot_be_served_are_refused_with_a_reason() {
         (at("missing"), 127, "not found"),
         ("no-such-program-anywhere".to_owned(), 127, "not found"),
     ] {
-        let output = run(&["--freeze", "--", &name]);
+        let output = run(&["--", &name]);
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{name}: {error}");
         assert!(error.starts_with("palimpsest: ") && error.contains(reason), "{name}: {error}");
@@ -112,7 +112,7 @@ fn a_copied_program_works_alone() {
     let run = || {
         let mut command = Command::new(&copy);
         command.env_clear().env("HOME", folder.path().join("nowhere")).env("XDG_CACHE_HOME", &cache);
-        command.args(["run", "--freeze", "--at", "fork", "--report", "/bin/sh", "-c", "(exit 3); echo $LD_PRELOAD"]);
+        command.args(["run", "--at", "fork", "--report", "/bin/sh", "-c", "(exit 3); echo $LD_PRELOAD"]);
         command.output().expect("the program was copied")
     };
     let [first, second] = [run(), run()];
@@ -135,7 +135,7 @@ fn where_no_folder_will_do_the_object_comes_in_memory_and_leaves_no_descriptor()
     }
     command.env_remove("LD_PRELOAD").env_remove("PALIMPSEST_PRELOAD");
     let line = "(exit 3); echo \"preload=$LD_PRELOAD\"; ls -l /proc/$$/fd /proc/self/fd";
-    command.args(["run", "--freeze", "--at", "fork", "--report", "sh", "-c", line]);
+    command.args(["run", "--at", "fork", "--report", "sh", "-c", line]);
     let output = command.output().expect("the program was copied");
     let (said, shown) = (text(&output.stderr), text(&output.stdout));
     assert!(said.starts_with("palimpsest: programs that this one executes run unfrozen: "), "{said}");
@@ -156,7 +156,7 @@ fn a_script_for_env_is_refused_where_the_object_comes_in_memory() {
     for variable in ["XDG_CACHE_HOME", "HOME", "LD_PRELOAD", "PALIMPSEST_PRELOAD"] {
         command.env_remove(variable);
     }
-    let output = command.args(["run", "--freeze"]).arg(&script).output().expect("the program was copied");
+    let output = command.arg("run").arg(&script).output().expect("the program was copied");
     let said = text(&output.stderr);
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(125), String::new()), "{said}");
     assert!(said.contains("is a script for `env`") && said.contains("XDG_CACHE_HOME"), "{said}");
@@ -167,7 +167,7 @@ fn a_script_for_env_is_refused_where_the_object_comes_in_memory() {
 fn to_freeze_wins_over_an_inherited_off() {
     let report = |inherited: &str| {
         let mut command = command();
-        command.env("PALIMPSEST_FREEZE", inherited).args(["--freeze", "--report", "true"]);
+        command.env("PALIMPSEST_FREEZE", inherited).args(["--report", "true"]);
         text(&command.output().expect("the program was built").stderr)
     };
     assert!(report("off").contains("froze nothing in process "), "{}", report("off"));
@@ -210,7 +210,7 @@ fn an_object_that_the_linker_does_not_load_is_an_error_before_anything_starts() 
         fs::write(&object, bytes).expect("it can be written");
         let script = format!("echo > {}", started.display());
         let mut command = command();
-        command.env("PALIMPSEST_PRELOAD", &object).args(["--freeze", "sh", "-c", &script]);
+        command.env("PALIMPSEST_PRELOAD", &object).args(["sh", "-c", &script]);
         let output = command.output().expect("the program was built");
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(125), "{said}");
@@ -224,7 +224,7 @@ fn an_object_that_the_linker_does_not_load_is_an_error_before_anything_starts() 
 fn a_missing_object_and_wrong_lines_are_errors() {
     let missing = |path: &Path| {
         let mut command = command();
-        command.env("PALIMPSEST_PRELOAD", path).args(["--freeze", "true"]);
+        command.env("PALIMPSEST_PRELOAD", path).args(["true"]);
         command.output().expect("the program was built")
     };
     let folder = tempfile::tempdir().expect("a folder");
@@ -236,8 +236,7 @@ fn a_missing_object_and_wrong_lines_are_errors() {
     let output = missing(&blank);
     assert_eq!(output.status.code(), Some(125));
     assert!(text(&output.stderr).contains("a colon, a blank"), "{}", text(&output.stderr));
-    for line in [&["true"][..], &["--freeze"], &["--freeze", "--at", "noon", "true"], &["--freeze", "--nosuch", "true"]]
-    {
+    for line in [&[][..], &["--no-freeze", "true"], &["--at", "signal:FOO", "true"], &["--nosuch", "true"]] {
         assert_eq!(run(line).status.code(), Some(2), "{line:?}");
     }
 }
@@ -268,14 +267,14 @@ fn a_program_behind_a_link_finds_the_libraries_beside_it() {
     let flags = [library.to_str().expect("UTF-8"), "-Wl,-rpath,$ORIGIN"];
     compiled("int own(void); int main(void) { return own(); }", &program, &flags).expect("as before");
     std::os::unix::fs::symlink(&program, at("links/program")).expect("a link");
-    let output = run(&["--freeze", at("links/program").to_str().expect("UTF-8")]);
+    let output = run(&[at("links/program").to_str().expect("UTF-8")]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(5), String::new()));
 }
 
 #[test]
 fn a_parent_that_ignores_the_end_of_its_children_is_served() {
     let mut command = Command::new("env");
-    command.args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_palimpsest"), "run", "--freeze", "echo", "here"]);
+    command.args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_palimpsest"), "run", "echo", "here"]);
     command.env_remove("LD_PRELOAD").env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
     let output = command.output().expect("coreutils are there");
     assert_eq!((text(&output.stdout), text(&output.stderr)), ("here\n".to_owned(), String::new()));
@@ -286,7 +285,7 @@ fn an_empty_folder_in_path_is_the_current_one() {
     let folder = tempfile::tempdir().expect("a folder");
     copied(folder.path());
     let mut command = command();
-    command.current_dir(&folder).env("PATH", ":/usr/bin:/bin").args(["--freeze", "palimpsest", "--version"]);
+    command.current_dir(&folder).env("PATH", ":/usr/bin:/bin").args(["palimpsest", "--version"]);
     let output = command.output().expect("the program was built");
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
     assert!(text(&output.stdout).starts_with("palimpsest "), "{}", text(&output.stdout));
@@ -296,7 +295,7 @@ fn an_empty_folder_in_path_is_the_current_one() {
 fn what_becomes_of_broken_pipes_is_handed_on() {
     let ignored = |how: &str| {
         let mut command = Command::new("env");
-        command.args([how, env!("CARGO_BIN_EXE_palimpsest"), "run", "--freeze", "grep", "SigIgn", "/proc/self/status"]);
+        command.args([how, env!("CARGO_BIN_EXE_palimpsest"), "run", "grep", "SigIgn", "/proc/self/status"]);
         command.env_remove("LD_PRELOAD").env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
         let shown = text(&command.output().expect("coreutils are there").stdout);
         let digits = shown.trim_start_matches("SigIgn:").trim();

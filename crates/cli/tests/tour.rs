@@ -27,7 +27,7 @@ fn every_part_is_shown_and_recorded_or_left_out_with_a_reason() {
     let (json_text, html_text) = (json.display().to_string(), html.display().to_string());
     let shown = text(&output(&mut tour(&["--json", &json_text, "--html", &html_text])).stdout);
     assert!(shown.starts_with("palimpsest tour: 6 things"), "{shown}");
-    for part in 1..=6 {
+    for part in 1..=7 {
         assert_eq!(shown.lines().filter(|line| line.starts_with(&format!("{part}  "))).count(), 1, "{part}: {shown}");
     }
     let record = std::fs::read_to_string(json).expect("the record was written");
@@ -38,7 +38,9 @@ fn every_part_is_shown_and_recorded_or_left_out_with_a_reason() {
         list.iter().map(|entry| entry["id"].as_str().expect("an id").to_owned()).collect()
     };
     let (measured, skipped) = (ids("results"), ids("skipped"));
-    for id in ["fork.512m", "python.fork.140m", "reset.16", "keys.toggle.56", "pack.call.5000", "paging.fork.1g"] {
+    for id in
+        ["fork.512m", "python.fork.140m", "reset.16", "keys.toggle.56", "pack.call.5000", "bpf.hook", "paging.fork.1g"]
+    {
         let told = measured.iter().chain(&skipped).filter(|of| of.starts_with(id)).count();
         assert!(told > 0, "{id}: {measured:?} {skipped:?}");
     }

@@ -116,7 +116,8 @@ pub enum LinkError {
     #[error(
         "`{referrer}` at {from:#x} refers to `{symbol}` at {to:#x}, {distance} bytes away, but {kind:?} reaches \
          {reach}; \
-         declare `{symbol}` with Linkage::Import so that its whole address is loaded, or open the packs near it (PacksBuilder::near)"
+         declare `{symbol}` with Linkage::Import so that its whole address is loaded, or open the packs near it \
+         (PacksBuilder::near)"
     )]
     OutOfRange {
         /// The symbol that is too far.
@@ -198,7 +199,8 @@ pub enum LinkError {
     },
     /// The packs have no place.
     #[error(
-        "no place for `{name}` of {len} bytes; free functions and reclaim, or open larger packs (PacksBuilder::region_len)"
+        "no place for `{name}` of {len} bytes; free functions and reclaim, or open larger packs \
+         (PacksBuilder::region_len)"
     )]
     Stage {
         /// Function or data object.

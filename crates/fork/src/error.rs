@@ -27,7 +27,8 @@ pub enum FreezeError {
     Busy,
     /// Other threads could write while memory is copied.
     #[error(
-        "the process has {count} threads, whose writes would be lost; freeze before threads are started, or with OtherThreads::Stop"
+        "the process has {count} threads, whose writes would be lost; freeze before threads are started, or with \
+         OtherThreads::Stop"
     )]
     Threads {
         /// How many, the caller included.
@@ -38,7 +39,8 @@ pub enum FreezeError {
     NotStopped(#[from] StopError),
     /// A runtime discards memory by system calls of its own and expects zeros.
     #[error(
-        "{what} manages memory by system calls that cannot be interposed; it may be answered for (Answer::RawAllocator) if it discards none"
+        "{what} manages memory by system calls that cannot be interposed; it may be answered for \
+         (Answer::RawAllocator) if it discards none"
     )]
     RawAllocator {
         /// What was found.

@@ -62,6 +62,8 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     if let Err(error) = outcome {
         tracing::debug!(%error, "frozen memory is not repaired");
     }
+    // Then neither side writes to the account: each page that one of them writes to is copied.
+    let idle = shared.filter(|shared| shared.is_idle());
     let started = shared.map(|_| Moment::now());
     // SAFETY: (1).
     let child = unsafe { libc::fork() };
@@ -70,11 +72,11 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
             shared.unlock_in_child();
             shared.tending.give_up();
         }
-        if !is_confined {
+        if !is_confined && idle.is_none() {
             // From here on it is known that the memory is the child's own.
             let _ = hazards::borrowed::owner();
         }
-        if let Some(mut locked) = shared.and_then(Shared::lock) {
+        if let Some(mut locked) = shared.filter(|_| idle.is_none()).and_then(Shared::lock) {
             locked.ledger().inherited();
         }
         guard::forget_erased();
@@ -84,6 +86,9 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     let Some(pid) = Pid::from_raw(child.max(0)) else { return Err(ForkError(last_errno())) };
     if let (Some(shared), Some(started)) = (shared, started) {
         let taken = started.elapsed();
+        if idle.is_some_and(|shared| shared.statistics.is_usual(taken)) {
+            return Ok(Forked::Parent(pid));
+        }
         shared.statistics.count_fork();
         // Of two threads that fork at once, one's is not accounted for.
         if let Some(mut locked) = shared.lock().filter(|_| !shared.progress.is_under_way()) {
@@ -173,9 +178,10 @@ pub struct Status {
     pub extents: usize,
     /// Pieces of up to 2 MiB that are written to all the time and left alone for now.
     pub hot_pieces: usize,
-    /// Forks by [`fork`](crate::fork()).
+    /// Forks by [`fork`](crate::fork()); while nothing is frozen, those alone that took unusually long or short. A child
+    /// begins at 0.
     pub forks: u64,
-    /// Repairs.
+    /// Repairs; a child begins at 0.
     pub repairs: u64,
     /// Nanoseconds of CPU time that forks took above `clean` since the last freeze or repair.
     pub debt: u64,

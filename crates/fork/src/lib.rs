@@ -8,6 +8,7 @@
 //! | [`arena`] | an allocator whose memory is made for this |
 //! | [`snapshot`] | taking a process's state, and going back to it |
 //! | [`guard`] | what a frozen process's memory calls must become |
+//! | [`figures`] | what others who may read its memory can know |
 //!
 //! ```standalone_crate
 //! use palimpsest_fork::{Forked, Options, fork, freeze};
@@ -30,6 +31,7 @@ pub mod arena;
 mod clock;
 mod engine;
 mod error;
+pub mod figures;
 mod fork;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -53,7 +55,7 @@ pub use hazards::{RawAllocator, RingHold};
 pub use options::{Answer, ExtentLen, Measure, Options, OtherThreads, Pages, Pause, Pays};
 pub use process::{freeze, survey};
 pub use report::{FrozenRange, Report, Skip, SkippedRange, Verdict};
-pub use slices::{freeze_slice, next_slice, progress, put_off_slices};
+pub use slices::{freeze_slice, freeze_while, next_slice, progress, put_off_slices};
 pub use worth::Worth;
 
 /// The examples of the book.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use palimpsest_sys::threads::hold::World;
+use palimpsest_sys::threads::hold::{self, World};
 use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{Instant, Moment, nanos};
@@ -79,6 +79,24 @@ pub(crate) fn drop_plan(locked: &mut Locked) {
 ///
 /// [`FreezeError`]: nothing was done; it may be another time. After many refusals in a row the freeze ends.
 pub unsafe fn freeze_slice() -> Result<Progress, FreezeError> {
+    // SAFETY: 1. is this function's own. 2. it does nothing.
+    unsafe { freeze_while(&mut || false) }
+}
+
+/// Takes slices, one at least, as long as `is_idle` says, after each of them, that the program has nothing else to do:
+/// cheaper than so many calls of [`freeze_slice`], and frozen memory becomes less divided. Where other threads must be
+/// held, it is one slice, so that they can go on.
+///
+/// # Safety
+///
+/// 1. The contract of [`freeze`](crate::freeze) holds.
+/// 2. `is_idle` makes system calls that do not wait, and neither uses the heap nor changes mappings: it is asked while
+///    all signals are blocked.
+///
+/// # Errors
+///
+/// As [`freeze_slice`].
+pub unsafe fn freeze_while(is_idle: &mut dyn FnMut() -> bool) -> Result<Progress, FreezeError> {
     let Some(shared) = registry::shared().filter(|shared| is_wanted(shared)) else {
         return Ok(progress());
     };
@@ -86,8 +104,8 @@ pub unsafe fn freeze_slice() -> Result<Progress, FreezeError> {
         // SAFETY: 1. is this function's own.
         return unsafe { tend(shared) }.map(|()| progress());
     }
-    // SAFETY: 1. is this function's own.
-    let outcome = unsafe { slice(shared) };
+    // SAFETY: 1. and 2. are this function's own.
+    let outcome = unsafe { slice(shared, is_idle) };
     if let Err(error) = &outcome
         && !matches!(error, FreezeError::Busy | FreezeError::BorrowedMemory { .. })
         && let Some(mut locked) = shared.lock()
@@ -100,8 +118,8 @@ pub unsafe fn freeze_slice() -> Result<Progress, FreezeError> {
 
 /// # Safety
 ///
-/// 1. As [`freeze_slice`].
-unsafe fn slice(shared: &'static Shared) -> Result<(), FreezeError> {
+/// 1. and 2. As [`freeze_while`].
+unsafe fn slice(shared: &'static Shared, is_idle: &mut dyn FnMut() -> bool) -> Result<(), FreezeError> {
     let (started, cpu) = (Instant::now(), Moment::now());
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
     hazards::check_again(&options)?;
@@ -121,19 +139,26 @@ unsafe fn slice(shared: &'static Shared) -> Result<(), FreezeError> {
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
-        is_shared = stopped.as_ref().is_some_and(|stopped| stopped.held().next().is_some());
-        let (pagemap, guards, places) = (&pagemap, &guards, &places);
-        let slice = Slice { tables: &mut tables, shared, agenda, pagemap, guards, places, started };
+        is_shared = stopped.is_some() && hold::count().is_ok_and(|count| count > 1);
+        let mut may_go_on = || !is_shared && is_idle();
+        let slice = Slice {
+            tables: &mut tables,
+            shared,
+            agenda,
+            pagemap: &pagemap,
+            guards: &guards,
+            places: &places,
+            started,
+            is_idle: &mut may_go_on,
+        };
         // SAFETY: 1. no other thread runs: all are held, or there were none and none can start; the rest is the
         // contract (1).
         unsafe { slice.play(&blocked) }
     };
     let worked = locked.agenda().worked(cpu.elapsed());
     let frozen = locked.agenda().frozen();
-    let taken = started.elapsed();
-    shared.progress.took(taken, frozen);
     if is_shared {
-        put_off_slices(Duration::from_nanos(taken));
+        put_off_slices(Duration::from_nanos(started.elapsed()));
     }
     match played {
         Ok(Left::More) => {}

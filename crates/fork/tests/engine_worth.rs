@@ -93,6 +93,57 @@ fn what_grows_until_it_pays_is_frozen_by_a_repair() {
     });
 }
 
+/// Kilobytes that a child has copied by the time that its fork has returned there, by the kernel's count.
+fn copied(fork: impl FnOnce() -> libc::pid_t) -> usize {
+    let child = fork();
+    if child == 0 {
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
+    assert!(child > 0);
+    // It waits in `pause` once it sleeps.
+    let state = |text: String| text.rsplit(')').next().is_some_and(|rest| rest.starts_with(" S"));
+    while !std::fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(state) {
+        std::thread::yield_now();
+    }
+    let figures = std::fs::read_to_string(format!("/proc/{child}/smaps_rollup")).expect("the child is there");
+    // SAFETY: a child that was not waited for.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    // SAFETY: no status is asked for.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    let line = figures.lines().find_map(|line| line.strip_prefix("Private_Dirty:")).expect("Linux 4.14");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// Fails on: a child that writes to the account of its parent, or to the page that tells whose memory it is.
+#[test]
+fn where_nothing_is_frozen_a_child_copies_no_page_more_than_after_a_plain_fork() {
+    play("where_nothing_is_frozen_a_child_copies_no_page_more_than_after_a_plain_fork", || {
+        let report = freeze(&Options::new().pays(Pays::Within(1)));
+        assert_eq!(report.frozen_bytes(), 0, "{report}");
+        // SAFETY: one thread.
+        let plain = || copied(|| unsafe { libc::fork() });
+        let ours = || {
+            copied(|| {
+                // SAFETY: 1. one thread; 2. nothing is frozen.
+                match unsafe { palimpsest_fork::fork() }.expect("forked") {
+                    palimpsest_fork::Forked::Child => 0,
+                    palimpsest_fork::Forked::Parent(child) => child.as_raw_nonzero().get(),
+                }
+            })
+        };
+        // A page that the parent writes to becomes the child's own, too: where a fork took unusually long, it writes
+        // that down.
+        let least = |copied: &dyn Fn() -> usize| (0..20).map(|_| copied()).min().expect("some");
+        let (plain, ours) = (least(&plain), least(&ours));
+        println!("{plain} kB after a plain fork, {ours} kB after ours");
+        // The stack may be one page deeper.
+        assert!(ours <= plain + page() / 1024, "{plain} {ours}");
+    });
+}
+
 #[test]
 fn after_a_thaw_all_is_as_before_the_freeze() {
     play("after_a_thaw_all_is_as_before_the_freeze", || {

@@ -60,7 +60,8 @@ fn ways_out() -> Vec<String> {
     ways
 }
 
-/// Fails on: a round that leaves a descriptor of `/proc` open, and guards that open a file.
+/// Fails on: a round that leaves a descriptor of `/proc` open (`mem::forget(File::open("/proc"))` in `freeze`), and
+/// guards that open a file.
 #[test]
 fn a_child_in_an_empty_root_as_nobody_gets_out_by_nothing_of_ours() {
     play("a_child_in_an_empty_root_as_nobody_gets_out_by_nothing_of_ours", || {

@@ -23,7 +23,10 @@ pub enum ServeError {
         source: io::Error,
     },
     /// The program has more guards than the fuzzer's map has counters.
-    #[error("the program has {guards} guards and the fuzzer's map {map_len} bytes; set AFL_MAP_SIZE={}", guards.next_multiple_of(64))]
+    #[error(
+        "the program has {guards} guards and the fuzzer's map {map_len} bytes; set AFL_MAP_SIZE={}",
+        guards.next_multiple_of(64)
+    )]
     MapTooShort {
         /// Bytes that are needed.
         guards: usize,

@@ -49,8 +49,8 @@ impl Words for Ends<'_> {
     }
 }
 
-/// Plays the target's side; `answer` is the fuzzer, which is given all that was sent and answers a word, or is gone.
-/// Gives what was settled, or the word that was not understood, and all that was sent.
+/// Plays the target's side. `answer` is the fuzzer: it is given all that was sent so far, and answers a word, or
+/// nothing if it is gone. Returns what was settled, or the word that was not understood, and all that was sent.
 pub fn greet(
     protocol: Protocol,
     offered: &Offered,

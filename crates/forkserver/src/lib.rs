@@ -11,8 +11,8 @@
 //!
 //! let database: Vec<String> = (0..1_000_000).map(|n| n.to_string()).collect();
 //! let server = Server::new(Mode::reset()).token(b"SELECT");
-//! // SAFETY: (1) this process has no other thread; (2) it uses glibc's allocator; (3) descriptors 198 and 199 are AFL++'s
-//! // or closed.
+//! // SAFETY: (1) this process has no other thread; (2) it uses glibc's allocator; (3) descriptors 198 and 199 are
+//! // AFL++'s or closed.
 //! let ended = unsafe {
 //!     server.start(|input| {
 //!         palimpsest_forkserver::edge!();

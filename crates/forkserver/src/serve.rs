@@ -2,7 +2,8 @@
 //!
 //! In the modes with a fork, each request makes a child that runs the target once. With a reset, the child stays: it
 //! puts its memory back and stops itself by SIGSTOP, which tells the server, and through it the fuzzer, that the run is
-//! over; the next request wakes it. A child that crashed, left, or was killed for its time is followed by a new one.
+//! over; the next request wakes it. When a child has crashed, left, or been killed for taking too long, a new one
+//! follows.
 //!
 //! The server holds nothing on the heap that a run changes: what it writes between two forks lies on its stack, which
 //! is never frozen.

@@ -3,7 +3,7 @@
 use palimpsest_sys::memory::sealed::{Made, SealError, SealedBytes};
 use palimpsest_sys::numa::NodeId;
 
-use crate::shared::{Folder, Key, NotShared, Obtained, Origin, Registered};
+use crate::shared::{Folder, NotShared, Obtained, Origin, PassedOver, Registered};
 use crate::wishes;
 
 /// Why there is no copy.
@@ -26,6 +26,7 @@ pub(crate) struct Copy {
     origin: Origin,
     made: Made,
     not_shared: Option<NotShared>,
+    passed_over: Vec<PassedOver>,
     /// Takes this process's entry back when the copy goes.
     _registered: Option<Registered>,
 }
@@ -34,20 +35,22 @@ impl Copy {
     /// Gets a copy of `content` on `node`: with a folder that of another process if there is one, else a new one.
     pub(crate) fn get(content: &[u8], node: NodeId, folder: Option<&Folder>) -> Result<Self, CopyError> {
         let failed = |source| CopyError { node, len: content.len(), source };
-        let not_shared = match folder.map(|folder| folder.obtain(&Key::of(content), node, content)) {
+        let not_shared = match folder.map(|folder| folder.obtain_bytes(node, content)) {
             None => None,
-            Some(Ok(Obtained::Found { bytes, process, registered })) => {
+            Some(Ok(Obtained::Found { taken: bytes, process, registered, passed_over })) => {
                 let origin = Origin::Found { process: process.as_raw_nonzero().get() };
                 let made = Made::default();
-                return Ok(Self { bytes, origin, made, not_shared: None, _registered: registered });
+                return Ok(Self { bytes, origin, made, not_shared: None, passed_over, _registered: registered });
             }
-            Some(Ok(Obtained::Made { bytes, made, registered })) => {
-                return Ok(Self { bytes, origin: Origin::Made, made, not_shared: None, _registered: Some(registered) });
+            Some(Ok(Obtained::Made { taken: bytes, made, registered, passed_over })) => {
+                let (origin, registered) = (Origin::Made, Some(registered));
+                return Ok(Self { bytes, origin, made, not_shared: None, passed_over, _registered: registered });
             }
             Some(Err(why)) => Some(why),
         };
         let (bytes, made) = SealedBytes::of(content, Some(node)).map_err(failed)?;
-        Ok(Self { bytes, origin: Origin::Private, made, not_shared, _registered: None })
+        let passed_over = Vec::new();
+        Ok(Self { bytes, origin: Origin::Private, made, not_shared, passed_over, _registered: None })
     }
 
     #[inline]
@@ -65,6 +68,7 @@ impl Copy {
 
     /// What it lacks of what was wished for.
     pub(crate) fn lacks(&self) -> Vec<String> {
-        self.not_shared.iter().map(wishes::not_shared).chain(wishes::lacks(&self.made)).collect()
+        let not_shared = self.not_shared.iter().map(wishes::not_shared);
+        not_shared.chain(wishes::passed_over(&self.passed_over)).chain(wishes::lacks(&self.made)).collect()
     }
 }

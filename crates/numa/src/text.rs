@@ -4,29 +4,36 @@
 //! is right for programs that are kept on a node (`numactl --cpunodebind`), one process for each; on a machine with one
 //! node what remains is the gain of 2 MiB pages.
 
+mod plan;
+
 use std::fmt;
 use std::path::PathBuf;
 
-use palimpsest_sys::memory::sealed::SealedBytes;
-use palimpsest_sys::memory::sealed_file::SealedFile;
 use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::numa::placement::{self, Place};
+pub use palimpsest_sys::numa::text::Reach;
 use palimpsest_sys::numa::text::{self, ExchangeError, Part, Stand};
 use palimpsest_sys::numa::{NodeId, current_node};
 use palimpsest_sys::pages::smaps;
 use palimpsest_sys::proc::ProcError;
 
-use crate::shared::{Key, Obtained, Origin, Registered, Sharing};
+use crate::shared::{Origin, Registered, Sharing};
 use crate::topology::Topology;
-use crate::wishes::{lacks, line, not_shared};
+use crate::wishes::line;
 
 /// How text is localised.
 #[derive(Clone, Debug, Default)]
 pub struct TextOptions {
     /// The node; that of the calling thread by default.
     pub node: Option<NodeId>,
-    /// Who uses the copies. Processes share those parts that lie at the same place in a huge page, whatever their
-    /// addresses are besides: programs that are not position-independent, and objects that are aligned to 2 MiB.
+    /// Who uses the copies. Parts that lie at the same place in a huge page as in their file are shared in huge pages:
+    /// those of programs that are not position-independent, and of libraries that the kernel has aligned. Others are
+    /// shared in small pages on a machine with several nodes; on one with a single node, where that gains nothing,
+    /// each process has a copy of its own in huge pages.
     pub sharing: Sharing,
+    /// How much of each part; by default everything on a machine with several nodes, and whole huge pages on one with
+    /// a single node.
+    pub reach: Option<Reach>,
 }
 
 /// The running program's text after [`localize`](Self::localize). What it offers to other processes it offers until it
@@ -51,8 +58,30 @@ pub struct Localized {
     pub huge: usize,
     /// Where the copies come from; none if nothing was exchanged.
     pub origin: Option<Origin>,
+    /// Why other processes do not use the same copy, if that was wished for; also among the lacks.
+    pub not_shared: Option<Alone>,
     /// What was wished for and is not so, with reasons.
     pub lacks: Vec<String>,
+}
+
+/// Why a copy is this process's alone, though it was to be shared.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Alone {
+    /// The part's address is random, and not at the same place in a huge page as in its file.
+    Address,
+    /// It could not be shared, for this reason.
+    Refused(String),
+}
+
+impl fmt::Display for Alone {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address => formatter.write_str(
+                "not shared: its address is random, and not at the same place in a huge page as in its file",
+            ),
+            Self::Refused(why) => formatter.write_str(why),
+        }
+    }
 }
 
 /// Why the program runs from its own file.
@@ -75,10 +104,9 @@ struct Planned {
 
 impl ProgramText {
     /// Puts the text and the constants of the program and the libraries that it has loaded into memory objects that
-    /// nobody can change: on one node, in huge pages, and with the same bytes, rights and addresses. Whole 2 MiB of a
-    /// part are exchanged, the rest of it and smaller parts stay as they are; so do pages that were written, such as
-    /// those with breakpoints or switched keys. Libraries that are loaded later are left alone until this is called
-    /// again.
+    /// nobody can change: on one node, in huge pages where they fill such, and with the same bytes, rights and
+    /// addresses. Pages that were written, such as those with breakpoints or switched keys, stay as they are. Libraries
+    /// that are loaded later are left alone until this is called again; what was put on another node then moves.
     ///
     /// Other threads are held still for the moment in which mappings are exchanged. Libraries that take part are kept
     /// loaded until the process ends.
@@ -88,7 +116,10 @@ impl ProgramText {
     /// [`TextRefusal`]: the program goes on from its own file. What single parts lack is told by
     /// [`parts`](Self::parts).
     pub fn localize(options: &TextOptions) -> Result<Self, TextRefusal> {
-        let node = options.node.unwrap_or_else(|| Topology::read().home(current_node()));
+        let topology = Topology::read();
+        let node = options.node.unwrap_or_else(|| topology.home(current_node()));
+        let several = if topology.homes().len() > 1 { Reach::Everything } else { Reach::HugePages };
+        let reach = options.reach.unwrap_or(several);
         let found = text::parts().map_err(TextRefusal::Maps)?;
         let (mut planned, mut offered) = (Vec::new(), Vec::new());
         let mut parts = Vec::new();
@@ -99,20 +130,18 @@ impl ProgramText {
                 exchanged: 0,
                 huge: 0,
                 origin: None,
+                not_shared: None,
                 lacks: Vec::new(),
             };
-            match part.clean_runs() {
-                Ok(runs) => {
-                    for run in runs {
-                        match plan(part, run, node, &options.sharing, &mut told) {
-                            Ok((stand, registered)) => {
-                                planned.push(Planned { part: index, stand });
-                                offered.extend(registered);
-                            }
-                            Err(error) => told.lacks.push(error),
-                        }
+            match part.clean_runs(reach) {
+                Ok(runs) if runs.is_empty() || is_there(part, node) => {}
+                Ok(runs) => match plan::of(part, &runs, node, reach, options.sharing.folder(), &mut told) {
+                    Ok(plan) => {
+                        planned.extend(plan.stands.into_iter().map(|stand| Planned { part: index, stand }));
+                        offered.extend(plan.offered);
                     }
-                }
+                    Err(error) => told.lacks.push(error),
+                },
                 Err(error) => told.lacks.push(line(&error)),
             }
             parts.push(told);
@@ -126,17 +155,19 @@ impl ProgramText {
             let told = &mut parts[index];
             let place = stand.place();
             match stand.into_outcome() {
-                Some(Ok(())) => {
-                    told.exchanged += place.len();
-                    told.huge += smaps::pmd_mapped_bytes(place.range()).unwrap_or(0);
-                }
+                Some(Ok(())) => told.exchanged += place.len(),
                 Some(Err(error)) => told.lacks.push(line(&error)),
                 None => {}
             }
         }
+        // Once for all: the kernel walks every page table for it.
+        let mapped = smaps::overlapping(0..usize::MAX).unwrap_or_default();
         for told in &mut parts {
             if told.exchanged == 0 {
                 told.origin = None;
+            } else {
+                let huge = mapped.iter().map(|entry| entry.pmd_mapped().min(entry.map.overlap(&told.span.range())));
+                told.huge = huge.sum();
             }
         }
         Ok(Self { node, parts, _offered: offered })
@@ -161,39 +192,8 @@ impl fmt::Display for ProgramText {
     }
 }
 
-/// Makes or finds a copy of a run.
-fn plan(
-    part: &Part,
-    run: Span,
-    node: NodeId,
-    sharing: &Sharing,
-    told: &mut Localized,
-) -> Result<(Stand, Option<Registered>), String> {
-    let bytes = part.bytes(run).map_err(|error| line(&error))?;
-    let obtained = sharing.folder().map(|folder| folder.obtain(&Key::of(&bytes), node, &bytes));
-    let (registered, private): (Option<Registered>, Option<SealedFile>) = match obtained {
-        Some(Ok(Obtained::Found { process, registered: Some(registered), .. })) => {
-            told.origin = Some(Origin::Found { process: process.as_raw_nonzero().get() });
-            (Some(registered), None)
-        }
-        Some(Ok(Obtained::Made { made, registered, .. })) => {
-            told.lacks.extend(lacks(&made));
-            told.origin = Some(Origin::Made);
-            (Some(registered), None)
-        }
-        refused => {
-            if let Some(Err(why)) = refused {
-                told.lacks.push(not_shared(&why));
-            }
-            let (_, file, made) = SealedBytes::with_file(&bytes, Some(node)).map_err(|error| line(&error))?;
-            told.lacks.extend(lacks(&made));
-            told.origin = Some(Origin::Private);
-            (None, Some(file))
-        }
-    };
-    let file = registered.as_ref().map(Registered::file).or(private.as_ref());
-    // One of both was set above.
-    let file = file.ok_or_else(|| "no copy".to_owned())?;
-    let stand = Stand::new(part, run, file).map_err(|error| line(&error))?;
-    Ok((stand, registered))
+/// Whether a part is a copy already, and all of it on the node, as far as the kernel tells.
+fn is_there(part: &Part, node: NodeId) -> bool {
+    let elsewhere = |place: &Place| matches!(place, Place::On(other) if *other != node);
+    part.is_copy() && placement::of_own_pages(part.span.range()).map_or(true, |places| !places.iter().any(elsewhere))
 }

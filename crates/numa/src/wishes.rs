@@ -5,7 +5,7 @@ use std::error::Error;
 use palimpsest_sys::Causes;
 use palimpsest_sys::memory::sealed::Made;
 
-use crate::shared::NotShared;
+use crate::shared::{NotShared, PassedOver};
 
 /// An error with its causes.
 pub(crate) fn line(error: &dyn Error) -> String {
@@ -22,4 +22,9 @@ pub(crate) fn lacks(made: &Made) -> impl Iterator<Item = String> {
 /// Why a copy is this process's alone.
 pub(crate) fn not_shared(why: &NotShared) -> String {
     format!("not shared: {}", line(why))
+}
+
+/// Which processes have said that they had a copy, and why theirs was not taken.
+pub(crate) fn passed_over(all: &[PassedOver]) -> impl Iterator<Item = String> {
+    all.iter().map(|passed| format!("a copy was passed over: {}", line(passed)))
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_numa::{
-    Allowance, Folder, NodeId, Options, Origin, ReplicateError, Replicated, Sharing, Topology, When, current_node,
+    Allowance, Folder, NodeId, Options, Origin, ReplicateError, Replicated, Sharing, Topology, When,
 };
 use palimpsest_sys::pages::maps::Maps;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -33,10 +33,6 @@ fn options(nodes: u32, when: When) -> Options {
     Options { topology: machine(nodes), when, sharing: Sharing::Private }
 }
 
-fn here() -> NodeId {
-    current_node()
-}
-
 /// Mappings of constant memory that hold such content; other tests of this program have others.
 fn mappings_of(content: &[u8]) -> usize {
     let maps = Maps::read().expect("mounted");
@@ -52,11 +48,12 @@ fn mappings_of(content: &[u8]) -> usize {
 #[test]
 fn lazy_copies_are_made_by_those_who_ask() {
     let data = Replicated::<[u8]>::new(b"lazy", options(2, When::Lazy)).expect("made");
-    let other = NodeId(if here() == NodeId(0) { 1 } else { 0 });
     let made = || data.status().iter().filter(|node| node.origin.is_some()).map(|node| node.node).collect::<Vec<_>>();
-    assert_eq!(made().len(), 1);
+    // That of the node on which this thread was then; it may be elsewhere by now.
+    let [first] = made()[..] else { panic!("one copy: {made:?}", made = made()) };
+    let other = NodeId(1 - first.0);
     assert_eq!(&*data.get_on(other), b"lazy");
-    assert_eq!(&*data.get_on(here()), b"lazy");
+    assert_eq!(&*data.get_on(first), b"lazy");
     assert_eq!(made().len(), 2);
     assert!(!std::ptr::eq(&*data.get_on(NodeId(0)), &*data.get_on(NodeId(1))), "each node has its own");
     assert!(std::ptr::eq(&*data.get_on(NodeId(9)), &*data.get_on(NodeId(0))), "a node that was plugged later");
@@ -160,6 +157,8 @@ fn an_update_replaces_all_copies_and_gives_the_old_ones_back() {
 #[test]
 fn readers_see_one_content_or_another_and_never_an_older_one_again() {
     const LEN: usize = 3000;
+    // Fewer where everything is emulated.
+    let updates = std::env::var("PALIMPSEST_UPDATES").map_or(200, |told| told.parse().expect("a number"));
     let data = Replicated::<[u32]>::new(&[0; LEN], options(4, When::Lazy)).expect("made");
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -182,13 +181,13 @@ fn readers_see_one_content_or_another_and_never_an_older_one_again() {
                 })
             })
             .collect();
-        for value in 1..200 {
+        for value in 1..=updates {
             data.update(&[value; LEN]).expect("made");
         }
         done.store(true, Ordering::Relaxed);
         readers.into_iter().for_each(|reader| reader.join().expect("no mixture was seen"));
     });
-    assert_eq!(data.get()[0], 199);
+    assert_eq!(data.get()[0], updates);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use palimpsest_numa::{Folder, NodeId, Origin, ProgramText, Sharing, TextOptions};
+use palimpsest_numa::{Folder, NodeId, Origin, ProgramText, Reach, Sharing, TextOptions};
 use palimpsest_sys::pages::maps::{Maps, Permissions};
 
 /// Functions of the library, and bytes of each: 8 MiB, in which three huge pages lie whole wherever it is loaded.
@@ -177,7 +177,9 @@ fn shared_with_itself() {
     let call = load();
     let parent = tempfile::tempdir().expect("a folder");
     let folder = parent.path().join("copies");
-    let options = TextOptions { node: Some(NodeId(0)), sharing: Sharing::User(Folder::at(&folder)) };
+    // In small pages where the kernel has not aligned the library.
+    let (node, reach) = (Some(NodeId(0)), Some(Reach::Everything));
+    let options = TextOptions { node, reach, sharing: Sharing::User(Folder::at(&folder)) };
     let text = ProgramText::localize(&options).expect("nothing is in the way");
     let of_library = text.parts().iter().find(|part| part.path == library() && part.exchanged > 0);
     assert_eq!(of_library.expect("exchanged").origin, Some(Origin::Made));

@@ -32,8 +32,8 @@ pub(crate) fn exchange(entry: &AtomicU64, bits: u64) -> u64 {
     entry.swap(bits, Ordering::AcqRel)
 }
 
-/// Changes a page's entry, and loses no mark that a walker sets meanwhile. The result is the page as it was; none if
-/// the entry is no page.
+/// Changes a page's entry without losing a mark that a walker sets meanwhile. Returns the page as it was; none if the
+/// entry is no page.
 pub(crate) fn change_leaf<F: Format>(entry: &AtomicU64, level: Level, change: impl Fn(Leaf) -> Leaf) -> Option<Leaf> {
     let mut bits = load(entry);
     loop {

@@ -50,7 +50,8 @@ pub enum MapError {
     },
     /// Physical addresses that entries of this format cannot hold, or that the machine does not have.
     #[error(
-        "frames from {first} for {bytes:#x} bytes end above {end:#x}, where those end that this machine and {format} have"
+        "frames from {first} for {bytes:#x} bytes end above {end:#x}, where those end that this machine and {format} \
+         have"
     )]
     Physical {
         /// The first frame.
@@ -84,7 +85,8 @@ pub enum MapError {
     },
     /// A size was demanded to which addresses are not aligned.
     #[error(
-        "{address} and {frame} cannot be mapped by {size:?} pages: one of them, or the length, is no multiple of the size"
+        "{address} and {frame} cannot be mapped by {size:?} pages: one of them, or the length, is no multiple of the \
+         size"
     )]
     Size {
         /// The first address.

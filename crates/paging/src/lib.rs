@@ -61,7 +61,7 @@
 //!
 //! let slot = |_| Slot { words: Table::new(), meta: TableMeta::new(), uses: AtomicU32::new(0) };
 //! let vmm = Vmm((0..64).map(slot).collect());
-//! let guest = AddressSpace::new(&vmm, SpaceId(1), &[Node(0)], Options::default())?;
+//! let guest = AddressSpace::new(&vmm, SpaceId(1), &[Node(0)], SpaceOptions::default())?;
 //! let (start, memory) = (VirtAddr(0x40_0000), vmm.take().expect("memory is left"));
 //! let attributes = Attributes::user(Rights::READ | Rights::WRITE);
 //! // SAFETY: 1. `take` has given its only reference. 2. It is the guest's memory, which this program reads as atomics.
@@ -117,7 +117,7 @@
 //! use palimpsest_paging::{format::AArch64, *};
 //!
 //! let computer = Computer::new::<AArch64>(Config { nodes: 2, cpus: 2, ..Config::default() });
-//! let space = AddressSpace::<AArch64, _>::new(&computer, SpaceId(1), &[Node(0), Node(1)], Options::default())?;
+//! let space = AddressSpace::<AArch64, _>::new(&computer, SpaceId(1), &[Node(0), Node(1)], SpaceOptions::default())?;
 //! let text = VirtAddr(0x40_0000)..VirtAddr(0x40_4000);
 //! let memory = computer.allocate(Node(0), 4 * PAGE, PageSize::Small).expect("memory is left");
 //! let attributes = Attributes::user(Rights::READ | Rights::EXECUTE);
@@ -178,5 +178,5 @@ pub use machine::{Charge, FlushDepth, FlushRanges, FlushRequest, Machine, Node, 
 pub use meta::TableMeta;
 pub use space::{
     Accounting, AddressSpace, ChildReplicas, Cursor, CursorMapError, CursorMut, Fault, ForkOptions, Inconsistency,
-    MAX_NODES, Mapping, Mark, Options, PageSizes, Replicated, Resolution, SeekError, ShareTables,
+    MAX_NODES, Mapping, Mark, PageSizes, Replicated, Resolution, SeekError, ShareTables, SpaceOptions,
 };

@@ -119,8 +119,8 @@ pub unsafe trait Machine {
     /// for the flush. There none is no error.
     fn allocate_table(&self, node: Node) -> Option<Frame>;
 
-    /// How many tables could be allocated at the moment, about. An operation that needs many more fails at once, and
-    /// takes none from others first.
+    /// About how many tables could be allocated at the moment. An operation that needs many more fails at once, before
+    /// it takes any.
     fn free_tables(&self) -> usize;
 
     /// Takes the memory back.

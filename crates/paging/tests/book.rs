@@ -9,7 +9,7 @@ fn forks_share_tables() -> Result<(), Box<dyn std::error::Error>> {
     use palimpsest_paging::*;
 
     let computer = Computer::new::<X86_64>(Config::default());
-    let parent = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], Options::default())?;
+    let parent = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], SpaceOptions::default())?;
     let range = VirtAddr(0x4000_0000)..VirtAddr(0x8000_0000);
     let writable = Attributes::user(Rights::READ | Rights::WRITE);
     // 1 GiB that nobody counts, by pages of 4 KiB.
@@ -27,7 +27,8 @@ fn forks_share_tables() -> Result<(), Box<dyn std::error::Error>> {
     // A store faults, and copies one table and one page.
     let found = child.fault(range.start, Access::USER_WRITE, Node(0))?;
     assert!(matches!(found, Fault::Resolved(Resolution { unshared: 1, copied: true, .. })));
-    assert_ne!(child.query(range.start).map(|page| page.leaf.frame), parent.query(range.start).map(|page| page.leaf.frame));
+    let [childs, parents] = [&child, &parent].map(|space| space.query(range.start).map(|page| page.leaf.frame));
+    assert_ne!(childs, parents);
     Ok(())
 }
 
@@ -39,7 +40,7 @@ fn replicas_come_by_faults() -> Result<(), Box<dyn std::error::Error>> {
     use palimpsest_paging::*;
 
     let computer = Computer::new::<X86_64>(Config { nodes: 2, cpus: 2, ..Config::default() });
-    let space = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0), Node(1)], Options::default())?;
+    let space = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0), Node(1)], SpaceOptions::default())?;
     let text = VirtAddr(0x40_0000)..VirtAddr(0x40_2000);
     let memory = computer.allocate(Node(0), 2 * PAGE, PageSize::Small).expect("memory is left");
     let code = Attributes::user(Rights::READ | Rights::EXECUTE);

@@ -224,7 +224,7 @@ fn a_page_that_is_mapped_between_two_forks_is_private() {
 #[test]
 fn the_last_sharer_is_charged_for_the_table() {
     let computer = computer::<X86_64>();
-    let options = Options { share: ShareTables::UpTo(Level::new(2)), accounting: Accounting::Deferred };
+    let options = SpaceOptions { share: ShareTables::UpTo(Level::new(2)), accounting: Accounting::Deferred };
     let parent = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], options).unwrap();
     fill(&parent, 0..8, RW, PageSize::Small);
     let child = fork(&parent, 2);

@@ -9,7 +9,7 @@ use common::mutant::{Mistake, Mutant};
 use palimpsest_paging::format::{AArch64, Sv39, X86_64};
 use palimpsest_paging::sim::trial::{Case, Source, Trial};
 use palimpsest_paging::sim::{Computer, Delivery, Hardware, Marking};
-use palimpsest_paging::{Accounting, Level, Options, ShareTables};
+use palimpsest_paging::{Accounting, Level, ShareTables, SpaceOptions};
 
 /// Where the broken spaces are.
 static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
@@ -17,7 +17,7 @@ static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 /// The operation at which a mistake is found.
 fn found_at<F: Hardware>(mistake: Mistake, seed: u64) -> Option<usize> {
     let case = Case {
-        options: Options { share: ShareTables::UpTo(Level::new(2)), accounting: Accounting::Exact },
+        options: SpaceOptions { share: ShareTables::UpTo(Level::new(2)), accounting: Accounting::Exact },
         nodes: 2,
         delivery: Delivery::Late,
         marking: Marking::ByFormat,

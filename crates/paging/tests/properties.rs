@@ -7,7 +7,7 @@
 use palimpsest_paging::format::{AArch64, AArch64Upper, Sv39, Sv48, X86_64, X86_64La57};
 use palimpsest_paging::sim::trial::{Case, run};
 use palimpsest_paging::sim::{Delivery, Hardware, Marking};
-use palimpsest_paging::{Accounting, Level, Options, ShareTables};
+use palimpsest_paging::{Accounting, Level, ShareTables, SpaceOptions};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name)
@@ -28,7 +28,7 @@ fn all_ways<F: Hardware>(walkers: &[Marking]) {
     for family in number("PALIMPSEST_PAGING_FAMILY", 0)..families {
         let of = |n: u64, count: u64| (n % count) as usize;
         let case = Case {
-            options: Options {
+            options: SpaceOptions {
                 share: SHARES[of(family, 4)],
                 accounting: [Accounting::Exact, Accounting::Deferred][of(family / 4, 2)],
             },

@@ -11,8 +11,7 @@
 //!
 //! [`Packs`] is where most users begin:
 //!
-//! ```
-//! # #[cfg(target_arch = "x86_64")]
+//! ```ignore-aarch64
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let packs = palimpsest::Packs::new()?;
 //! // lea eax, [rdi + rsi]; ret
@@ -22,8 +21,6 @@
 //! assert_eq!(function(40, 2), 42);
 //! # Ok(())
 //! # }
-//! # #[cfg(not(target_arch = "x86_64"))]
-//! # fn main() {}
 //! ```
 //!
 //! The others by their modules:

@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::arch::system_call;
 
-/// Address space for blocks. Only what is used of it becomes memory.
-const REGION: usize = 16 << 20;
+/// Address space for blocks. Only what is used of it becomes memory. Less than a huge page: the kernel would put it on a
+/// boundary of 2 MiB, where it has a page table of its own, which every fork copies.
+const REGION: usize = 1 << 20;
 /// The smallest block, which also holds the link of a list.
 const LEAST_SHIFT: u32 = 4;
 /// The largest block from the region.

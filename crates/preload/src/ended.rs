@@ -27,10 +27,7 @@ extern "C" fn end() {
     }
     // A panic here would change the exit status.
     let _ = panic::catch_unwind(|| {
-        freezing::tell(
-            started,
-            "froze nothing in",
-            &format!("it was not frozen: {}", moment::missed(started.settings.moment)),
-        );
+        let reason = started.left_out.clone().unwrap_or_else(|| moment::missed(started.settings.moment));
+        freezing::tell(started, "froze nothing in", &format!("it was not frozen: {reason}"));
     });
 }

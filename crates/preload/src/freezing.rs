@@ -32,10 +32,14 @@ pub(crate) fn next_slice(started: &Started) -> Option<Duration> {
     (!is_confined(started)).then_some(next)
 }
 
-/// Takes a slice. False if it was refused.
-pub(crate) fn slice(started: &Started) -> bool {
-    // SAFETY: 1. as for the freeze, see `act`.
-    let outcome = panic::catch_unwind(|| unsafe { palimpsest_fork::freeze_slice() });
+/// Takes slices as long as the program has nothing else to do. False if that was refused.
+///
+/// # Safety
+///
+/// 1. `is_idle` makes system calls that do not wait, and neither uses the heap nor changes mappings.
+pub(crate) unsafe fn slice(started: &Started, is_idle: &mut dyn FnMut() -> bool) -> bool {
+    // SAFETY: 1. as for the freeze, see `act`. 2. (1).
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| unsafe { palimpsest_fork::freeze_while(is_idle) }));
     after_slice(started);
     matches!(outcome, Ok(Ok(_)))
 }

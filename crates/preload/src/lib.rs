@@ -6,14 +6,14 @@
 //! definition.
 //!
 //! ```text
-//! palimpsest run --freeze -- program                                         finds the object and sets the variables
+//! palimpsest run -- program                                                  finds the object and sets the variables
 //! PALIMPSEST_FREEZE=fork LD_PRELOAD=/path/libpalimpsest_preload.so program   the same without the command
 //! ```
 //!
 //! | module | holds |
 //! |---|---|
 //! | `start`, `started` | what happens before `main`: real functions, settings; what is known then |
-//! | `settings` | the environment variables `PALIMPSEST_…` |
+//! | `settings`, `names` | the environment variables `PALIMPSEST_…`; what the program is called |
 //! | `local_text` | the program's text in huge pages on one node |
 //! | `fork`, `moment`, `freezing`, `ended` | `fork`: whether it is time to freeze, doing it once, and why not |
 //! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect` |
@@ -56,6 +56,7 @@ mod kernel;
 mod local_text;
 mod memory;
 mod moment;
+mod names;
 mod next;
 mod protection;
 mod settings;

@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 
-use palimpsest_numa::{NodeId, ProgramText, Sharing, TextOptions};
+use palimpsest_numa::{Alone, Folder, Localized, NodeId, ProgramText, Sharing, TextOptions};
 use palimpsest_sys::Causes;
 
 use crate::channel::Noted;
@@ -19,34 +19,57 @@ enum Wish {
     /// Text stays where it is.
     Off,
     /// On this node, or that of the main thread.
-    Local(Option<NodeId>, Whose),
+    Local(Local),
+}
+
+/// Which text, and with whom it is shared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Local {
+    /// That of the main thread if none is named.
+    node: Option<NodeId>,
+    whose: Whose,
+    with: With,
+}
+
+/// Who uses the copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum With {
+    /// All processes of this user.
+    User,
+    /// This process, and those that are forked from it: nobody has a descriptor that a plain program would not have.
+    Nobody,
 }
 
 /// Whose text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Whose {
     /// That of the process that `palimpsest run` has started. Copying costs an executed program more than it gains in a
-    /// short life, and each has a copy of its own.
+    /// short life.
     First,
     /// That of the programs which it executes, too.
     Heirs,
 }
 
 fn parse(value: &OsStr) -> Option<Wish> {
-    let text = value.to_str()?;
-    let (place, whose) = match text.strip_suffix(",heirs") {
-        Some(place) => (place, Whose::Heirs),
-        None => (text, Whose::First),
-    };
-    match place {
-        "" | "off" if whose == Whose::First => Some(Wish::Off),
-        "local" => Some(Wish::Local(None, whose)),
-        _ => {
+    let mut words = value.to_str()?.split(',');
+    let node = match words.next()? {
+        "" | "off" => return words.next().is_none().then_some(Wish::Off),
+        "local" => None,
+        place => {
             let digits =
                 place.strip_prefix("local:").filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
-            Some(Wish::Local(Some(NodeId(digits.parse().ok()?)), whose))
+            Some(NodeId(digits.parse().ok()?))
+        }
+    };
+    let mut local = Local { node, whose: Whose::First, with: With::User };
+    for word in words {
+        match word {
+            "heirs" if local.whose == Whose::First => local.whose = Whose::Heirs,
+            "private" if local.with == With::User => local.with = With::Nobody,
+            _ => return None,
         }
     }
+    Some(Wish::Local(local))
 }
 
 /// Whether nothing is to be told.
@@ -67,31 +90,47 @@ pub(crate) fn begin(standard_error: Option<Noted>) {
         // Without standard error there is nobody to tell.
         let _ = standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
     };
-    let node = match parse(&value) {
+    let local = match parse(&value) {
         Some(Wish::Off) => return,
-        Some(Wish::Local(_, Whose::First)) if origin == Origin::Heir => return,
-        Some(Wish::Local(node, _)) => node,
+        Some(Wish::Local(local)) if origin == Origin::Heir && local.whose == Whose::First => return,
+        Some(Wish::Local(local)) => local,
         None => {
             let value = value.display();
             return tell(&format!(
                 "{VARIABLE}={value}: not understood; allowed: off, local, local:N with the number of a node, both with \
-                 `,heirs` for the programs that it executes; the program runs from its own file"
+                 `,heirs` for the programs that it executes and `,private` for copies that no other process uses; the \
+                 program runs from its own file"
             ));
         }
     };
-    // Private: no process has a descriptor that a plain one would not have. Forked children share the copies.
-    match ProgramText::localize(&TextOptions { node, sharing: Sharing::Private }) {
+    let sharing = match local.with {
+        With::User => Sharing::User(Folder::usual()),
+        With::Nobody => Sharing::Private,
+    };
+    match ProgramText::localize(&TextOptions { node: local.node, sharing, reach: None }) {
         Err(error) => tell(&format!("{}; the program runs from its own file", Causes(&error))),
         Ok(text) => {
             // Small programs have nothing to exchange, and nothing is wrong with them.
-            let refused = text.parts().iter().filter(|part| part.exchanged == 0).find_map(|part| part.lacks.first());
+            let refused = text.parts().iter().filter(|part| part.exchanged == 0).find_map(|part| part.lacks.last());
             if let Some(lack) = refused {
                 tell(&format!("{lack}; a part of the program runs from its own file"));
             } else if std::env::var_os("PALIMPSEST_REPORT").is_some_and(|place| place == "stderr") {
                 tell(&text.to_string());
+                for part in text.parts() {
+                    part.lacks.iter().for_each(|lack| tell(&format!("{}: {lack}", part.path.display())));
+                }
+            } else if let Some(why) = text.parts().iter().find_map(refused_to_share) {
+                tell(&format!("{why}; this process has a copy of its own"));
             }
+            // It is offered for as long as the process lives. Who looks for it later removes what is left then.
+            std::mem::forget(text);
         }
     }
+}
+
+/// Why a part is not shared, unless that is because of its address, with which nothing is wrong.
+fn refused_to_share(part: &Localized) -> Option<&Alone> {
+    part.not_shared.as_ref().filter(|why| matches!(why, Alone::Refused(_)))
 }
 
 #[cfg(test)]
@@ -102,10 +141,12 @@ mod tests {
     fn the_variable_is_understood() {
         let parse = |text: &str| parse(OsStr::new(text));
         assert_eq!((parse(""), parse("off")), (Some(Wish::Off), Some(Wish::Off)));
-        assert_eq!(parse("local"), Some(Wish::Local(None, Whose::First)));
-        assert_eq!(parse("local:1"), Some(Wish::Local(Some(NodeId(1)), Whose::First)));
-        assert_eq!(parse("local,heirs"), Some(Wish::Local(None, Whose::Heirs)));
-        assert_eq!(parse("local:2,heirs"), Some(Wish::Local(Some(NodeId(2)), Whose::Heirs)));
+        let local = |node: Option<u32>, whose, with| Some(Wish::Local(Local { node: node.map(NodeId), whose, with }));
+        assert_eq!(parse("local"), local(None, Whose::First, With::User));
+        assert_eq!(parse("local:1"), local(Some(1), Whose::First, With::User));
+        assert_eq!(parse("local,heirs"), local(None, Whose::Heirs, With::User));
+        assert_eq!(parse("local:2,heirs,private"), local(Some(2), Whose::Heirs, With::Nobody));
+        assert_eq!(parse("local,private"), local(None, Whose::First, With::Nobody));
         for wrong in [
             "1",
             "local:",
@@ -117,6 +158,9 @@ mod tests {
             "off,heirs",
             ",heirs",
             "local,",
+            "local,heirs,heirs",
+            "local,shared",
+            "off,private",
         ] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }

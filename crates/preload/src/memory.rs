@@ -340,6 +340,9 @@ pub(crate) fn pages(address: usize, length: usize) -> Range<usize> {
 
 #[cfg(test)]
 mod tests {
+    use palimpsest_sys::memory::calls;
+    use palimpsest_sys::memory::span::Span;
+
     use super::*;
 
     #[test]
@@ -379,8 +382,9 @@ mod tests {
         assert_eq!(errno::get(), libc::EINVAL);
         // SAFETY: the second page is ours and given up.
         assert_eq!(unsafe { mremap(made, 2 * page, page, 0, ptr::null_mut()) }, made);
-        // SAFETY: the mapping is ours and given up.
-        assert_eq!(unsafe { libc::munmap(made, page) }, 0);
+        let rest = Span::new(made.addr(), made.addr() + page);
+        // SAFETY: 1. the mapping is ours and given up.
+        assert_eq!(unsafe { calls::unmap(rest) }, Ok(()));
         // SAFETY: refused, for it is not aligned.
         assert_eq!(unsafe { madvise(made.wrapping_byte_add(1), page, libc::MADV_DONTNEED) }, -1);
         assert_eq!(errno::get(), libc::EINVAL);

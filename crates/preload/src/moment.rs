@@ -71,7 +71,10 @@ fn has_come(moment: Moment, number: u64) -> bool {
 /// The same as [`populated`], noted.
 fn seen() -> Option<u64> {
     let bytes = populated()?;
-    MOST.fetch_max(bytes, Ordering::Relaxed);
+    // Not written without need: each fork makes the first write to a page a copy of it.
+    if bytes > MOST.load(Ordering::Relaxed) {
+        MOST.fetch_max(bytes, Ordering::Relaxed);
+    }
     Some(bytes)
 }
 

@@ -132,6 +132,8 @@ pub(crate) fn noted(address: usize, length: usize, rights: Rights, pass_on: impl
 
 #[cfg(test)]
 mod tests {
+    use palimpsest_sys::memory::calls::{self, Commit};
+
     use super::*;
 
     #[test]
@@ -152,17 +154,15 @@ mod tests {
     fn before_the_start_calls_go_to_the_kernel() {
         // In a test nothing is started, so that no real function was looked up.
         let page = rustix::param::page_size();
-        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: makes a mapping at a place that the kernel chooses.
-        let made = unsafe { libc::mmap(std::ptr::null_mut(), page, libc::PROT_NONE, kind, -1, 0) };
-        assert_ne!(made, libc::MAP_FAILED);
+        let span = calls::map(page, Permissions::default(), Commit::Uncounted).expect("room");
+        let made = std::ptr::with_exposed_provenance_mut::<c_void>(span.start);
         // SAFETY: the mapping is this test's own.
         assert_eq!(unsafe { mprotect(made, page, libc::PROT_READ | libc::PROT_WRITE) }, 0);
         // SAFETY: the first byte of it, which can be written now.
         unsafe { made.cast::<u8>().write(1) };
         // SAFETY: no such key: refused.
         assert_eq!(unsafe { pkey_mprotect(made, page, libc::PROT_READ, 1 << 20) }, -1);
-        // SAFETY: the mapping is this test's own.
-        assert_eq!(unsafe { libc::munmap(made, page) }, 0);
+        // SAFETY: 1. the mapping is this test's own.
+        assert_eq!(unsafe { calls::unmap(span) }, Ok(()));
     }
 }

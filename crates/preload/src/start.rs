@@ -9,7 +9,9 @@ use palimpsest_sys::proc::status::Status;
 use crate::channel::Noted;
 use crate::settings::{Heirs, Moment, ReportTo, Settings};
 use crate::started::{self, End, Started};
-use crate::{confine, environment, execute, fork, handed_over, local_text, memory, moment, protection, waiting, waits};
+use crate::{
+    confine, environment, execute, fork, handed_over, local_text, memory, moment, names, protection, waiting, waits,
+};
 
 /// The dynamic linker calls this with the program's arguments and environment, as glibc does for all of `.init_array`.
 #[cfg(not(test))]
@@ -18,7 +20,7 @@ use crate::{confine, environment, execute, fork, handed_over, local_text, memory
 static START: extern "C" fn(c_int, *const *const c_char, *mut *mut c_char) = start;
 
 #[cfg_attr(test, expect(dead_code, reason = "a test must not start the object in its own process"))]
-extern "C" fn start(_count: c_int, _arguments: *const *const c_char, environment: *mut *mut c_char) {
+extern "C" fn start(_count: c_int, arguments: *const *const c_char, environment: *mut *mut c_char) {
     // A program with more rights than its caller must not obey the caller's environment.
     if in_secure_execution() {
         return;
@@ -34,11 +36,11 @@ extern "C" fn start(_count: c_int, _arguments: *const *const c_char, environment
         execute::resolve();
         waiting::resolve();
         waits::note_stack();
-        begin(environment);
+        begin(arguments, environment);
     });
 }
 
-fn begin(environment: *mut *mut c_char) {
+fn begin(arguments: *const *const c_char, environment: *mut *mut c_char) {
     // SAFETY: 1. glibc passes the array that it got from the kernel, which is writable; 2. as below, before `main`.
     unsafe { handed_over::give_up(environment) };
     let standard_error = Noted::now(libc::STDERR_FILENO);
@@ -48,7 +50,7 @@ fn begin(environment: *mut *mut c_char) {
         // Without standard error, nothing can be reported.
         let _ = standard_error.map(|descriptor| descriptor.write(line.as_bytes()));
     };
-    let settings = match Settings::read(&|name| std::env::var_os(name)) {
+    let mut settings = match Settings::read(&|name| std::env::var_os(name)) {
         Ok(settings) => settings,
         Err(error) => return complain(&error.to_string()),
     };
@@ -58,7 +60,13 @@ fn begin(environment: *mut *mut c_char) {
         // `setenv` anyway.
         unsafe { environment::leave_preload(environment) };
     }
-    if settings.moment == Moment::Never {
+    // SAFETY: 1. glibc passes the program's arguments as the kernel has laid them down.
+    let left_out = unsafe { names::left_out(&settings.only, arguments) };
+    let end = End::of_this_process();
+    if left_out.is_some() {
+        settings.moment = Moment::Never;
+    }
+    if settings.moment == Moment::Never && (left_out.is_none() || end == End::Silent) {
         return;
     }
     // From here on it is known whose memory this is.
@@ -79,5 +87,5 @@ fn begin(environment: *mut *mut c_char) {
         ReportTo::Nowhere | ReportTo::File(_) => None,
     };
     let filters = Status::of_this_thread().ok().and_then(|status| status.seccomp_filters);
-    started::set(Started { settings, standard_error, report, filters, end: End::of_this_process() });
+    started::set(Started { settings, standard_error, report, filters, end, left_out });
 }

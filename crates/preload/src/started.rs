@@ -61,6 +61,8 @@ pub(crate) struct Started {
     pub(crate) filters: Option<u64>,
     /// Whether its end is told of.
     pub(crate) end: End,
+    /// Why this program is never frozen, if it is not among those that are.
+    pub(crate) left_out: Option<String>,
 }
 
 static STARTED: OnceLock<Started> = OnceLock::new();

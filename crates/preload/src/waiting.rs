@@ -152,13 +152,18 @@ fn split(started: &Started, limit: Limit, mask: Option<Set>, ask: &mut dyn FnMut
         if answer != 0 || limit.is_over() {
             break answer;
         }
-        let slice = Instant::now();
-        if !freezing::slice(started) {
+        let (mut answer, mut taken, mut since) = (0, Duration::ZERO, Instant::now());
+        let mut is_idle = || {
+            taken = since.elapsed();
+            since = Instant::now();
+            answer = ask(Step::Not, signals.blocked());
+            answer == 0 && !limit.is_over() && !signals.is_any_pending(mask)
+        };
+        // SAFETY: 1. system calls that do not wait.
+        if !unsafe { freezing::slice(started, &mut is_idle) } {
             // Refused: it may be another time.
             break ask(limit.left(), mask);
         }
-        let taken = slice.elapsed();
-        let answer = ask(Step::Not, signals.blocked());
         if answer != 0 {
             // Somebody was kept waiting.
             palimpsest_fork::put_off_slices(taken);

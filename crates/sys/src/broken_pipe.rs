@@ -1,8 +1,8 @@
 //! What this process was told to do about broken pipes, and handing that on.
 //!
 //! Rust's runtime ignores SIGPIPE before `main`, and the standard library sets it to its default for programs that are
-//! executed. So whoever was started with SIGPIPE ignored (`IgnoreSIGPIPE=` of systemd, `nohup`-like wrappers) must put
-//! that back for a program that takes this one's place.
+//! executed. So a program that was started with SIGPIPE ignored (`IgnoreSIGPIPE=` of systemd, wrappers like `nohup`)
+//! must restore that before it executes another in its place.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -4,7 +4,7 @@
 //!
 //! | module or type | what it does |
 //! |---|---|
-//! | [`SharedMemory`], [`Mapping`], [`Reservation`], [`View`] | memory with an owner, never writable and executable |
+//! | [`SharedMemory`], [`Mapping`], [`Reservation`], [`PlacedMapping`] | owned memory, never writable and executable |
 //! | [`collapse`] | huge pages by request |
 //! | [`pages`] | what the kernel says of memory: mappings, populated pages, private copies |
 //! | [`CoreSync`] | makes every core of this process drop what it has fetched ahead |
@@ -15,6 +15,8 @@
 //! | [`objects_with_note`], [`keep_loaded`], [`Caller`] | loaded objects, and who is calling |
 //! | [`async_io`] | what the kernel may hold on to for requests under way |
 //! | [`memory`], [`threads`] | changing memory in place: sealed contents, arrays outside the heap, threads held still |
+//! | [`signals`] | the signals that a program can wait for, by name or number |
+//! | [`clock`] | what the kernel's clocks show |
 //! | [`numa`] | nodes, where this thread runs, memory policies, where pages are |
 //! | [`Causes`] | an error with its sources in one line |
 //! | [`proc`], [`seccomp`], [`capabilities`] | what this machine, kernel, container and user allow |
@@ -39,6 +41,7 @@ pub mod broken_pipe;
 mod caller;
 pub mod capabilities;
 mod causes;
+pub mod clock;
 mod errno;
 pub mod event;
 pub mod fault;
@@ -54,6 +57,7 @@ pub mod proc;
 mod proc_mem;
 mod random;
 pub mod seccomp;
+pub mod signals;
 mod symbols;
 mod text_writer;
 pub mod threads;
@@ -68,7 +72,7 @@ pub use memory::error::MapError;
 pub use memory::file::ExecRung;
 pub use memory::huge::{CollapseError, HUGE_PAGE, collapse};
 pub use memory::mapping::{Mapping, Protection, Source};
-pub use memory::reservation::{Reservation, View};
+pub use memory::reservation::{PlacedMapping, Reservation};
 pub use memory::shared_memory::{CreateError, Pages, SharedMemory};
 pub use memory::shutter::{Shutter, Window};
 pub use objects::{

@@ -124,6 +124,36 @@ pub fn keep_loaded(address: usize) -> Result<(), NotLoaded> {
     }
 }
 
+/// Which build an address belongs to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Build {
+    /// The identity that the linker has given the object (`--build-id`).
+    pub(crate) id: Vec<u8>,
+    /// Bytes from where the object is loaded to the address.
+    pub(crate) offset: usize,
+}
+
+/// The build of the loaded object that holds `address`; none for one without a build id.
+pub(crate) fn build_of(address: usize) -> Option<Build> {
+    /// `NT_GNU_BUILD_ID` (`elf.h`).
+    const BUILD_ID: u32 = 3;
+    let mut build = None;
+    visit(&mut |object| {
+        let mut loads = object.segments.iter().filter(|segment| segment.p_type == libc::PT_LOAD);
+        if !loads.any(|segment| object.range(segment).contains(&address)) {
+            return;
+        }
+        if let Some(description) = object.noted("GNU", BUILD_ID).next() {
+            let start = ptr::with_exposed_provenance::<u8>(description.start);
+            // SAFETY: part of a note that `noted` has just read, of an object that the dynamic linker keeps loaded
+            // during `visit`.
+            let id = unsafe { std::slice::from_raw_parts(start, description.len()) };
+            build = Some(Build { id: id.to_vec(), offset: address.wrapping_sub(object.base) });
+        }
+    });
+    build
+}
+
 /// Whether `address` is in the program itself, and not in a library.
 pub fn in_program(address: usize) -> bool {
     let mut is_inside = false;

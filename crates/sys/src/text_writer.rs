@@ -99,8 +99,9 @@ impl TextWriter {
 
     /// Makes ready to store `pieces`, which are sorted by address and do not overlap, in as few system calls as the ISA
     /// bears: one for each run of pieces that touch the same pages, since a call costs more than copying a page does.
-    /// The bytes between the pieces are then stored again as they are now; who else writes there meanwhile loses that.
-    /// No debugger does, since it stops the process; another copy of this library in the process may.
+    /// The bytes between the pieces are then stored again as they are now: what somebody else writes there meanwhile is
+    /// lost. No debugger is hit by that, since it stops the process; another copy of this library in the process may
+    /// be.
     ///
     /// # Safety
     ///

@@ -274,7 +274,9 @@ mod tests {
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let count = prop_oneof![6 => 1_u32..12, 2 => 12_u32..80, 1 => 80_u32..320];
         let step = prop_oneof![
-            3 => (count, 0_u32..4).prop_map(|(count, shift)| Step::Allocate { count, align: 1 << shift.saturating_sub(1) }),
+            3 => (count, 0_u32..4).prop_map(|(count, shift)| {
+                Step::Allocate { count, align: 1 << shift.saturating_sub(1) }
+            }),
             2 => any::<usize>().prop_map(|victim| Step::Release { victim }),
         ];
         prop::collection::vec(step, 0..200)

@@ -4,10 +4,9 @@
 //! page, one entry of the instruction TLB, two mappings. Code is written through another view of the same memory, so
 //! that no mapping is ever writable and executable.
 //!
-//! ```
+//! ```ignore-aarch64
 //! use palimpsest_text::Packs;
 //!
-//! # #[cfg(target_arch = "x86_64")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let packs = Packs::new()?;
 //! // mov eax, 42; ret
@@ -17,8 +16,6 @@
 //! assert_eq!(answer(), 42);
 //! # Ok(())
 //! # }
-//! # #[cfg(not(target_arch = "x86_64"))]
-//! # fn main() {}
 //! ```
 //!
 //! Without the feature `std` only the `no_std` cores are left, for kernels and hypervisors: [`ChunkMap`], and the

@@ -1,7 +1,7 @@
-//! `/init` of the AArch64 guest: mounts what tests expect, runs every program of `/tests` with its arguments, reports
-//! each on the console, powers off.
+//! `/init` of the guests with Debian's kernel: mounts what tests expect, runs every program of `/tests` with its
+//! arguments, reports each on the console, powers off.
 //!
-//! The other end is `xtask/src/aarch64/system.rs`, which reads the lines that start with [`MARK`].
+//! The other end is `xtask/src/linux/mod.rs`, which reads the lines that start with [`MARK`].
 #![forbid(unsafe_code)]
 
 use std::{
@@ -125,6 +125,8 @@ fn run(program: &Path) -> io::Result<Option<ExitStatus>> {
         .current_dir("/tmp")
         .env_clear()
         .envs(ENVIRONMENT)
+        // From the kernel's command line.
+        .envs(std::env::vars().filter(|(name, _)| name.starts_with("PALIMPSEST_")))
         .process_group(0)
         .spawn()?;
     let start = Instant::now();

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_paging::format::{Entry, Format};
 use palimpsest_paging::{
-    Attributes, Frame, Machine, MemoryType, Options, PAGE, PageSize, PageSizes, Rights, SpaceId, VirtAddr,
+    Attributes, Frame, Machine, MemoryType, PAGE, PageSize, PageSizes, Rights, SpaceId, SpaceOptions, VirtAddr,
 };
 
 use crate::arch::layout;
@@ -87,7 +87,7 @@ pub(crate) fn get() -> &'static KernelSpace {
 pub(crate) fn make() {
     // Relaxed: the first CPU alone runs.
     assert!(!MADE.swap(true, Ordering::Relaxed), "there is one kernel");
-    let space = KernelSpace::new(Memory, ID, &nodes(), Options::default());
+    let space = KernelSpace::new(Memory, ID, &nodes(), SpaceOptions::default());
     let space = space.unwrap_or_else(|error| panic!("{error}"));
     let map = |range: Range<VirtAddr>, physical: u64, rights: Rights, memory: MemoryType, size: PageSize| {
         let attributes = Attributes { memory, ..Attributes::kernel(rights) };

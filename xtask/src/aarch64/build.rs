@@ -11,27 +11,38 @@ use crate::{
 };
 
 /// The crates with code of their own for each architecture.
-const PACKAGES: [&str; 5] =
-    ["palimpsest-bpf", "palimpsest-fork", "palimpsest-forkserver", "palimpsest-sys", "palimpsest-text"];
+pub(super) const PACKAGES: [&str; 6] = [
+    "palimpsest-bpf",
+    "palimpsest-fork",
+    "palimpsest-forkserver",
+    "palimpsest-numa",
+    "palimpsest-sys",
+    "palimpsest-text",
+];
+
+/// What of them is about nodes, and runs in a guest with several of them.
+pub(crate) const ABOUT_NODES: [&str; 2] = ["palimpsest-numa", "palimpsest-sys"];
+/// Programs that run there alone.
+pub(crate) const NUMA: &str = "numa.";
 
 pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
-    let programs = test_programs(workspace)?;
+    let programs = test_programs(workspace, &PACKAGES)?;
     guest_init(workspace)?;
     Ok(Done::PassedWith(format!("{} test programs", programs.len())))
 }
 
-/// Builds the tests of [`PACKAGES`] and returns their programs.
-pub(super) fn test_programs(workspace: &Workspace) -> Result<Vec<TestProgram>, StepError> {
+/// Builds the tests of some packages and returns their programs.
+pub(crate) fn test_programs(workspace: &Workspace, packages: &[&str]) -> Result<Vec<TestProgram>, StepError> {
     let mut test = cross_cargo(workspace, "test");
     test.arg("--all-features");
-    for package in PACKAGES {
+    for package in packages {
         test.args(["--package", package]);
     }
     programs::build(&mut test)
 }
 
 /// Builds the guest's `/init` and returns its path.
-pub(super) fn guest_init(workspace: &Workspace) -> Result<PathBuf, StepError> {
+pub(crate) fn guest_init(workspace: &Workspace) -> Result<PathBuf, StepError> {
     let mut build = cross_cargo(workspace, "build");
     build.args(["--package", "guest-init"]);
     process::stream(&mut build)?;

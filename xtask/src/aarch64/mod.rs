@@ -2,9 +2,6 @@
 //! ([`system`]).
 
 pub(crate) mod build;
-mod cpio;
-mod initramfs;
-pub(crate) mod kernel;
 pub(crate) mod system;
 pub(crate) mod user;
 
@@ -20,7 +17,7 @@ pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// Its linker, from Debian's cross compiler.
 pub(crate) const LINKER: &str = "aarch64-linux-gnu-gcc";
 /// Where Debian puts the target's C library.
-const LIBRARIES: &str = "/usr/aarch64-linux-gnu/lib";
+pub(crate) const LIBRARIES: &str = "/usr/aarch64-linux-gnu/lib";
 /// A compiler with the target's standard library, where rustup cannot bring one.
 pub(crate) const DEBIAN_STD: [&str; 2] = ["rustc-web", "libstd-rust-web-dev:arm64"];
 /// The compiler in the first of [`DEBIAN_STD`], and its sysroot.

@@ -51,6 +51,8 @@ const UNSUITABLE: &[Unsuitable] = &[
 
 /// Programs of the crate that rewrites a process's own memory.
 const FREEZING: &str = "fork.";
+/// Those, and the ones that look at nodes.
+const OF_A_KERNEL: [&str; 2] = [FREEZING, build::NUMA];
 
 const SIGNALS: &str = "real-time signals to one thread are refused";
 const WIPE: &str = "MADV_WIPEONFORK is ignored";
@@ -60,10 +62,11 @@ const STALE: &str = "dual-mapped code that is rewritten goes stale";
 const SMAPS: &str = "smaps and pagemap are made up";
 
 pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
-    let programs = build::test_programs(workspace)?;
+    let programs = build::test_programs(workspace, &build::PACKAGES)?;
     let mut failed = Vec::new();
     let left_out = |program: &&TestProgram| {
-        program.name.starts_with(FREEZING) || UNSUITABLE.iter().any(|unsuitable| unsuitable.name == program.name)
+        OF_A_KERNEL.iter().any(|start| program.name.starts_with(start))
+            || UNSUITABLE.iter().any(|unsuitable| unsuitable.name == program.name)
     };
     for program in programs.iter().filter(|program| !left_out(program)) {
         let mut qemu = process::program("qemu-aarch64", workspace);

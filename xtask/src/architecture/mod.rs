@@ -142,8 +142,9 @@ fn of_source(source: &Source) -> Vec<Breach> {
     }
     for (index, line) in source.text.lines().enumerate() {
         let columns = line.chars().count();
-        // Tables and addresses cannot be broken.
-        let rigid = !source.is_rust() && line.starts_with('|') || line.contains("https://");
+        // Rows of tables, in Markdown or in comments, and addresses cannot be broken.
+        let words = line.trim_start().trim_start_matches("//!").trim_start_matches("///").trim_start();
+        let rigid = words.starts_with('|') || line.contains("https://");
         if columns > COLUMNS && !rigid {
             breach(Rule::LongLine, index + 1, format!("{columns} columns"));
         }
@@ -159,15 +160,27 @@ fn of_source(source: &Source) -> Vec<Breach> {
         {
             breach(Rule::RawCall, index, format!("calls {call}"));
         }
-        let bound = ["adapters/", "crates/", "guests/"].iter().any(|root| source.path.starts_with(root));
+        let bound = ["adapters/", "crates/", "examples/", "guests/"].iter().any(|root| source.path.starts_with(root));
         let seam = source.path.starts_with("crates/sys/") || source.path.contains("/arch/");
         // The line that picks the folder.
         let picks = line.contains("path = \"arch/");
-        if bound && !seam && !picks && ["target_arch", "target_os"].iter().any(|name| line.contains(name)) {
+        if bound && !seam && !picks && is_condition(line) {
             breach(Rule::Condition, index, line.trim().to_owned());
         }
     }
+    // Examples in documentation are code as well; what runs on one architecture alone is `ignore-ARCHITECTURE`.
+    for (index, line) in source.text.lines().enumerate() {
+        let words = line.trim_start();
+        if (words.starts_with("//!") || words.starts_with("///")) && words.contains("#[cfg") && is_condition(words) {
+            breach(Rule::Condition, index + 1, words.to_owned());
+        }
+    }
     found
+}
+
+/// Whether a line tells architectures or operating systems apart.
+fn is_condition(line: &str) -> bool {
+    ["target_arch", "target_os"].iter().any(|name| line.contains(name))
 }
 
 /// The raw call in a line of code: `libc::mmap`, `mm::mremap`, or what [`RAW`] names in a list of imports from there.
@@ -236,7 +249,8 @@ mod tests {
             rules("crates/text/src/key.rs", "#[cfg_attr(target_arch = \"x86_64\", path = \"arch/x86_64.rs\")]")
                 .is_empty()
         );
-        assert!(rules("crates/text/src/key.rs", "//! # #[cfg(target_arch = \"x86_64\")]").is_empty());
+        assert_eq!(rules("crates/text/src/key.rs", "//! # #[cfg(target_arch = \"x86_64\")]"), [Rule::Condition]);
+        assert!(rules("crates/text/src/key.rs", "//! As `target_arch` says.").is_empty());
     }
 
     #[test]
@@ -244,6 +258,8 @@ mod tests {
         let long = "x".repeat(121);
         assert_eq!(rules("docs/a.md", &long), [Rule::LongLine]);
         assert!(rules("docs/a.md", &format!("| {long} |")).is_empty());
+        assert!(rules("crates/sys/src/a.rs", &format!("//! | {long} |")).is_empty());
+        assert_eq!(rules("crates/sys/src/a.rs", &format!("/// {long} |")), [Rule::LongLine]);
         assert!(rules("docs/a.md", &"ä".repeat(120)).is_empty());
         assert_eq!(rules("crates/sys/src/a.rs", &"\n".repeat(601)), [Rule::LongFile]);
         assert!(rules("docs/a.md", &"\n".repeat(601)).is_empty());

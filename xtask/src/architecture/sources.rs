@@ -50,7 +50,8 @@ impl Source {
     /// Its lines of code, from 1: without comments, and without the tests at its end.
     pub(super) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines = self.text.lines().enumerate().map(|(index, line)| (index + 1, line));
-        let before_tests = lines.take_while(|(_, line)| line.trim_end() != "#[cfg(test)]" || !self.is_product());
+        let begins_tests = |line: &str| ["#[cfg(test)]", "#[cfg(all(test, "].iter().any(|mark| line.starts_with(mark));
+        let before_tests = lines.take_while(move |(_, line)| !begins_tests(line) || !self.is_product());
         before_tests.filter_map(|(number, line)| {
             let code = line.split("//").next().unwrap_or_default();
             (!code.trim().is_empty()).then_some((number, code))
@@ -67,6 +68,8 @@ mod tests {
         let source = Source::new("crates/a/src/b.rs", "//! words\nfn a() {} // words\n\n#[cfg(test)]\nmod tests {}\n");
         assert_eq!(source.code().collect::<Vec<_>>(), [(2, "fn a() {} ")]);
         assert!(source.is_product() && source.krate() == Some("a"));
+        let source = Source::new("crates/a/src/b.rs", "fn a() {}\n#[cfg(all(test, not(loom)))]\nmod tests {}\n");
+        assert_eq!(source.code().count(), 1);
         assert!(!Source::new("crates/a/src/b_tests.rs", "").is_product());
         assert!(!Source::new("crates/a/tests/b.rs", "").is_product());
     }

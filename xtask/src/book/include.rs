@@ -29,8 +29,8 @@ pub(super) fn expand(folder: &Path, file: &str, markdown: &str) -> Result<String
     if wrong.is_empty() { Ok(text) } else { Err(wrong) }
 }
 
-/// What is wrong with the blocks of Rust in a file that readers see as it is, such as a readme: each names its region in
-/// its first line (`from=FILE:REGION`, from `root`), and has the same text.
+/// What is wrong with the blocks of Rust in a file that readers see as it is, such as a readme: each names its region
+/// in its first line (`from=FILE:REGION`, from `root`), and has the same text.
 pub(super) fn copies(root: &Path, file: &str, markdown: &str) -> Vec<String> {
     let blocks = markdown.split("\n```rust").skip(1).filter_map(|block| block.split_once('\n'));
     let is_wrong = |(info, rest): &(&str, &str)| {

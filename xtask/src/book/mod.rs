@@ -1,10 +1,12 @@
-//! `cargo xtask book`: the chapters of `docs/src` as HTML pages that need nothing else. A link that leads nowhere fails.
+//! `cargo xtask book`: the chapters of `docs/src` as HTML pages that need nothing else. A link that leads nowhere
+//! fails.
 //!
 //! Why not mdBook: it takes ten minutes to build here, for a table of contents and a page around each chapter.
 
 mod contents;
 mod include;
 mod page;
+mod plots;
 
 use std::{
     collections::BTreeMap,
@@ -21,11 +23,12 @@ use page::Page;
 pub(crate) const FOLDER: &str = "book";
 const STYLE: &str = include_str!("page.css");
 
-/// Writes the book to `folder` and returns how many pages it has.
-pub(crate) fn build(workspace: &Workspace, folder: &Path) -> Result<usize, StepError> {
+/// Writes the book to `folder` and returns how many chapters it has. With a `program`, the last one are plots of the
+/// records, which that draws.
+pub(crate) fn build(workspace: &Workspace, folder: &Path, program: Option<&Path>) -> Result<usize, StepError> {
     let sources = workspace.root.join("docs/src");
     let read = |path: &Path| fs::read_to_string(path).map_err(failed("read", path));
-    let chapters = contents::chapters(&read(&sources.join("SUMMARY.md"))?);
+    let mut chapters = contents::chapters(&read(&sources.join("SUMMARY.md"))?);
     let (mut pages, mut stray) = (BTreeMap::new(), Vec::new());
     for Chapter { file, .. } in &chapters {
         match include::expand(&sources, file, &read(&sources.join(file))?) {
@@ -50,6 +53,11 @@ pub(crate) fn build(workspace: &Workspace, folder: &Path) -> Result<usize, StepE
         fs::write(&path, text).map_err(failed("write", &path))
     };
     write("page.css", STYLE)?;
+    if let Some(program) = program {
+        let (chapter, page) = plots::draw(workspace, program, folder)?;
+        pages.insert(chapter.file.clone(), page);
+        chapters.push(chapter);
+    }
     for (place, chapter) in chapters.iter().enumerate() {
         let Some(page) = pages.get(&chapter.file) else { continue };
         let neighbours = (place.checked_sub(1).and_then(|before| chapters.get(before)), chapters.get(place + 1));
@@ -105,7 +113,7 @@ mod tests {
     #[test]
     fn the_book_of_this_tree_has_a_page_for_each_chapter() {
         let folder = tempfile::tempdir().expect("a folder");
-        let count = build(&Workspace::find(), folder.path()).expect("see the list above");
+        let count = build(&Workspace::find(), folder.path(), None).expect("see the list above");
         let pages = fs::read_dir(folder.path()).expect("it was made").count();
         // The style and the index.
         assert_eq!(pages, count + 2);
@@ -124,13 +132,13 @@ mod tests {
         write("SUMMARY.md", "# Summary\n\n[One](one.md)\n- [Two](two.md)\n");
         write("two.md", "# Two\n\n## A Part\n");
         write("one.md", "# One\n\n[fine](two.md#a-part), [too](two.md), [outside](https://example.org)\n");
-        assert_eq!(build(&workspace, &out).expect("all is there"), 2);
+        assert_eq!(build(&workspace, &out, None).expect("all is there"), 2);
         for bad in ["[x](three.md)", "[x](two.md#b-part)", "[x](../../../../../etc/hostname)"] {
             write("one.md", bad);
-            assert!(matches!(build(&workspace, &out), Err(StepError::Book { links: 1 })), "{bad}");
+            assert!(matches!(build(&workspace, &out, None), Err(StepError::Book { links: 1 })), "{bad}");
         }
         write("one.md", "# One\n");
         write("three.md", "# Three\n");
-        assert!(matches!(build(&workspace, &out), Err(StepError::Book { links: 1 })));
+        assert!(matches!(build(&workspace, &out, None), Err(StepError::Book { links: 1 })));
     }
 }

@@ -3,6 +3,7 @@
 
 mod arch;
 mod console;
+pub(crate) mod numa;
 
 use std::{
     io::{BufRead, BufReader},
@@ -66,7 +67,8 @@ pub(crate) enum GuestError {
     #[error("the {} guest did not come to its end: {meaning} ({status}); its last line: {last:?}", arch.name())]
     NoEnd { arch: Arch, status: ExitStatus, meaning: &'static str, last: String },
     #[error(
-        "the {} guest ended with {status}, and its lines do not fit that: {passed} lines `ok`, {} `FAILED`, last {last:?}",
+        "the {} guest ended with {status}, and its lines do not fit that: {passed} lines `ok`, {} `FAILED`, last \
+         {last:?}",
         arch.name(),
         failed.len()
     )]

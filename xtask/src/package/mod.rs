@@ -74,7 +74,7 @@ fn lay_out(workspace: &Workspace, folder: &Path, tree: &Path) -> Result<(), Step
     for name in ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"] {
         copy(&workspace.root.join(name), &notes.join(name))?;
     }
-    book::build(workspace, &notes.join("html"))?;
+    book::build(workspace, &notes.join("html"), Some(&program))?;
     Ok(())
 }
 

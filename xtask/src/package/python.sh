@@ -1,4 +1,4 @@
-palimpsest run --freeze --at fork --report -- python3 -I -c '
+palimpsest run --at fork --report -- python3 -I -c '
 import os
 kept = [bytearray(4000) for _ in range(5000)]
 child = os.fork()

@@ -1,7 +1,7 @@
 # Redis saves in a forked child while it is frozen.
 cd /tmp || exit 1
 redis() { redis-cli -s /tmp/socket "$@"; }
-palimpsest run --freeze --threads stop --report=/tmp/report -- \
+palimpsest run --threads stop --report=/tmp/report -- \
     redis-server --port 0 --unixsocket /tmp/socket --save '' >/tmp/log &
 # A file of answers instead of pipes: there is no grep here.
 answers() {

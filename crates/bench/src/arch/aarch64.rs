@@ -31,3 +31,17 @@ pub(super) fn program(sites: usize, site: &[u8]) -> Vec<u8> {
 /// Tables of the peer `page_table_multiarch`, which has this ISA's format alone.
 #[cfg(feature = "peers")]
 pub(crate) type MultiTable<H> = page_table_multiarch::aarch64::A64PageTable<H>;
+
+/// The peer `rbpf` compiles for another ISA alone.
+#[cfg(feature = "peers")]
+pub(crate) fn compile_rbpf(_vm: &mut rbpf::EbpfVmRaw<'static>) -> Result<(), String> {
+    Err("rbpf compiles for x86-64 alone".to_owned())
+}
+
+/// The peer `solana-sbpf` compiles for another ISA alone.
+#[cfg(feature = "peers")]
+pub(crate) fn compile_sbpf<C: solana_sbpf::vm::ContextObject>(
+    _executable: &solana_sbpf::elf::Executable<C>,
+) -> Result<(), String> {
+    Err("solana-sbpf compiles for x86-64 alone".to_owned())
+}

@@ -1,4 +1,4 @@
-//! What is different for each ISA: programs full of sites, and the format of a peer's page tables.
+//! What is different for each ISA: programs full of sites, the format of a peer's page tables, and peers' compilers.
 //!
 //! A program full of sites is a function without arguments that returns how many of its sites fall through. A site that
 //! is off is a NOP, and the instruction after it counts; one that is on jumps past that instruction.
@@ -14,7 +14,7 @@ use aarch64 as isa;
 use x86_64 as isa;
 
 #[cfg(feature = "peers")]
-pub(crate) use isa::MultiTable;
+pub(crate) use isa::{MultiTable, compile_rbpf, compile_sbpf};
 pub(crate) use isa::{OFF, ON, site_offset};
 
 /// The program of so many sites, all of them off.

@@ -31,3 +31,17 @@ pub(super) fn program(sites: usize, site: &[u8]) -> Vec<u8> {
 /// Tables of the peer `page_table_multiarch`, which has this ISA's format alone.
 #[cfg(feature = "peers")]
 pub(crate) type MultiTable<H> = page_table_multiarch::x86_64::X64PageTable<H>;
+
+/// Has the peer `rbpf` compile, which it does for this ISA alone.
+#[cfg(feature = "peers")]
+pub(crate) fn compile_rbpf(vm: &mut rbpf::EbpfVmRaw<'static>) -> Result<(), String> {
+    vm.jit_compile().map_err(|error| error.to_string())
+}
+
+/// Has the peer `solana-sbpf` compile, which it does for this ISA alone.
+#[cfg(feature = "peers")]
+pub(crate) fn compile_sbpf<C: solana_sbpf::vm::ContextObject>(
+    executable: &solana_sbpf::elf::Executable<C>,
+) -> Result<(), String> {
+    executable.jit_compile().map_err(|error| error.to_string())
+}

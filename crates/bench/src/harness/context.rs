@@ -89,7 +89,18 @@ impl<'a> Context<'a> {
     /// The reason why there is none, for [`Self::skip`].
     pub fn frozen(&self) -> Result<Command, String> {
         let mut command = self.program()?;
-        command.args(["run", "--freeze"]);
+        command.arg("run");
+        Ok(command)
+    }
+
+    /// A command that starts the program whose name and arguments follow from huge pages on one node.
+    ///
+    /// # Errors
+    ///
+    /// The reason why there is none, for [`Self::skip`].
+    pub fn local_text(&self) -> Result<Command, String> {
+        let mut command = self.program()?;
+        command.args(["run", "--local-text"]);
         Ok(command)
     }
 

@@ -51,7 +51,7 @@ pub struct Request {
     /// How long to measure.
     pub effort: Effort,
     /// A program that calls [`crate::suites::serve`] with what follows [`HELPER`] on its command line, and starts other
-    /// programs frozen when it is told to by `run --freeze`. Without it, figures of processes with a past of their own
+    /// programs frozen when it is told to by `run`. Without it, figures of processes with a past of their own
     /// are skipped.
     pub program: Option<PathBuf>,
 }

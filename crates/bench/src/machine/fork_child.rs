@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use palimpsest_fork::arena::Arena;
 use palimpsest_fork::snapshot::{self, Snapshot, Sweep};
-use palimpsest_fork::{Forked, Measure, Options, Pages};
+use palimpsest_fork::{Forked, Measure, Options, Pages, Pause, Stage};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
 use super::Heap;
 use crate::harness::clock::Stopwatch;
@@ -74,6 +75,52 @@ impl Child {
     }
 }
 
+/// A child that works in turns: it stops itself (SIGSTOP) after each, until it is continued.
+#[derive(Debug)]
+pub(crate) struct Looping(Child);
+
+impl Looping {
+    /// Forks the child, which stops before its first turn.
+    pub(crate) fn start(mut turn: impl FnMut()) -> io::Result<Self> {
+        let work = || {
+            loop {
+                // A child that cannot stop must not write on and on.
+                if kill_process(getpid(), Signal::STOP).is_err() {
+                    return 1;
+                }
+                turn();
+            }
+        };
+        let looping = Self(spawn(ForkWay::Plain, work)?.0);
+        match looping.until_it_stops() {
+            Ok(()) => Ok(looping),
+            Err(error) => looping.end().and(Err(error)),
+        }
+    }
+
+    /// Has it take a turn.
+    pub(crate) fn turn(&self) -> io::Result<()> {
+        kill_process(self.pid()?, Signal::CONT)?;
+        self.until_it_stops()
+    }
+
+    /// Ends it.
+    pub(crate) fn end(self) -> io::Result<()> {
+        self.0.end()
+    }
+
+    fn until_it_stops(&self) -> io::Result<()> {
+        match waitpid(Some(self.pid()?), WaitOptions::UNTRACED)? {
+            Some((_, status)) if status.stopped() => Ok(()),
+            other => Err(io::Error::other(format!("a child that works in turns did not stop: {other:?}"))),
+        }
+    }
+
+    fn pid(&self) -> io::Result<Pid> {
+        Pid::from_raw(self.0.0).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
 /// Forks a child that finds a number out, and returns the number.
 pub(crate) fn ask_child(way: ForkWay, work: impl FnOnce() -> io::Result<f64>) -> io::Result<f64> {
     let (mut read, mut write) = io::pipe()?;
@@ -105,6 +152,28 @@ pub(crate) fn freeze(pages: Pages) -> Result<Duration, palimpsest_fork::FreezeEr
     // Nobody shares or writes its memory. 4. Nor later.
     unsafe { palimpsest_fork::freeze(&options) }?;
     Ok(stopwatch.elapsed())
+}
+
+/// Freezes this process in slices, one after the other. Returns how long the process stood still each time; the first
+/// is the look that plans.
+pub(crate) fn freeze_in_slices(budget: Duration) -> Result<Vec<Duration>, String> {
+    let told = |error: palimpsest_fork::FreezeError| Causes(&error).to_string();
+    let options = Options::new().pause(Pause::Within(budget)).measure(Measure::Nothing);
+    let stopwatch = Stopwatch::start();
+    // SAFETY: 1. to 4. as in `freeze`.
+    unsafe { palimpsest_fork::freeze(&options) }.map_err(told)?;
+    let mut stops = vec![stopwatch.elapsed()];
+    loop {
+        let stopwatch = Stopwatch::start();
+        // SAFETY: 1. as in `freeze`.
+        let progress = unsafe { palimpsest_fork::freeze_slice() }.map_err(told)?;
+        stops.push(stopwatch.elapsed());
+        match progress.stage {
+            Stage::UnderWay => {}
+            Stage::Done => return Ok(stops),
+            _ => return Err(format!("the freeze ended early: {progress:?}")),
+        }
+    }
 }
 
 /// Freezes the memory of `arena`. Returns how long that took.
@@ -142,5 +211,34 @@ impl Reset {
         let restored = unsafe { self.0.restore() };
         let taken = stopwatch.elapsed();
         restored.map(|restored| (taken, restored.pages)).map_err(|error| Causes(&error).to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_child_that_works_in_turns_takes_one_at_a_time() {
+        let (mut read, mut write) = io::pipe().expect("a pipe");
+        // In the child's own memory: each turn finds what the last one has left.
+        let turns = AtomicU32::new(0);
+        let looping = Looping::start(|| {
+            let turn = turns.fetch_add(1, Ordering::Relaxed) + 1;
+            let _unread = write.write_all(&turn.to_ne_bytes());
+        })
+        .expect("a child");
+        let mut told = [0; 4];
+        for turn in 1..=3_u32 {
+            looping.turn().expect("it stops again");
+            read.read_exact(&mut told).expect("it has told");
+            assert_eq!(u32::from_ne_bytes(told), turn);
+        }
+        looping.end().expect("it is ended");
+        assert_eq!(turns.into_inner(), 0);
+        drop(write);
+        assert_eq!(read.read(&mut told).expect("the end of the pipe"), 0, "no turn more");
     }
 }

@@ -11,6 +11,8 @@ mod fork_heap;
 mod fork_uffd;
 mod held;
 #[cfg(feature = "peers")]
+mod peer_bpf;
+#[cfg(feature = "peers")]
 mod peer_key;
 #[cfg(feature = "peers")]
 mod peers;
@@ -22,12 +24,16 @@ mod table_peers;
 mod trap_action;
 
 pub(crate) use area::CodeArea;
-pub(crate) use fork_child::{Child, ForkWay, Reset, ask_child, freeze, freeze_arena, sleep, spawn};
+pub(crate) use fork_child::{
+    Child, ForkWay, Looping, Reset, ask_child, freeze, freeze_arena, freeze_in_slices, sleep, spawn,
+};
 pub(crate) use fork_heap::{Heap, HeapPages};
 pub(crate) use fork_uffd::{Watch, Watcher};
 #[cfg(test)]
 pub(crate) use held::COUNTING_TRAPS;
 pub(crate) use held::while_held;
+#[cfg(feature = "peers")]
+pub(crate) use peer_bpf::{RbpfProgram, SbpfLoader, SbpfProgram};
 #[cfg(feature = "peers")]
 pub(crate) use peer_key::PeerKey;
 #[cfg(feature = "peers")]

@@ -7,8 +7,10 @@ use crate::placers::Packed;
 use palimpsest_sys::Causes;
 
 mod afl;
+mod bpf;
 mod fork;
 mod keys;
+mod numa;
 mod pack;
 mod paging;
 mod programs;
@@ -25,9 +27,13 @@ pub fn all() -> Vec<Box<dyn Suite>> {
         Box::new(fork::Fork),
         Box::new(fork::Reset),
         Box::new(paging::Paging),
+        Box::new(bpf::Bpf),
+        Box::new(numa::Numa),
         Box::new(afl::Afl),
         Box::new(programs::Redis),
         Box::new(programs::Python),
+        Box::new(programs::Mix),
+        Box::new(programs::Programs),
     ]
 }
 
@@ -58,7 +64,9 @@ pub fn machine() -> Machine {
 pub fn serve(arguments: &[String]) -> Result<(), BenchError> {
     match arguments {
         [name, contestant] if name == pack::MEMORY_PROBE => pack::probe_memory(contestant),
+        [name, contestant] if name == bpf::MEMORY_PROBE => bpf::probe_memory(contestant),
         [name, contestant, bytes] if name == fork::WORKER => fork::work(contestant, bytes),
+        [name, way, bytes] if name == fork::PAUSER => fork::work_pause(way, bytes),
         _ => Err(BenchError::Helper { contestant: arguments.join(" "), reason: "there is no such helper".to_owned() }),
     }
 }

@@ -1,4 +1,4 @@
-//! The tour: six things that Palimpsest does, each beside what people do today, within half a minute.
+//! The tour: seven things that Palimpsest does, each beside what people do today, within half a minute.
 //!
 //! Its figures are those of the other suites, with fewer contestants and within a time of their own: ids and records
 //! are the same.
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use palimpsest_sys::Causes;
 
-use super::{fork, keys, pack, paging, programs};
+use super::{bpf, fork, keys, pack, paging, programs};
 use crate::harness::sampler::Rounds;
 use crate::harness::{BenchError, Context, Effort, Group, Samples, Suite};
 
@@ -58,6 +58,11 @@ pub fn tour() -> Vec<Part> {
                 (pack::tour_load_group(), 2, |_, rounds| pack::tour_load(rounds)),
                 (pack::tour_call_group(), 3, |_, rounds| pack::tour_call(rounds)),
             ],
+        ),
+        part(
+            "bpf",
+            "A place for verified eBPF programs, which come and go while it runs",
+            vec![(bpf::tour_group(), 2, |_, rounds| bpf::tour(rounds))],
         ),
         part(
             "paging",
@@ -122,7 +127,7 @@ mod tests {
     #[test]
     fn every_part_has_a_figure_of_ours_beside_what_it_is_compared_with() {
         let parts = tour();
-        assert_eq!(parts.len(), 6);
+        assert_eq!(parts.len(), 7);
         let mut ids = HashSet::new();
         for group in parts.iter().flat_map(Suite::groups) {
             assert!(group.contestants.len() >= 2, "{group:?}");

@@ -155,6 +155,11 @@ pub(super) enum Form {
         values: Vec<Enumerator>,
         is_signed: bool,
     },
+    /// What a function takes and returns.
+    Function {
+        parameters: Vec<TypeId>,
+        returns: TypeId,
+    },
     /// A name of, or a qualifier on another type; functions and variables are such, too.
     Alias(TypeId),
     Section(Vec<Variable>),
@@ -248,7 +253,7 @@ impl Btf {
                     (id, count) = (of, count.checked_mul(more)?);
                     continue;
                 }
-                Form::Void | Form::Alias(_) | Form::Section(_) | Form::Other => return None,
+                Form::Void | Form::Alias(_) | Form::Section(_) | Form::Function { .. } | Form::Other => return None,
             };
             return count.checked_mul(size);
         }
@@ -295,8 +300,14 @@ fn one(reader: &mut Reader<'_>, id: u32) -> Result<Type, BtfError> {
         // Names, `volatile`, `const`, `restrict`, functions, tags of types.
         8..=12 | 18 => Form::Alias(size),
         13 => {
-            reader.take(8 * count as usize)?;
-            Form::Other
+            let parameter = |reader: &mut Reader<'_>| {
+                let _name = reader.u32()?;
+                reader.u32()
+            };
+            Form::Function {
+                parameters: (0..count).map(|_| parameter(reader)).collect::<Result<_, _>>()?,
+                returns: size,
+            }
         }
         14 => {
             let _linkage = reader.u32()?;

@@ -1,15 +1,18 @@
 //! Programs from functions: each one with all that it calls.
 
 use alloc::collections::BTreeMap;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::adapt::{self, Target};
 use super::extension::LineRecord;
+use super::externs::Externs;
 use super::maps::{MapSource, Place};
 use super::program::Program;
 use super::{ObjectError, Parts, Reference, Symbol};
 use crate::code::MOST_SLOTS;
+use crate::host::Declaration;
 use crate::insn::SLOT;
 
 /// Kinds of references (`include/llvm/BinaryFormat/ELFRelocs/BPF.def` of LLVM, which RFC 9669's appendix names).
@@ -24,6 +27,7 @@ const FUNCTION: u8 = 4;
 const MAP: u8 = 5;
 const MAP_VALUE: u8 = 6;
 const LOCAL: u8 = 1;
+const HOST: u8 = 2;
 
 /// Where a function is: its section, and bytes into it.
 type FunctionPlace = (usize, u64);
@@ -43,6 +47,7 @@ struct Linker<'a> {
     maps: &'a BTreeMap<Place, i32>,
     functions: &'a BTreeMap<FunctionPlace, u64>,
     target: Option<&'a Target<'a>>,
+    externs: &'a mut Externs,
     /// Slots that it may have.
     room: usize,
     name: &'a str,
@@ -59,7 +64,8 @@ pub(super) fn programs(
     parts: &Parts<'_>,
     maps: &[(Place, MapSource)],
     target: Option<&Target<'_>>,
-) -> Result<Vec<Program>, ObjectError> {
+) -> Result<(Vec<Program>, Vec<Declaration>), ObjectError> {
+    let mut externs = Externs::default();
     let mut functions = BTreeMap::new();
     let mut entries: Vec<(&Symbol<'_>, FunctionPlace)> = Vec::new();
     for symbol in &parts.symbols {
@@ -79,12 +85,14 @@ pub(super) fn programs(
     let maps = maps.iter().zip(0..).map(|((place, _), index)| (*place, index)).collect();
     // For all of them together: many programs may share their functions.
     let mut room = MOST_SLOTS;
-    let programs = entries.into_iter().map(|(symbol, place)| {
+    let mut programs = Vec::new();
+    for (symbol, place) in entries {
         let mut linker = Linker {
             parts,
             maps: &maps,
             functions: &functions,
             target,
+            externs: &mut externs,
             room,
             name: symbol.name,
             bytes: Vec::new(),
@@ -96,9 +104,14 @@ pub(super) fn programs(
         linker.link()?;
         room -= linker.bytes.len() / SLOT;
         let section = parts.sections[place.0].name;
-        Ok(Program::new(symbol.name, section, linker.bytes, linker.lines, parts.btf.clone()))
-    });
-    programs.collect()
+        programs.push(Program::new(symbol.name, section, linker.bytes, linker.lines, parts.btf.clone()));
+    }
+    let declared = externs.declared(parts.btf.as_deref());
+    let names: Arc<[String]> = declared.iter().map(|declared| declared.name.clone()).collect();
+    for program in &mut programs {
+        program.set_functions(&names);
+    }
+    Ok((programs, declared))
 }
 
 fn imm(bytes: &[u8], slot: usize) -> i32 {
@@ -210,13 +223,21 @@ impl Linker<'_> {
         reference: &Reference,
     ) -> Result<(), ObjectError> {
         let symbol = self.symbol(section, offset, reference)?;
-        let Some(target) = symbol.section else {
-            let what = "there is no function of this name; give it to the host as a helper and call it by number:";
-            return Err(self.error(section, offset, what, symbol.name));
-        };
         if reference.kind != CALL {
             return Err(self.error(section, offset, "a call refers in a way that is not known to", symbol.name));
         }
+        let Some(target) = symbol.section else {
+            if symbol.name.is_empty() {
+                return Err(self.error(section, offset, "a call refers to a symbol without a name", ""));
+            }
+            let name = symbol.name.to_string();
+            let index = self.externs.index(name);
+            let (registers, offset) = (slot * SLOT + 1, slot * SLOT + 2);
+            self.bytes[registers] = self.bytes[registers] & 0x0f | HOST << 4;
+            self.bytes[offset..offset + 2].fill(0);
+            set_imm(&mut self.bytes, slot, index);
+            return Ok(());
+        };
         // Of a section, the instruction says how many slots behind its beginning minus one.
         let slots = i64::from(imm(&self.bytes, slot)) + 1;
         let added = match reference.addend {

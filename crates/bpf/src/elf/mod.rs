@@ -24,6 +24,7 @@
 mod adapt;
 mod btf;
 mod extension;
+mod externs;
 mod link;
 mod maps;
 mod program;
@@ -41,7 +42,7 @@ pub use btf::{Btf, BtfError};
 pub use maps::MapSource;
 pub use program::{Explained, Program, SourceLine};
 
-use crate::host::{Host, HostBuilder};
+use crate::host::{Declaration, Host, HostBuilder};
 use crate::map::{Map, MapError, Room};
 
 /// Bytes that the maps of an object take together, unless more are allowed.
@@ -158,6 +159,7 @@ struct Parts<'a> {
 pub struct Object {
     maps: Vec<MapSource>,
     programs: Vec<Program>,
+    declared: Vec<Declaration>,
     btf: Option<Arc<Btf>>,
 }
 
@@ -180,9 +182,9 @@ impl Object {
     pub fn parse_for(bytes: &[u8], target: Option<&Btf>) -> Result<Self, ObjectError> {
         let parts = read(bytes)?;
         let maps = maps::find(&parts)?;
-        let programs = link::programs(&parts, &maps, target.map(adapt::Target::new).as_ref())?;
+        let (programs, declared) = link::programs(&parts, &maps, target.map(adapt::Target::new).as_ref())?;
         let maps = maps.into_iter().map(|(_, map)| map).collect();
-        Ok(Self { maps, programs, btf: parts.btf })
+        Ok(Self { maps, programs, declared, btf: parts.btf })
     }
 
     /// Its maps, and its sections of variables, which are arrays of one value.
@@ -198,6 +200,11 @@ impl Object {
     /// The program of this name.
     pub fn program(&self, name: &str) -> Option<&Program> {
         self.programs.iter().find(|program| program.name() == name)
+    }
+
+    /// Functions that it declares and does not have: the host is to have them ([`HostBuilder::function`]).
+    pub fn declared(&self) -> &[Declaration] {
+        &self.declared
     }
 
     /// Its types.
@@ -224,7 +231,7 @@ impl Object {
         // Before there is memory for the first one.
         let mut room = Room::new(most);
         self.maps.iter().try_for_each(|source| Map::take_room(source.definition(), &mut room))?;
-        let mut builder = Host::builder();
+        let mut builder = Host::builder().declared(&self.declared);
         for source in &self.maps {
             builder = builder.map(Arc::new(source.make()?));
         }
@@ -336,7 +343,12 @@ mod tests {
     use crate::map::{Definition, Kind};
 
     fn object(maps: Vec<Definition>) -> Object {
-        Object { maps: maps.into_iter().map(MapSource::of).collect(), programs: Vec::new(), btf: None }
+        Object {
+            maps: maps.into_iter().map(MapSource::of).collect(),
+            programs: Vec::new(),
+            declared: Vec::new(),
+            btf: None,
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use core::fmt;
 use super::btf::Btf;
 use super::extension::LineRecord;
 use crate::code::{Code, StructureError};
-use crate::verify::VerifyError;
+use crate::verify::{Fault, VerifyError};
 
 /// A line of the source.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,6 +67,8 @@ pub struct Program {
     lines: Vec<(u32, LineRecord)>,
     /// What lines are texts of.
     btf: Option<Arc<Btf>>,
+    /// Names of the host's functions that it calls, by index.
+    functions: Arc<[String]>,
 }
 
 impl Program {
@@ -78,7 +80,11 @@ impl Program {
         btf: Option<Arc<Btf>>,
     ) -> Self {
         lines.sort_by_key(|(slot, _)| *slot);
-        Self { name: name.to_string(), section: section.to_string(), bytes, lines, btf }
+        Self { name: name.to_string(), section: section.to_string(), bytes, lines, btf, functions: Arc::default() }
+    }
+
+    pub(super) fn set_functions(&mut self, functions: &Arc<[String]>) {
+        self.functions = Arc::clone(functions);
     }
 
     /// Name of its function.
@@ -113,7 +119,11 @@ impl Program {
 
     /// The error with the line of the source.
     pub fn explain(&self, error: VerifyError) -> Explained {
-        Explained { line: self.line(error.slot).map(Box::new), error }
+        let name = match error.fault {
+            Fault::Function { index, .. } => usize::try_from(index).ok().and_then(|index| self.functions.get(index)),
+            _ => None,
+        };
+        Explained { line: self.line(error.slot).map(Box::new), name: name.cloned(), error }
     }
 }
 
@@ -122,6 +132,8 @@ impl Program {
 pub struct Explained {
     error: VerifyError,
     line: Option<Box<SourceLine>>,
+    /// Of what the error knows by its index.
+    name: Option<String>,
 }
 
 impl Explained {
@@ -139,6 +151,9 @@ impl Explained {
 impl fmt::Display for Explained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)?;
+        if let Some(name) = &self.name {
+            write!(f, " (`{name}`)")?;
+        }
         self.line.as_ref().map_or(Ok(()), |line| write!(f, " [{line}]"))
     }
 }

@@ -14,6 +14,15 @@ pub(crate) trait Space {
 
     /// Copies bytes in.
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), MemoryFault>;
+
+    /// Copies what is at an address that nobody has proven, as far as there is something; how many bytes.
+    fn peek(&self, address: u64, bytes: &mut [u8]) -> usize;
+
+    /// Notes that the program has a record, which it gives back, or the host when it is ended.
+    fn hold(&mut self, record: u64);
+
+    /// Notes that a record was given back.
+    fn let_go(&mut self, record: u64);
 }
 
 impl Space for Memory<'_> {
@@ -23,6 +32,22 @@ impl Space for Memory<'_> {
 
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
         self.copy_in(address, bytes)
+    }
+
+    fn peek(&self, address: u64, bytes: &mut [u8]) -> usize {
+        let mut bytes = (0_u64..).zip(bytes.iter_mut()).map(|(offset, byte)| {
+            let at = address.wrapping_add(offset);
+            self.copy_out(at, core::slice::from_mut(byte)).is_ok()
+        });
+        bytes.by_ref().take_while(|is_there| *is_there).count()
+    }
+
+    fn hold(&mut self, record: u64) {
+        Memory::hold(self, record);
+    }
+
+    fn let_go(&mut self, record: u64) {
+        Memory::let_go(self, record);
     }
 }
 
@@ -129,6 +154,22 @@ impl<'a> Call<'a> {
     /// All ring buffers: a record tells which one it is of by where it lies.
     pub(super) fn rings(&self) -> impl Iterator<Item = &'a crate::map::Ring> {
         self.maps.iter().filter_map(|map| map.ring())
+    }
+
+    /// Copies what lies `behind` the address that the argument with this number may be, as far as there is something;
+    /// how many bytes.
+    pub(super) fn peek(&self, index: usize, behind: usize, bytes: &mut [u8]) -> usize {
+        self.space.peek(self.number(index).wrapping_add(behind as u64), bytes)
+    }
+
+    /// Notes that the program gets a record.
+    pub(super) fn hold(&mut self, record: u64) {
+        self.space.hold(record);
+    }
+
+    /// Notes that the program gives a record back.
+    pub(super) fn let_go(&mut self, record: u64) {
+        self.space.let_go(record);
     }
 
     /// How many bytes the argument with this number has.

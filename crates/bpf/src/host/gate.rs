@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::call::Space;
 use super::{Entry, Host, program};
+use crate::insn::Callee;
 use crate::interp::{Answer, HelperError, Iteration, MemoryFault};
-use crate::jit::{Called, Resolve, Then};
+use crate::jit::{ArrayPlace, Called, Resolve, STOPPED, Then};
 use crate::map::cells::WORD;
+use crate::program::Outcome;
 use crate::verify::TAIL_CALL;
 
 /// What compiled code calls for each helper of a host: `r1` to `r5`, and the address of the [`Entry`].
@@ -19,8 +21,8 @@ use crate::verify::TAIL_CALL;
 /// 1. `entry` is the address of an [`Entry`] that lives during the call.
 /// 2. The arguments are what the entry's signature says: addresses are such that the thread may read or write as many
 ///    bytes there as it says, and functions are compiled functions of the program, which may be called with what the
-///    helper gives them.
-pub(crate) unsafe extern "C" fn enter(r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, entry: u64) -> u64 {
+///    helper gives them. Of one that calls functions, `r5` is the gauge.
+pub(crate) unsafe extern "C" fn enter(r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, entry: u64) -> Outcome {
     let place: *const Entry = with_exposed_provenance(entry as usize);
     // SAFETY: 1. entries are not changed while programs have their addresses.
     let entry = unsafe { &*place };
@@ -33,25 +35,30 @@ pub(crate) unsafe extern "C" fn enter(r1: u64, r2: u64, r3: u64, r4: u64, r5: u6
         Err(HelperError::Panicked)
     });
     match result {
-        Ok(Answer::Value(value)) => value,
-        Ok(Answer::Iterate(iteration)) => iterate(iteration),
+        Ok(Answer::Value(value)) => Outcome { value, gauge: if entry.calls() { r5 as i64 } else { 0 } },
+        Ok(Answer::Iterate(iteration)) => iterate(iteration, r5 as i64),
         Err(error) => {
-            program::note(entry.id, error);
-            0
+            program::note(entry.callee, error);
+            Outcome { value: 0, gauge: STOPPED }
         }
     }
 }
 
 impl Resolve for Host {
     fn helper(&self, id: i32) -> Option<Called> {
-        let entry = self.entry(id)?;
-        let data = std::ptr::from_ref(entry).expose_provenance() as u64;
-        let then = if id == TAIL_CALL { Then::LeaveUnlessZero } else { Then::GoOn };
-        Some(Called { function: enter as *const () as u64, data: Some(data), then })
+        self.entry(id).map(called)
+    }
+
+    fn function(&self, index: i32) -> Option<Called> {
+        Host::function(self, index).map(called)
     }
 
     fn map(&self, index: i32) -> Option<u64> {
         self.map_handle(index)
+    }
+
+    fn array(&self, map: i32) -> Option<ArrayPlace> {
+        self.array_place(map)
     }
 
     fn map_value(&self, map: i32, offset: u32) -> Option<u64> {
@@ -59,18 +66,38 @@ impl Resolve for Host {
     }
 }
 
-/// Calls a function of a program again and again.
-fn iterate(mut iteration: Iteration) -> u64 {
-    type Function = extern "C" fn(u64, u64, u64, u64, u64) -> u64;
+/// How compiled code calls it.
+fn called(entry: &Entry) -> Called {
+    let data = std::ptr::from_ref(entry).expose_provenance() as u64;
+    let then = match entry.callee {
+        Callee::Helper(TAIL_CALL) => Then::LeaveUnlessZero,
+        _ if entry.calls() => Then::Calls,
+        _ => Then::MayStop,
+    };
+    Called { function: enter as *const () as u64, data: Some(data), then }
+}
+
+/// Calls a function of a program again and again, as long as that can be paid for.
+fn iterate(mut iteration: Iteration, mut gauge: i64) -> Outcome {
+    type Function = extern "C" fn(u64, u64, u64, u64, i64) -> Outcome;
     let place = with_exposed_provenance::<()>(iteration.function() as usize);
     // SAFETY: an iteration is made of an argument that is a function of the program (2 of `enter`), which the compiler
     // makes callable in this way.
     let function = unsafe { std::mem::transmute::<*const (), Function>(place) };
     let mut last = None;
-    while let Some([r1, r2, r3, r4, r5]) = iteration.next(last) {
-        last = Some(function(r1, r2, r3, r4, r5));
+    while let Some([r1, r2, r3, r4, _]) = iteration.next(last) {
+        gauge -= 1;
+        if gauge < 0 {
+            return Outcome { value: 0, gauge };
+        }
+        let outcome = function(r1, r2, r3, r4, gauge);
+        gauge = outcome.gauge;
+        if gauge < 0 {
+            return Outcome { value: 0, gauge };
+        }
+        last = Some(outcome.value);
     }
-    iteration.made()
+    Outcome { value: iteration.made(), gauge }
 }
 
 /// Memory at addresses that the verifier vouches for.
@@ -113,5 +140,17 @@ impl Space for Vouched {
             byte(at).store(*value, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    fn peek(&self, address: u64, bytes: &mut [u8]) -> usize {
+        usize::try_from(address).map_or(0, |address| palimpsest_sys::memory::peek::read_own(address, bytes))
+    }
+
+    fn hold(&mut self, record: u64) {
+        program::hold(record);
+    }
+
+    fn let_go(&mut self, record: u64) {
+        program::let_go(record);
     }
 }

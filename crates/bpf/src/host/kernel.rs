@@ -4,13 +4,14 @@
 use alloc::sync::Arc;
 
 use super::call::{Call, failed};
-use super::text;
+use super::{probe, text};
 use crate::interp::{Answer, HelperError, Iteration};
 use crate::map::{Fate, Kind, OpError, Update, Wake, WhenFull};
 use crate::verify::Argument::{
-    Anything, Bytes, Context, Each, Key, Loop, Map, Number, NumberOut, Record, RecordSize, Size, Text, Value, ValueOut,
+    Anything, Bytes, BytesOut, Context, Each, Key, Loop, Map, Number, NumberOut, Record, RecordSize, Size, Text, Value,
+    ValueOut,
 };
-use crate::verify::MapUse::{Each as EachUse, Find, Peek, Pop, Programs, Push, Records, Remove};
+use crate::verify::MapUse::{Each as EachUse, EachCpu, Find, Peek, Pop, Programs, Push, Records, Remove};
 use crate::verify::{Returns, Signature, TAIL_CALL};
 
 type Function = fn(&mut Call<'_>) -> Result<Answer, HelperError>;
@@ -26,6 +27,8 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     (1, Signature::new([Map(Find), Key]).returning(Returns::ValueOrNull), lookup),
     (2, Signature::new([Map(Find), Key, Value, Number]), update),
     (3, Signature::new([Map(Remove), Key]), remove),
+    // One address space has all there is: `_user` and `_kernel` are the same, and so is `bpf_copy_from_user`.
+    (4, PROBE, probe::read),
     #[cfg(feature = "std")]
     (5, Signature::new([]), super::print::monotonic),
     #[cfg(feature = "std")]
@@ -37,22 +40,42 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     (TAIL_CALL, Signature::new([Context, Map(Programs), Number]), tail_call),
     #[cfg(feature = "std")]
     (14, Signature::new([]), super::print::process),
+    #[cfg(feature = "std")]
+    (42, Signature::new([]), super::print::node),
+    (45, PROBE, probe::text),
     (87, Signature::new([Map(Push), Value, Number]), push),
     (88, Signature::new([Map(Pop), ValueOut]), pop),
     (89, Signature::new([Map(Peek), ValueOut]), peek),
     (105, Signature::new([Bytes, Size, Number, NumberOut]), text::signed),
     (106, Signature::new([Bytes, Size, Number, NumberOut]), text::unsigned),
+    (112, PROBE, probe::read),
+    (113, PROBE, probe::read),
+    (114, PROBE, probe::text),
+    (115, PROBE, probe::text),
     #[cfg(feature = "std")]
-    (125, Signature::new([]), super::print::monotonic),
+    (125, Signature::new([]), super::print::since_start),
     (130, Signature::new([Map(Records), Bytes, Size, Number]), output),
     (131, Signature::new([Map(Records), RecordSize, Number]).returning(Returns::RecordOrNull), reserve),
     (132, Signature::new([Record, Number]), submit),
     (133, Signature::new([Record, Number]), discard),
     (134, Signature::new([Map(Records), Number]), query),
+    (148, PROBE, probe::read),
+    #[cfg(feature = "std")]
+    (160, Signature::new([]), super::print::coarse),
     (164, Signature::new([Map(EachUse), Each, Anything, Number]), each),
+    #[cfg(feature = "std")]
+    (165, Signature::new([BytesOut, Size, Text, Bytes, Size]), super::print::format),
+    #[cfg(feature = "std")]
+    (177, Signature::new([Bytes, Size, Bytes, Size]), super::print::trace_many),
     (181, Signature::new([Number, Loop, Anything, Number]), times),
     (182, Signature::new([Bytes, Size, Text]), text::compare),
+    (195, Signature::new([Map(EachCpu), Key, Number]).returning(Returns::ValueOrNull), lookup_of_cpu),
+    #[cfg(feature = "std")]
+    (208, Signature::new([]), super::print::atomic),
 ];
+
+/// What is read may be anything the process knows, so that the contract must allow it.
+const PROBE: Signature = Signature::new([BytesOut, Size, Anything]).returning(Returns::Probed);
 
 /// 0, or the negative number of the error.
 fn status(result: Result<(), OpError>) -> Answered {
@@ -62,6 +85,13 @@ fn status(result: Result<(), OpError>) -> Answered {
 fn lookup(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
     Ok(Answer::Value(call.with(1, |key| map.address(key))?.unwrap_or(0)))
+}
+
+fn lookup_of_cpu(call: &mut Call<'_>) -> Answered {
+    let map = call.map()?;
+    let cpu = u32::try_from(call.number(2)).ok().filter(|cpu| *cpu < map.cpus());
+    let address = cpu.map(|cpu| call.with(1, |key| map.address_of(key, cpu))).transpose()?;
+    Ok(Answer::Value(address.flatten().unwrap_or(0)))
 }
 
 fn update(call: &mut Call<'_>) -> Answered {
@@ -126,11 +156,15 @@ fn reserve(call: &mut Call<'_>) -> Answered {
     let ring = call.map()?.ring();
     // Flags must be 0, as in Linux.
     let record = ring.filter(|_| call.number(2) == 0).and_then(|ring| ring.reserve(call.number(1)));
+    if let Some(record) = record {
+        call.hold(record);
+    }
     Ok(Answer::Value(record.unwrap_or(0)))
 }
 
 fn finish(call: &mut Call<'_>, fate: Fate) -> Answered {
     let (record, wake) = (call.number(0), wake(call.number(1)).unwrap_or_default());
+    call.let_go(record);
     call.rings().for_each(|ring| ring.finish(record, fate, wake));
     Ok(Answer::Value(0))
 }

@@ -5,32 +5,41 @@
 //! ([`HostedProgram`], with `std`).
 //!
 //! Helpers have the numbers of Linux as far as there is something for them in user space (`kernel`); others are
-//! closures of the host ([`HostBuilder::helper`]).
+//! closures of the host ([`HostBuilder::helper`]). Programs know other closures by name ([`HostBuilder::function`]).
 
 mod call;
+mod function;
 #[cfg(feature = "std")]
 mod gate;
 mod kernel;
 #[cfg(feature = "std")]
 mod print;
+mod probe;
 #[cfg(feature = "std")]
 mod program;
 mod text;
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
 pub use call::Call;
+pub use function::{Declaration, Prototype, Shape};
 #[cfg(feature = "std")]
 pub use program::{HostedError, HostedProgram, Slot};
 
 use crate::code::Code;
+use crate::insn::Callee;
 use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, RegionError, RunError, Trap};
-use crate::map::{Map, cells};
-use crate::verify::{Contract, MapShape, Signature, TAIL_CALL, Verified, VerifyError};
+#[cfg(feature = "std")]
+use crate::jit::ArrayPlace;
+use crate::map::{Fate, Map, Wake, cells};
+use crate::verify::{Argument, Contract, MapShape, MissingFunction, Signature, TAIL_CALL, Verified, VerifyError};
 use call::{Rest, Space};
+use function::Function as Named;
 
 /// A helper of the host's.
 type Closure = dyn Fn(&mut Call<'_>) -> Result<u64, HelperError> + Send + Sync;
@@ -43,7 +52,7 @@ enum Function {
 
 /// A helper, with all that it needs: its address is what compiled code knows of it.
 pub(crate) struct Entry {
-    id: i32,
+    callee: Callee,
     signature: Signature,
     function: Function,
     maps: Arc<[Arc<Map>]>,
@@ -51,11 +60,22 @@ pub(crate) struct Entry {
 
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entry").field("id", &self.id).field("signature", &self.signature).finish_non_exhaustive()
+        f.debug_struct("Entry")
+            .field("callee", &self.callee)
+            .field("signature", &self.signature)
+            .finish_non_exhaustive()
     }
 }
 
 impl Entry {
+    /// Whether it calls functions of the program, which leaves its fifth argument free.
+    #[cfg(feature = "std")]
+    fn calls(&self) -> bool {
+        let calls =
+            self.signature.arguments().iter().any(|argument| matches!(argument, Argument::Loop | Argument::Each));
+        calls && matches!(self.function, Function::Kernel(_))
+    }
+
     /// Calls it.
     fn call(&self, arguments: [u64; 5], space: &mut dyn Space) -> Result<Answer, HelperError> {
         let rest = match &self.function {
@@ -75,7 +95,9 @@ impl Entry {
 pub struct Host {
     maps: Arc<[Arc<Map>]>,
     /// By number, in order.
-    entries: Box<[Entry]>,
+    entries: Box<[(i32, Entry)]>,
+    /// By index.
+    functions: Box<[Named]>,
 }
 
 /// A host that is being built.
@@ -83,6 +105,8 @@ pub struct Host {
 pub struct HostBuilder {
     maps: Vec<Arc<Map>>,
     entries: Vec<(i32, Signature, Custom)>,
+    declared: Vec<Declaration>,
+    functions: Vec<(String, Signature, Custom)>,
 }
 
 /// What a closure does.
@@ -102,7 +126,7 @@ impl HostBuilder {
     }
 
     /// Gives programs a helper, instead of the one that had this number. What it returns goes to `r0`; an error ends
-    /// the program, or, compiled, makes it end without result. So does a panic, if panics unwind; what it was raised
+    /// the program, which has no result then. So does a panic, if panics unwind; what it was raised
     /// with is forgotten, not dropped.
     ///
     /// # Panics
@@ -119,22 +143,75 @@ impl HostBuilder {
         self
     }
 
+    /// Gives programs a function that they call by name (in C: `extern … __ksym`), instead of the one that had this
+    /// name. What it returns, errors and panics are as for [`helper`](Self::helper).
+    ///
+    /// Programs of an object find it if what C says of it fits to `signature`: numbers for numbers and sizes, addresses
+    /// for all else. Functions that no object declares have the indexes behind those that one does, in the order in
+    /// which they were given.
+    pub fn function(
+        mut self,
+        name: &str,
+        signature: Signature,
+        function: impl Fn(&mut Call<'_>) -> Result<u64, HelperError> + Send + Sync + 'static,
+    ) -> Self {
+        let function = Custom(Function::Custom(Box::new(function)));
+        self.functions.retain(|(known, ..)| known != name);
+        self.functions.push((name.to_string(), signature, function));
+        self
+    }
+
+    /// Notes which functions programs know by their indexes.
+    pub(crate) fn declared(mut self, declared: &[Declaration]) -> Self {
+        self.declared.extend_from_slice(declared);
+        self
+    }
+
     /// The host.
     pub fn build(self) -> Arc<Host> {
         let maps: Arc<[Arc<Map>]> = self.maps.into();
-        let mut entries: Vec<Entry> = Vec::new();
+        let mut entries: Vec<(i32, Entry)> = Vec::new();
         let kernel =
             kernel::HELPERS.iter().map(|(id, signature, function)| (*id, *signature, Function::Kernel(*function)));
         let custom = self.entries.into_iter().map(|(id, signature, Custom(function))| (id, signature, function));
         for (id, signature, function) in kernel.chain(custom) {
-            let entry = Entry { id, signature, function, maps: Arc::clone(&maps) };
-            match entries.binary_search_by_key(&id, |entry| entry.id) {
-                Ok(place) => entries[place] = entry,
-                Err(place) => entries.insert(place, entry),
+            let entry = Entry { callee: Callee::Helper(id), signature, function, maps: Arc::clone(&maps) };
+            match entries.binary_search_by_key(&id, |(known, _)| *known) {
+                Ok(place) => entries[place] = (id, entry),
+                Err(place) => entries.insert(place, (id, entry)),
             }
         }
-        Arc::new(Host { maps, entries: entries.into_boxed_slice() })
+        let functions = named(self.declared, self.functions, &maps);
+        Arc::new(Host { maps, entries: entries.into_boxed_slice(), functions })
     }
+}
+
+/// The functions that are declared, and behind them all others.
+fn named(declared: Vec<Declaration>, given: Vec<(String, Signature, Custom)>, maps: &Arc<[Arc<Map>]>) -> Box<[Named]> {
+    let mut given: BTreeMap<usize, _> = given.into_iter().enumerate().collect();
+    let places: BTreeMap<String, usize> = given.iter().map(|(place, (name, ..))| (name.clone(), *place)).collect();
+    let mut functions: Vec<Named> = Vec::new();
+    let entry = |index: usize, signature, Custom(function)| {
+        let callee = Callee::Kernel { id: index as i32, module: 0 };
+        Entry { callee, signature, function, maps: Arc::clone(maps) }
+    };
+    for Declaration { name, prototype } in declared {
+        let index = functions.len();
+        let found = places.get(&name).and_then(|place| given.remove(place));
+        let entry = match found {
+            None => Err(MissingFunction::NotGiven),
+            Some((_, signature, _)) if !prototype.is_none_or(|prototype| prototype.fits(&signature)) => {
+                Err(MissingFunction::Prototype)
+            }
+            Some((_, signature, function)) => Ok(entry(index, signature, function)),
+        };
+        functions.push(Named { name, entry });
+    }
+    for (name, signature, function) in given.into_values() {
+        let index = functions.len();
+        functions.push(Named { name, entry: Ok(entry(index, signature, function)) });
+    }
+    functions.into_boxed_slice()
 }
 
 /// What programs know maps by: a number with the index that cannot be mistaken for an address, since none of user space
@@ -167,8 +244,17 @@ impl Host {
     }
 
     fn entry(&self, id: i32) -> Option<&Entry> {
-        let place = self.entries.binary_search_by_key(&id, |entry| entry.id).ok()?;
-        self.entries.get(place)
+        let place = self.entries.binary_search_by_key(&id, |(known, _)| *known).ok()?;
+        self.entries.get(place).map(|(_, entry)| entry)
+    }
+
+    fn function(&self, index: i32) -> Option<&Entry> {
+        self.functions.get(usize::try_from(index).ok()?)?.entry.as_ref().ok()
+    }
+
+    /// The names of the functions that programs call by name, by their indexes.
+    pub fn functions(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.functions.iter().map(|function| function.name.as_str())
     }
 
     /// Verifies `code` for this host: `contract` says which context and budget it gets; its helpers and maps are this
@@ -178,9 +264,12 @@ impl Host {
     ///
     /// [`VerifyError`].
     pub fn verify(self: &Arc<Self>, mut contract: Contract, code: Code) -> Result<Linked, VerifyError> {
-        for entry in &self.entries {
-            contract.set_helper(entry.id, entry.signature);
+        for (id, entry) in &self.entries {
+            contract.set_helper(*id, entry.signature);
         }
+        let signature =
+            |function: &Named| function.entry.as_ref().map(|entry| entry.signature).map_err(|missing| *missing);
+        contract.set_functions(self.functions.iter().map(signature).collect());
         let shape = |map: &Arc<Map>| {
             let definition = map.definition();
             let (key_len, value_len) = (definition.key_len, definition.value_len);
@@ -188,6 +277,20 @@ impl Host {
         };
         contract.set_maps(self.maps.iter().map(shape).collect());
         Ok(Linked { verified: contract.verify(code)?, host: Arc::clone(self) })
+    }
+
+    /// Where the values of an array lie, if helper 1 is Linux's.
+    #[cfg(feature = "std")]
+    fn array_place(&self, index: i32) -> Option<ArrayPlace> {
+        let is_linux = matches!(self.entry(1)?.function, Function::Kernel(_));
+        self.maps.get(usize::try_from(index).ok()?).filter(|_| is_linux)?.array_place()
+    }
+
+    /// Gives records back that a program which was ended did not.
+    fn discard(&self, records: &[u64]) {
+        for ring in self.maps.iter().filter_map(|map| map.ring()) {
+            records.iter().for_each(|record| ring.finish(*record, Fate::Discard, Wake::IfWaiting));
+        }
     }
 
     fn map_value(&self, index: i32, offset: u32) -> Option<u64> {
@@ -235,7 +338,10 @@ impl Linked {
         for words in self.host.maps.iter().flat_map(|map| map.shared()) {
             memory.add_shared(cells::address(words), words).map_err(failed)?;
         }
-        interpreter.run(self.code(), arguments, &mut memory, &mut &*self.host)
+        let interpreter = self.verified.fuel().map_or(*interpreter, |fuel| interpreter.fuel(fuel));
+        let result = interpreter.run(self.code(), arguments, &mut memory, &mut &*self.host);
+        self.host.discard(memory.held());
+        result
     }
 }
 
@@ -249,6 +355,15 @@ impl Helpers for &Host {
             return Err(HelperError::TailCall);
         }
         self.entry(id).ok_or(HelperError::Unknown)?.call(arguments, memory)
+    }
+
+    fn function(
+        &mut self,
+        index: i32,
+        arguments: [u64; 5],
+        memory: &mut Memory<'_>,
+    ) -> Option<Result<Answer, HelperError>> {
+        Some(Host::function(self, index)?.call(arguments, memory))
     }
 
     fn map(&self, index: i32) -> Option<u64> {

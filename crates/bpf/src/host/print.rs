@@ -1,20 +1,39 @@
 //! Helpers that ask the operating system, and the one that prints.
 
+use std::borrow::Cow;
 use std::format;
 use std::hash::{BuildHasher, Hasher};
 use std::string::{String, ToString};
-use std::sync::OnceLock;
-use std::time::Instant;
+use std::vec::Vec;
 
-use super::call::Call;
+use palimpsest_sys::clock::Clock;
+
+use super::call::{Call, failed};
 use crate::interp::{Answer, HelperError};
 
-/// Nanoseconds since some moment.
+fn now(clock: Clock) -> Result<Answer, HelperError> {
+    Ok(Answer::Value(clock.nanoseconds()))
+}
+
 pub(super) fn monotonic(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let elapsed = START.get_or_init(Instant::now).elapsed();
-    // Not 0, which programs take for "never".
-    Ok(Answer::Value(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX).saturating_add(1)))
+    now(Clock::Monotonic)
+}
+
+pub(super) fn coarse(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
+    now(Clock::Coarse)
+}
+
+pub(super) fn since_start(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
+    now(Clock::Boot)
+}
+
+pub(super) fn atomic(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
+    now(Clock::Atomic)
+}
+
+/// The node that the thread runs on.
+pub(super) fn node(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
+    Ok(Answer::Value(palimpsest_sys::numa::current_node().0.into()))
 }
 
 /// 32 bits that nobody can tell beforehand.
@@ -34,22 +53,65 @@ pub(super) fn process(_call: &mut Call<'_>) -> Result<Answer, HelperError> {
     Ok(Answer::Value(u64::from(std::process::id()) << 32 | u64::from(thread as u32)))
 }
 
+/// Longest format (`MAX_BPRINTF_BUF` of Linux, `kernel/bpf/helpers.c`).
+const MOST: usize = 1024;
+const EINVAL: i64 = 22;
+
 /// An event of `tracing` with the target `bpf`.
 pub(super) fn trace(call: &mut Call<'_>) -> Result<Answer, HelperError> {
-    /// Longest format (`MAX_BPRINTF_BUF` of Linux, `kernel/bpf/helpers.c`).
-    const MOST: usize = 1024;
     let mut bytes = [0; MOST];
     let len = call.read(0, &mut bytes)?;
-    let format = bytes[..len].split(|byte| *byte == 0).next().unwrap_or_default();
-    let text = formatted(&String::from_utf8_lossy(format), [call.number(2), call.number(3), call.number(4)]);
+    let text = formatted(&until_zero(&bytes[..len]), &[call.number(2), call.number(3), call.number(4)]);
     tracing::info!(target: "bpf", "{}", text.trim_end_matches('\n'));
     Ok(Answer::Value(text.len() as u64))
 }
 
+/// The same with numbers in memory (`bpf_trace_vprintk`).
+pub(super) fn trace_many(call: &mut Call<'_>) -> Result<Answer, HelperError> {
+    let mut bytes = [0; MOST];
+    let len = call.read(0, &mut bytes)?;
+    let Some(numbers) = numbers(call, 2)? else { return failed(EINVAL) };
+    let text = formatted(&until_zero(&bytes[..len]), &numbers);
+    tracing::info!(target: "bpf", "{}", text.trim_end_matches('\n'));
+    Ok(Answer::Value(text.len() as u64))
+}
+
+/// `bpf_snprintf`: text with a zero behind it, as far as that fits; how many bytes all of it has, with the zero.
+pub(super) fn format(call: &mut Call<'_>) -> Result<Answer, HelperError> {
+    let numbers = numbers(call, 3)?;
+    let text = formatted(&until_zero(&call.text(2, MOST)?), numbers.as_deref().unwrap_or_default());
+    let mut room = std::vec![0; call.len(0)?];
+    if numbers.is_none() {
+        call.write(0, &room)?;
+        return failed(EINVAL);
+    }
+    let fits = text.len().min(room.len().saturating_sub(1));
+    room[..fits].copy_from_slice(&text.as_bytes()[..fits]);
+    call.write(0, &room)?;
+    Ok(Answer::Value(text.len() as u64 + 1))
+}
+
+/// The numbers that the argument with this index points at; `None` if that is a wrong number of bytes.
+fn numbers(call: &Call<'_>, index: usize) -> Result<Option<Vec<u64>>, HelperError> {
+    /// Numbers of one format (`MAX_BPRINTF_VARARGS` of Linux, `include/linux/bpf.h`).
+    const MOST: usize = 12;
+    let len = call.len(index)?;
+    if !len.is_multiple_of(8) || len > 8 * MOST {
+        return Ok(None);
+    }
+    let bytes = call.bytes(index)?;
+    let number = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+    Ok(Some(bytes.chunks_exact(8).map(number).collect()))
+}
+
+fn until_zero(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default())
+}
+
 /// `format` with numbers in the place of `%d`, `%u`, `%x`, `%c` and `%p`, with `l` and `ll`. What else stands behind a
 /// percent sign stays: texts are not followed, since their addresses are numbers here.
-fn formatted(format: &str, numbers: [u64; 3]) -> String {
-    let mut numbers = numbers.into_iter();
+fn formatted(format: &str, numbers: &[u64]) -> String {
+    let mut numbers = numbers.iter().copied();
     let mut out = String::new();
     let mut rest = format;
     while let Some((before, behind)) = rest.split_once('%') {
@@ -94,9 +156,9 @@ mod tests {
     #[test]
     fn numbers_are_put_where_the_format_says() {
         let minus_one = u64::MAX;
-        assert_eq!(formatted("a %d b %lld c %x", [minus_one, minus_one, 0x1_0000_00ff]), "a -1 b -1 c ff");
-        assert_eq!(formatted("%lu%% %c", [7, u64::from(b'x'), 0]), "7% x");
-        assert_eq!(formatted("%s %", [7, 8, 9]), "%s %");
-        assert_eq!(formatted("%llx %05d%p", [1 << 40, 5, 6]), "10000000000 50x6");
+        assert_eq!(formatted("a %d b %lld c %x", &[minus_one, minus_one, 0x1_0000_00ff]), "a -1 b -1 c ff");
+        assert_eq!(formatted("%lu%% %c", &[7, u64::from(b'x'), 0]), "7% x");
+        assert_eq!(formatted("%s %", &[7, 8, 9]), "%s %");
+        assert_eq!(formatted("%llx %05d%p", &[1 << 40, 5, 6]), "10000000000 50x6");
     }
 }

@@ -2,15 +2,17 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::vec::Vec;
 
 use arc_swap::{ArcSwap, Guard};
 use palimpsest_text::Packs;
 
 use super::{Host, Linked};
+use crate::insn::Callee;
 use crate::interp::{Answer, HelperError};
-use crate::jit::Resolve;
+use crate::jit::{OUT_OF_FUEL, Resolve};
 use crate::map::Map;
-use crate::program::{ContextError, LoadError, VerifiedProgram};
+use crate::program::{ContextError, LoadError, Outcome, VerifiedProgram};
 
 /// Tail calls of one run at most (`MAX_TAIL_CALL_CNT` of Linux, `include/linux/bpf.h`).
 const MOST_TAIL_CALLS: u32 = 33;
@@ -20,7 +22,7 @@ const MOST_TAIL_CALLS: u32 = 33;
 pub struct HostedProgram {
     program: VerifiedProgram,
     /// What the program has addresses of.
-    _host: Arc<Host>,
+    host: Arc<Host>,
 }
 
 /// Why a program has no result.
@@ -29,11 +31,25 @@ pub enum HostedError {
     /// The context is none for it.
     #[error(transparent)]
     Context(#[from] ContextError),
-    /// A helper has failed. The program went on to its end with 0 for the answer.
+    /// It has jumped back as often as it may, and was ended.
+    #[error("the fuel of {fuel} jumps back is spent")]
+    Fuel {
+        /// Jumps back that it had.
+        fuel: u64,
+    },
+    /// A helper has failed, and the program was ended.
     #[error("call of helper {id}: {error}")]
     Helper {
         /// Its number.
         id: i32,
+        /// Why.
+        error: HelperError,
+    },
+    /// A function of the host has failed, and the program was ended.
+    #[error("call of the host's function with index {index}: {error}")]
+    Function {
+        /// Its index, by which [`Host::functions`] has its name.
+        index: i32,
         /// Why.
         error: HelperError,
     },
@@ -45,7 +61,7 @@ struct Run {
     context: Option<Context>,
     tail_calls: u32,
     next: Option<Arc<HostedProgram>>,
-    failure: Option<(i32, HelperError)>,
+    failure: Option<(Callee, HelperError)>,
 }
 
 /// The context of a run: what must be known to say whether another program may have it.
@@ -64,12 +80,28 @@ enum Access {
 
 std::thread_local! {
     static RUN: RefCell<Run> = RefCell::default();
+    /// Records that programs of this thread have reserved and not given back, those of the outer runs first.
+    static HELD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Notes that the program has a record.
+pub(super) fn hold(record: u64) {
+    HELD.with_borrow_mut(|held| held.push(record));
+}
+
+/// Notes that the program has given a record back, of which most are the latest.
+pub(super) fn let_go(record: u64) {
+    HELD.with_borrow_mut(|held| {
+        if let Some(place) = held.iter().rposition(|held| *held == record) {
+            held.remove(place);
+        }
+    });
 }
 
 /// Notes that a helper has failed; the first one counts.
-pub(super) fn note(id: i32, error: HelperError) {
+pub(super) fn note(callee: Callee, error: HelperError) {
     RUN.with_borrow_mut(|run| {
-        run.failure.get_or_insert((id, error));
+        run.failure.get_or_insert((callee, error));
     });
 }
 
@@ -98,7 +130,7 @@ impl HostedProgram {
     pub fn load(packs: &Packs, linked: &Linked) -> Result<Self, LoadError> {
         let resolve: &dyn Resolve = &*linked.host;
         let program = VerifiedProgram::resolved(packs, &linked.verified, resolve)?;
-        Ok(Self { program, _host: Arc::clone(&linked.host) })
+        Ok(Self { program, host: Arc::clone(&linked.host) })
     }
 
     /// Whether contexts of `len` bytes that are aligned to `align` and must not be written are some for it.
@@ -121,8 +153,12 @@ impl HostedProgram {
     ///
     /// [`HostedError`].
     pub fn run(&self, context: &mut [u8]) -> Result<u64, HostedError> {
+        if self.program.runs_alone() {
+            // No helper will ask whose run it is.
+            return Ok(self.program.enter(context, self.program.fuel())?.value);
+        }
         let (address, len) = (context.as_ptr().addr(), context.len());
-        let mut enter = |program: &VerifiedProgram| program.run(context);
+        let mut enter = |program: &VerifiedProgram, fuel| program.enter(context, fuel);
         self.run_with(Context { address, len, access: Access::Write }, &mut enter)
     }
 
@@ -132,27 +168,51 @@ impl HostedProgram {
     ///
     /// [`HostedError`].
     pub fn run_read_only(&self, context: &[u8]) -> Result<u64, HostedError> {
+        if self.program.runs_alone() {
+            // As above.
+            return Ok(self.program.enter_read_only(context, self.program.fuel())?.value);
+        }
         let (address, len) = (context.as_ptr().addr(), context.len());
-        let mut enter = |program: &VerifiedProgram| program.run_read_only(context);
+        let mut enter = |program: &VerifiedProgram, fuel| program.enter_read_only(context, fuel);
         self.run_with(Context { address, len, access: Access::Read }, &mut enter)
     }
 
     fn run_with(
         &self,
         context: Context,
-        enter: &mut dyn FnMut(&VerifiedProgram) -> Result<u64, ContextError>,
+        enter: &mut dyn FnMut(&VerifiedProgram, i64) -> Result<Outcome, ContextError>,
     ) -> Result<u64, HostedError> {
         // A helper may run a program, too: the outer run goes on with its own.
         let outer = RUN.replace(Run { context: Some(context), ..Run::default() });
-        let mut result = enter(&self.program);
-        while let (Ok(_), Some(next)) = (result, RUN.with_borrow_mut(|run| run.next.take())) {
-            result = enter(&next.program);
+        let outer_held = HELD.with_borrow(Vec::len);
+        let mut fuel = self.program.fuel();
+        let mut result = enter(&self.program, fuel);
+        self.give_back(&result, outer_held);
+        while let (Ok(outcome), Some(next)) = (result, RUN.with_borrow_mut(|run| run.next.take())) {
+            // What is left of what the program had before, and not more than this one was verified for.
+            fuel = outcome.gauge.min(next.program.fuel());
+            result = enter(&next.program, fuel);
+            next.give_back(&result, outer_held);
         }
         let run = RUN.replace(outer);
-        match run.failure {
-            Some((_, HelperError::Exit(value))) => Ok(value),
-            Some((id, error)) => Err(HostedError::Helper { id, error }),
-            None => Ok(result?),
+        match (run.failure, result?) {
+            (Some((_, HelperError::Exit(value))), _) => Ok(value),
+            (Some((Callee::Kernel { id: index, .. }, error)), _) => Err(HostedError::Function { index, error }),
+            (Some((Callee::Helper(id) | Callee::Local(id), error)), _) => Err(HostedError::Helper { id, error }),
+            (Some((Callee::Register(register), error)), _) => {
+                Err(HostedError::Helper { id: register.number().into(), error })
+            }
+            (None, outcome) if outcome.gauge == OUT_OF_FUEL => Err(HostedError::Fuel { fuel: fuel as u64 }),
+            (None, outcome) => Ok(outcome.value),
+        }
+    }
+
+    /// Gives back what the program has, if it was ended; the first `outer_held` records are of outer runs.
+    fn give_back(&self, result: &Result<Outcome, ContextError>, outer_held: usize) {
+        if let Ok(Outcome { gauge: ..0, .. }) = result {
+            // A ring buffer may call the host to wake somebody, who may run programs.
+            let held = HELD.with_borrow_mut(|held| held.split_off(outer_held));
+            self.host.discard(&held);
         }
     }
 }

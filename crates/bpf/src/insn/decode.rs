@@ -250,6 +250,20 @@ pub(super) const CONDITION_CODES: [(u8, Condition); 11] = [
     (0xd0, Condition::SignedLessEqual),
 ];
 
+/// What the high half of an opcode says, of all that it can be.
+const fn by_code<T: Copy, const COUNT: usize>(codes: &[(u8, T); COUNT]) -> [Option<T>; 16] {
+    let mut all = [None; 16];
+    let mut index = 0;
+    while index < COUNT {
+        all[(codes[index].0 >> 4) as usize] = Some(codes[index].1);
+        index += 1;
+    }
+    all
+}
+
+static ALU_OPS: [Option<AluOp>; 16] = by_code(&ALU_CODES);
+static CONDITIONS: [Option<Condition>; 16] = by_code(&CONDITION_CODES);
+
 // Section 5.3, and for the last two `include/uapi/linux/bpf.h` since Linux 6.15.
 pub(super) const ATOMIC_CODES: [(i32, AtomicOp); 10] = [
     (0x00, AtomicOp::Add),
@@ -304,7 +318,7 @@ fn alu(slot: Slot, width: Width) -> Result<Instruction, Fault> {
         }
         END => swap(slot, width),
         code => {
-            let (_, op) = *ALU_CODES.iter().find(|(known, _)| *known == code).ok_or_else(|| slot.unknown())?;
+            let op = ALU_OPS[usize::from(code >> 4)].ok_or_else(|| slot.unknown())?;
             match (op, slot.offset) {
                 (AluOp::Div, 1) => operation(slot, width, AluOp::SignedDiv),
                 (AluOp::Mod, 1) => operation(slot, width, AluOp::SignedMod),
@@ -387,8 +401,7 @@ fn jump(slot: Slot, width: Width) -> Result<Instruction, Fault> {
             Ok(Instruction::Exit)
         }
         (code, _) => {
-            let (_, condition) =
-                *CONDITION_CODES.iter().find(|(known, _)| *known == code).ok_or_else(|| slot.unknown())?;
+            let condition = CONDITIONS[usize::from(code >> 4)].ok_or_else(|| slot.unknown())?;
             let (dst, operand) = (slot.read_dst()?, slot.operand()?);
             Ok(Instruction::Branch { width, condition, dst, operand, offset: slot.offset })
         }

@@ -92,12 +92,14 @@ impl Bytes<'_> {
 pub struct Memory<'a> {
     /// Sorted by address.
     regions: Vec<(u64, Bytes<'a>)>,
+    /// Records that helpers have reserved and that are to be given back.
+    held: Vec<u64>,
 }
 
 impl<'a> Memory<'a> {
     /// Memory with nothing in it.
     pub const fn new() -> Self {
-        Self { regions: Vec::new() }
+        Self { regions: Vec::new(), held: Vec::new() }
     }
 
     /// Adds bytes that the program may read and write. None at all are no region.
@@ -121,6 +123,21 @@ impl<'a> Memory<'a> {
     /// Adds words of a map, which the program may read and write.
     pub(crate) fn add_shared(&mut self, address: u64, words: &'a [AtomicU64]) -> Result<(), RegionError> {
         self.insert(address, Bytes::Shared(words))
+    }
+
+    /// Notes that a record is to be given back.
+    pub(crate) fn hold(&mut self, record: u64) {
+        self.held.push(record);
+    }
+
+    /// Notes that a record is given back.
+    pub(crate) fn let_go(&mut self, record: u64) {
+        self.held.retain(|held| *held != record);
+    }
+
+    /// Records that are to be given back.
+    pub(crate) fn held(&self) -> &[u64] {
+        &self.held
     }
 
     /// Words of a map, and the bytes into them, if `address` lies there.

@@ -37,6 +37,16 @@ pub trait Helpers {
         self.call(id, arguments, memory).map(Answer::Value)
     }
 
+    /// The same for a function that programs know by this index, if there is one.
+    fn function(
+        &mut self,
+        _index: i32,
+        _arguments: [u64; 5],
+        _memory: &mut Memory<'_>,
+    ) -> Option<Result<Answer, HelperError>> {
+        None
+    }
+
     /// What programs know the map with this index by.
     fn map(&self, _index: i32) -> Option<u64> {
         None
@@ -98,6 +108,7 @@ pub enum OnFault {
 #[derive(Clone, Copy, Debug)]
 pub struct Interpreter {
     budget: u64,
+    fuel: Option<u64>,
     may_goto: u64,
     on_fault: OnFault,
     stack: u64,
@@ -106,7 +117,7 @@ pub struct Interpreter {
 impl Default for Interpreter {
     fn default() -> Self {
         // `BPF_MAX_TIMED_LOOPS` of Linux (`include/linux/bpf.h`) is 0xffff rounds of a `may_goto` that is not timed.
-        Self { budget: 100_000_000, may_goto: 0xffff, on_fault: OnFault::Stop, stack: 0x7fff_0000_0000 }
+        Self { budget: 100_000_000, fuel: None, may_goto: 0xffff, on_fault: OnFault::Stop, stack: 0x7fff_0000_0000 }
     }
 }
 
@@ -133,11 +144,25 @@ pub enum Trap {
         /// Instructions.
         budget: u64,
     },
+    /// It jumps back more often than it may.
+    #[error("the fuel of {fuel} jumps back is spent")]
+    Fuel {
+        /// Jumps back that it had.
+        fuel: u64,
+    },
     /// A helper has ended it.
     #[error("call of helper {id}: {error}")]
     Helper {
         /// Its number.
         id: i32,
+        /// Why.
+        error: HelperError,
+    },
+    /// A function of the host has ended it.
+    #[error("call of the host's function with index {index}: {error}")]
+    HostFunction {
+        /// Its index.
+        index: i32,
         /// Why.
         error: HelperError,
     },
@@ -182,6 +207,12 @@ impl Interpreter {
         Self { budget, ..self }
     }
 
+    /// Ends the program when it would jump back more often than `fuel` times, calls of functions by helpers among them;
+    /// without end if not set.
+    pub const fn fuel(self, fuel: u64) -> Self {
+        Self { fuel: Some(fuel), ..self }
+    }
+
     /// Lets each call of a function pass its `may_goto`s this many times before it is made to leave its loops; 65 535
     /// if not set.
     pub const fn may_goto(self, may_goto: u64) -> Self {
@@ -212,7 +243,8 @@ impl Interpreter {
     ) -> Result<u64, RunError> {
         let added = memory.add_zeros(self.stack, FRAME * MOST_FRAMES);
         added.map_err(|error| RunError { slot: 0, trap: error.into() })?;
-        let mut run = Run { code, options: self, registers: [0; 11], callers: Vec::new(), at: 0, passed: 0 };
+        let (registers, callers, fuel) = ([0; 11], Vec::new(), self.fuel.unwrap_or(u64::MAX));
+        let mut run = Run { code, options: self, registers, callers, at: 0, passed: 0, fuel };
         run.registers[1..6].copy_from_slice(&arguments);
         run.registers[10] = self.stack + (FRAME * MOST_FRAMES) as u64;
         let result = run.run_out(memory, helpers);
@@ -231,6 +263,8 @@ struct Run<'a> {
     at: usize,
     /// How often the function has passed its `may_goto`s.
     passed: u64,
+    /// How often it may still jump back.
+    fuel: u64,
 }
 
 /// Where a program goes on.
@@ -251,12 +285,24 @@ impl Run<'_> {
         for _ in 0..budget {
             self.at = match self.step(memory, helpers)? {
                 Next::Behind => self.at + 1,
-                Next::Jump(distance) => self.target(distance),
+                Next::Jump(distance) => {
+                    if self.code.goes_back(self.at).is_some() {
+                        self.pay()?;
+                    }
+                    self.target(distance)
+                }
                 Next::At(index) => index,
                 Next::Ended(value) => return Ok(value),
             };
         }
         Err(Trap::Budget { budget })
+    }
+
+    /// Pays for a jump back, or for a call of a function by a helper.
+    fn pay(&mut self) -> Result<(), Trap> {
+        let Some(fuel) = self.options.fuel else { return Ok(()) };
+        self.fuel = self.fuel.checked_sub(1).ok_or(Trap::Fuel { fuel })?;
+        Ok(())
     }
 
     fn target(&self, distance: i32) -> usize {
@@ -381,18 +427,24 @@ impl Run<'_> {
     }
 
     fn call(&mut self, callee: Callee, memory: &mut Memory<'_>, helpers: &mut dyn Helpers) -> Result<Next, Trap> {
-        let id = match callee {
-            Callee::Local(distance) => return Ok(self.enter(distance)),
-            Callee::Helper(id) => id,
-            Callee::Register(register) => self.get(register) as i32,
-            Callee::Kernel { id, .. } => return Err(Trap::Kernel { id }),
-        };
         let [_, r1, r2, r3, r4, r5, ..] = self.registers;
-        match helpers.answer(id, [r1, r2, r3, r4, r5], memory) {
+        let arguments = [r1, r2, r3, r4, r5];
+        let mut helper =
+            |id| helpers.answer(id, arguments, memory).map_err(|error| (Trap::Helper { id, error }, error));
+        let answer = match callee {
+            Callee::Local(distance) => return Ok(self.enter(distance)),
+            Callee::Helper(id) => helper(id),
+            Callee::Register(register) => helper(self.get(register) as i32),
+            Callee::Kernel { id: index, .. } => {
+                let answer = helpers.function(index, arguments, memory).ok_or(Trap::Kernel { id: index })?;
+                answer.map_err(|error| (Trap::HostFunction { index, error }, error))
+            }
+        };
+        match answer {
             Ok(Answer::Value(value)) => self.set(Register::R0, value),
             Ok(Answer::Iterate(iteration)) => return self.iterate(iteration, None, self.at + 1),
-            Err(HelperError::Exit(value)) => return Ok(Next::Ended(value)),
-            Err(error) => return Err(Trap::Helper { id, error }),
+            Err((_, HelperError::Exit(value))) => return Ok(Next::Ended(value)),
+            Err((trap, _)) => return Err(trap),
         }
         Ok(Next::Behind)
     }
@@ -417,6 +469,7 @@ impl Run<'_> {
             self.set(Register::R0, iteration.made());
             return Ok(Next::At(next));
         };
+        self.pay()?;
         let slot = iteration.function();
         let at = usize::try_from(slot).ok().and_then(|slot| self.code.at_slot(slot as i64));
         let at = at.filter(|_| self.callers.len() + 1 < MOST_FRAMES).ok_or(Trap::Function { slot })?;

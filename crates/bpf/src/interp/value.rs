@@ -10,49 +10,36 @@ pub(crate) fn alu(width: Width, op: AluOp, left: u64, right: u64) -> u64 {
     }
 }
 
-fn alu64(op: AluOp, left: u64, right: u64) -> u64 {
-    // Shifts take as many low bits of their operand as the width needs (section 4.1); `wrapping_shl` does.
-    let by = right as u32;
-    match op {
-        AluOp::Add => left.wrapping_add(right),
-        AluOp::Sub => left.wrapping_sub(right),
-        AluOp::Mul => left.wrapping_mul(right),
-        AluOp::Div => left.checked_div(right).unwrap_or(0),
-        AluOp::SignedDiv if right == 0 => 0,
-        AluOp::SignedDiv => (left as i64).wrapping_div(right as i64) as u64,
-        AluOp::Mod => left.checked_rem(right).unwrap_or(left),
-        AluOp::SignedMod if right == 0 => left,
-        AluOp::SignedMod => (left as i64).wrapping_rem(right as i64) as u64,
-        AluOp::Or => left | right,
-        AluOp::And => left & right,
-        AluOp::Xor => left ^ right,
-        AluOp::ShiftLeft => left.wrapping_shl(by),
-        AluOp::ShiftRight => left.wrapping_shr(by),
-        AluOp::ShiftRightSigned => (left as i64).wrapping_shr(by) as u64,
-        AluOp::Move => right,
-    }
+/// Defines the arithmetic on one width.
+macro_rules! arithmetic {
+    ($name:ident, $unsigned:ty, $signed:ty) => {
+        fn $name(op: AluOp, left: $unsigned, right: $unsigned) -> $unsigned {
+            // Shifts take as many low bits of their operand as the width needs (section 4.1); `wrapping_shl` does.
+            let by = right as u32;
+            match op {
+                AluOp::Add => left.wrapping_add(right),
+                AluOp::Sub => left.wrapping_sub(right),
+                AluOp::Mul => left.wrapping_mul(right),
+                AluOp::Div => left.checked_div(right).unwrap_or(0),
+                AluOp::SignedDiv if right == 0 => 0,
+                AluOp::SignedDiv => (left as $signed).wrapping_div(right as $signed) as $unsigned,
+                AluOp::Mod => left.checked_rem(right).unwrap_or(left),
+                AluOp::SignedMod if right == 0 => left,
+                AluOp::SignedMod => (left as $signed).wrapping_rem(right as $signed) as $unsigned,
+                AluOp::Or => left | right,
+                AluOp::And => left & right,
+                AluOp::Xor => left ^ right,
+                AluOp::ShiftLeft => left.wrapping_shl(by),
+                AluOp::ShiftRight => left.wrapping_shr(by),
+                AluOp::ShiftRightSigned => (left as $signed).wrapping_shr(by) as $unsigned,
+                AluOp::Move => right,
+            }
+        }
+    };
 }
 
-fn alu32(op: AluOp, left: u32, right: u32) -> u32 {
-    match op {
-        AluOp::Add => left.wrapping_add(right),
-        AluOp::Sub => left.wrapping_sub(right),
-        AluOp::Mul => left.wrapping_mul(right),
-        AluOp::Div => left.checked_div(right).unwrap_or(0),
-        AluOp::SignedDiv if right == 0 => 0,
-        AluOp::SignedDiv => (left as i32).wrapping_div(right as i32) as u32,
-        AluOp::Mod => left.checked_rem(right).unwrap_or(left),
-        AluOp::SignedMod if right == 0 => left,
-        AluOp::SignedMod => (left as i32).wrapping_rem(right as i32) as u32,
-        AluOp::Or => left | right,
-        AluOp::And => left & right,
-        AluOp::Xor => left ^ right,
-        AluOp::ShiftLeft => left.wrapping_shl(right),
-        AluOp::ShiftRight => left.wrapping_shr(right),
-        AluOp::ShiftRightSigned => (left as i32).wrapping_shr(right) as u32,
-        AluOp::Move => right,
-    }
-}
+arithmetic!(alu32, u32, i32);
+arithmetic!(alu64, u64, i64);
 
 /// The low `size` bytes of `value`, extended with their sign to `width` bits, and then with zeros.
 pub(crate) fn sign_extended(width: Width, size: Size, value: u64) -> u64 {

@@ -10,6 +10,8 @@ pub(super) enum Mark {
     /// The first instruction of a function, by its number, behind what the function begins with: where jumps to that
     /// instruction go. Calls go to [`Self::Instruction`], before that.
     Body(usize),
+    /// What helpers call to call a function, by its number.
+    Entry(usize),
     /// The end of a function, by its number: where it leaves.
     Leave(usize),
     /// An address behind the code.
@@ -35,6 +37,8 @@ pub(super) struct Buffer {
     starts: Vec<u32>,
     /// Where functions go on behind what they begin with.
     bodies: Vec<u32>,
+    /// Where helpers call functions, if that is a place of its own.
+    entries: Vec<u32>,
     /// Where functions leave.
     leaves: Vec<u32>,
     literals: Vec<u32>,
@@ -57,6 +61,7 @@ impl Buffer {
             gaps: Vec::new(),
             starts: alloc::vec![UNKNOWN; instructions],
             bodies: alloc::vec![UNKNOWN; functions],
+            entries: alloc::vec![UNKNOWN; functions],
             leaves: alloc::vec![UNKNOWN; functions],
             literals: Vec::new(),
             faults: Vec::new(),
@@ -85,6 +90,16 @@ impl Buffer {
         self.bodies[self.function] = self.bytes.len() as u32;
     }
 
+    /// Notes that helpers call the function here.
+    pub(super) fn begin_entry(&mut self, function: usize) {
+        self.entries[function] = self.bytes.len() as u32;
+    }
+
+    /// Whether the function has a place where it leaves.
+    pub(super) const fn has_left(&self) -> bool {
+        self.has_left
+    }
+
     /// Notes that the function leaves from here. False if it has a place for that already.
     pub(super) fn begin_leave(&mut self) -> bool {
         if self.has_left {
@@ -101,6 +116,13 @@ impl Buffer {
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The first `len` of `line`. All are copied, which is faster than as many as there are.
+    pub(super) fn push_line(&mut self, line: &[u8; 16], len: usize) {
+        let end = self.bytes.len() + len;
+        self.bytes.extend_from_slice(line);
+        self.bytes.truncate(end);
     }
 
     pub(super) fn byte(&self, at: usize) -> u8 {
@@ -121,6 +143,7 @@ impl Buffer {
         match mark {
             Mark::Instruction(index) => self.starts[index],
             Mark::Body(function) => self.bodies[function],
+            Mark::Entry(function) => self.entries[function],
             Mark::Leave(function) => self.leaves[function],
             Mark::Literal(index) => self.literals.get(index).copied().unwrap_or(UNKNOWN),
         }

@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use super::Gauge;
 use crate::code::Code;
 use crate::insn::{Instruction, Operand, Register};
 
@@ -32,6 +33,8 @@ pub(super) struct Frame {
     pub(super) calls: bool,
     /// Whether it counts loops.
     pub(super) counts: bool,
+    /// Whether the program may be ended.
+    pub(super) gauge: Gauge,
 }
 
 /// Registers that a function must give back as it got them, and that are therefore kept.
@@ -39,13 +42,25 @@ pub(super) const KEPT: [Register; 4] = [Register::R6, Register::R7, Register::R8
 
 impl Frame {
     pub(super) fn of(code: &Code, range: Range<usize>, function: usize) -> Self {
-        let mut frame = Self { function, is_named: false, used: Registers::default(), calls: false, counts: false };
+        let mut frame = Self {
+            function,
+            is_named: false,
+            used: Registers::default(),
+            calls: false,
+            counts: false,
+            gauge: Gauge::Absent,
+        };
         for instruction in &code.instructions()[range] {
-            instruction.each_register(&mut |register| frame.used.add(register));
+            instruction.each_register(|register| frame.used.add(register));
             frame.calls |= matches!(instruction, Instruction::Call(_));
             frame.counts |= matches!(instruction, Instruction::MayGoto { .. });
         }
         frame
+    }
+
+    /// Whether it gets the gauge from the host, and gives it back.
+    pub(super) fn begins_gauge(&self) -> bool {
+        self.function == 0 && self.gauge != Gauge::Absent
     }
 
     /// Whether it has memory of its own.
@@ -56,7 +71,7 @@ impl Frame {
 
 impl Instruction {
     /// Calls `each` with every register that the instruction names.
-    fn each_register(&self, each: &mut dyn FnMut(Register)) {
+    pub(super) fn each_register(&self, mut each: impl FnMut(Register)) {
         use crate::insn::Callee;
         let mut operand_of = |operand| {
             if let Operand::Register(register) = operand {

@@ -13,15 +13,18 @@
 mod arch;
 mod buffer;
 mod frame;
+mod inline;
 
 use alloc::vec::Vec;
 
 use crate::code::Code;
 use crate::insn::{Callee, Instruction, Wide};
+use crate::verify::Guard;
 use arch::{Isa, Place};
 
 use buffer::{Buffer, Mark};
 use frame::Frame;
+pub(crate) use inline::ArrayPlace;
 
 /// What machine code is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -79,16 +82,47 @@ pub(crate) struct Called {
 /// What comes behind a call of a helper.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Then {
-    /// The next instruction.
+    /// The next instruction: the helper returns one number, and cannot end the program.
     GoOn,
-    /// The function returns, if the helper has not returned 0.
+    /// It has ended the program, if its second result is negative.
+    MayStop,
+    /// It calls functions of the program: it gets the fuel as `r5`, and its second result is what is left of that.
+    Calls,
+    /// As [`Self::MayStop`]; and the program's own function returns if the helper has not returned 0.
     LeaveUnlessZero,
 }
+
+/// Whether a program keeps how much fuel there is, and whether it was ended, in a register of its own.
+///
+/// The program gets a sixth argument then, and has a second result: what is left of it, or a negative number. Helpers
+/// that may end a program have such a result, too. A register has the fuel all the time: it becomes negative where the
+/// program is ended, and each function that then returns has its caller return as well.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Gauge {
+    /// It is never ended.
+    #[default]
+    Absent,
+    /// It may be ended by helpers.
+    Kept,
+    /// It also pays for each jump back.
+    Paid,
+}
+
+/// What the gauge is where a jump back could not be paid for.
+pub(crate) const OUT_OF_FUEL: i64 = -1;
+/// What a helper adds to the gauge, which is less than [`MOST_FUEL`](crate::verify::MOST_FUEL), to end the program:
+/// another number than [`OUT_OF_FUEL`].
+pub(crate) const STOPPED: i64 = i64::MIN;
 
 /// What a host has for programs. Who implements it vouches for the addresses, so it is nobody else's.
 pub(crate) trait Resolve {
     /// The helper with this number.
     fn helper(&self, id: i32) -> Option<Called>;
+
+    /// The function that programs know by this index.
+    fn function(&self, _index: i32) -> Option<Called> {
+        None
+    }
 
     /// What `callx` goes to.
     fn dispatcher(&self) -> Option<Dispatcher> {
@@ -97,6 +131,11 @@ pub(crate) trait Resolve {
 
     /// What programs know the map with this index by.
     fn map(&self, _index: i32) -> Option<u64> {
+        None
+    }
+
+    /// Where the values of the map with this index lie, if it is an array that helper 1 does nothing but look up in.
+    fn array(&self, _map: i32) -> Option<ArrayPlace> {
         None
     }
 
@@ -185,6 +224,7 @@ pub struct Compiled {
     starts: Vec<u32>,
     faults: Vec<(u32, u32)>,
     code_len: usize,
+    gauge: Gauge,
 }
 
 impl Compiled {
@@ -204,6 +244,11 @@ impl Compiled {
         &self.faults
     }
 
+    /// Whether it gets a sixth argument, and has a second result.
+    pub(crate) const fn gauge(&self) -> Gauge {
+        self.gauge
+    }
+
     /// Where the code of each instruction begins, in bytes.
     pub fn starts(&self) -> &[u32] {
         &self.starts
@@ -219,44 +264,96 @@ const MOST_BYTES: usize = 128 << 20;
 ///
 /// [`CompileError`].
 pub fn compile<H: HelperTable + ?Sized>(code: &Code, target: Target, helpers: &H) -> Result<Compiled, CompileError> {
-    compile_resolved(code, target, &Plain(helpers), &[])
+    compile_resolved(code, target, &Plain(helpers), Wanted::default())
 }
 
-/// The same, with all that a host has, and with loads that may fault: instructions of the program, in order.
+/// What the compiler is to do besides what the program says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted<'a> {
+    /// Loads that may fault: instructions of the program, in order.
+    pub(crate) probes: &'a [u32],
+    pub(crate) metering: Metering,
+    /// What guards instructions, in order.
+    pub(crate) guards: &'a [(u32, Guard)],
+    /// What constants of the program are blinded by, so that nobody who has made it can tell what stands in the code.
+    pub(crate) blinding: Option<u64>,
+}
+
+/// Whether jumps back are paid for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Metering {
+    #[default]
+    Free,
+    Fuel,
+}
+
+/// The same, with all that a host has.
 pub(crate) fn compile_resolved(
     code: &Code,
     target: Target,
     resolve: &dyn Resolve,
-    probes: &[u32],
+    wanted: Wanted<'_>,
 ) -> Result<Compiled, CompileError> {
-    let literals = Literals { probes, ..Literals::of(code, resolve)? };
+    let mut literals = Literals::of(code, resolve, wanted)?;
+    literals.gauge = match wanted.metering {
+        Metering::Fuel => Gauge::Paid,
+        Metering::Free if literals.values.iter().all(|(_, called)| called.then == Then::GoOn) => Gauge::Absent,
+        Metering::Free => Gauge::Kept,
+    };
     match target {
         Target::X86_64 => translate::<arch::x86_64::X86_64>(code, &literals),
         Target::Aarch64 => translate::<arch::aarch64::Aarch64>(code, &literals),
     }
 }
 
+/// Who is called outside the program.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Outside {
+    /// What calls by register go to.
+    Dispatcher,
+    /// A helper, by number.
+    Helper(i32),
+    /// A function of the host, by index.
+    Function(i32),
+}
+
 /// Addresses that calls load, and numbers that references stand for.
 struct Literals<'a> {
-    /// Helpers by number, in order; calls by register go to `None`.
-    values: Vec<(Option<i32>, Called)>,
+    /// In order.
+    values: Vec<(Outside, Called)>,
     resolve: &'a dyn Resolve,
-    /// Loads that may fault.
-    probes: &'a [u32],
+    wanted: Wanted<'a>,
+    gauge: Gauge,
+    /// Calls that are look-ups in arrays.
+    lookups: Vec<(usize, ArrayPlace)>,
 }
 
 impl<'a> Literals<'a> {
-    fn of(code: &Code, resolve: &'a dyn Resolve) -> Result<Self, CompileError> {
-        let mut values: Vec<(Option<i32>, Called)> = Vec::new();
+    fn of(code: &Code, resolve: &'a dyn Resolve, wanted: Wanted<'a>) -> Result<Self, CompileError> {
+        // In a program that is not trusted a look-up is left to the helper: in place, an index beyond the array would
+        // be used speculatively.
+        let is_trusted = wanted.blinding.is_none() && wanted.guards.is_empty();
+        let lookups = if is_trusted { inline::lookups(code, resolve) } else { Vec::new() };
+        let mut in_place = lookups.iter().map(|(index, _)| *index).peekable();
+        let mut values: Vec<(Outside, Called)> = Vec::new();
         for (index, instruction) in code.instructions().iter().enumerate() {
+            if in_place.next_if_eq(&index).is_some() {
+                // Nobody is called.
+                continue;
+            }
             let slot = code.slot(index);
             let value = match *instruction {
                 Instruction::Call(Callee::Helper(id)) => {
-                    (Some(id), resolve.helper(id).ok_or(CompileError::Helper { slot, id })?)
+                    (Outside::Helper(id), resolve.helper(id).ok_or(CompileError::Helper { slot, id })?)
+                }
+                Instruction::Call(Callee::Kernel { id, .. }) => {
+                    let instruction = *instruction;
+                    let called = resolve.function(id).ok_or(CompileError::Unsupported { slot, instruction })?;
+                    (Outside::Function(id), called)
                 }
                 Instruction::Call(Callee::Register(_)) => {
                     let dispatcher = resolve.dispatcher().ok_or(CompileError::Dispatcher { slot })?;
-                    (None, Called { function: dispatcher as usize as u64, data: None, then: Then::GoOn })
+                    (Outside::Dispatcher, Called { function: dispatcher as usize as u64, data: None, then: Then::GoOn })
                 }
                 Instruction::LoadWide {
                     value: value @ (Wide::MapByIndex(index) | Wide::MapValueByIndex { map: index, .. }),
@@ -271,20 +368,20 @@ impl<'a> Literals<'a> {
                 values.insert(place, value);
             }
         }
-        Ok(Self { values, resolve, probes: &[] })
+        Ok(Self { values, resolve, wanted, gauge: Gauge::Absent, lookups })
     }
 
     /// The place of a literal.
-    fn place(&self, id: Option<i32>) -> usize {
-        self.values.binary_search_by_key(&id, |(known, _)| *known).expect("every helper that is called has a literal")
+    fn place(&self, who: Outside) -> usize {
+        self.values.binary_search_by_key(&who, |(known, _)| *known).expect("everything that is called has a literal")
     }
 
-    fn mark(&self, id: Option<i32>) -> Mark {
-        Mark::Literal(self.place(id))
+    fn mark(&self, who: Outside) -> Mark {
+        Mark::Literal(self.place(who))
     }
 
-    fn called(&self, id: Option<i32>) -> Called {
-        self.values[self.place(id)].1
+    fn called(&self, who: Outside) -> Called {
+        self.values[self.place(who)].1
     }
 }
 
@@ -319,6 +416,30 @@ impl Surroundings<'_> {
         Mark::Instruction(self.target(distance))
     }
 
+    /// The same function, as helpers call it.
+    fn entry(&self, distance: i32) -> Mark {
+        let target = self.target(distance);
+        match self.code.function_number(target) {
+            Some(function) if self.literals.gauge != Gauge::Absent => Mark::Entry(function),
+            _ => Mark::Instruction(target),
+        }
+    }
+
+    /// Whether the instruction jumps back, and pays for it.
+    fn pays(&self) -> bool {
+        self.literals.gauge == Gauge::Paid && self.code.goes_back(self.index).is_some()
+    }
+
+    /// Whether programs are ended.
+    fn has_gauge(&self) -> bool {
+        self.literals.gauge != Gauge::Absent
+    }
+
+    /// Where the function leaves.
+    const fn leave(&self) -> Mark {
+        Mark::Leave(self.frame.function)
+    }
+
     /// Where a jump by `distance` slots goes: it stays in its function, which must not begin again.
     fn jump(&self, distance: i32) -> Mark {
         match self.target(distance) {
@@ -332,9 +453,33 @@ impl Surroundings<'_> {
         resolved(value, self.literals.resolve)
     }
 
+    /// The array that the instruction, a call, is a look-up in, if it is one that is made in place.
+    fn lookup(&self) -> Option<ArrayPlace> {
+        let lookups = &self.literals.lookups;
+        let place = lookups.binary_search_by_key(&self.index, |(index, _)| *index).ok()?;
+        Some(lookups[place].1)
+    }
+
+    /// What guards the instruction.
+    fn guard(&self) -> Option<Guard> {
+        let guards = self.literals.wanted.guards;
+        let place = guards.binary_search_by_key(&(self.index as u32), |(index, _)| *index).ok()?;
+        Some(guards[place].1)
+    }
+
+    /// The number that the instruction's constant is exclusive-ored with, if it is blinded: another one for each.
+    fn key(&self) -> Option<u64> {
+        let seed = self.literals.wanted.blinding?;
+        // SplitMix64 by Steele, Lea and Flood: the seed is what nobody knows.
+        let mut key = seed.wrapping_add((self.index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Some(key ^ key >> 31)
+    }
+
     /// Whether the instruction is a load that may fault.
     fn is_probe(&self) -> bool {
-        self.literals.probes.binary_search(&(self.index as u32)).is_ok()
+        self.literals.wanted.probes.binary_search(&(self.index as u32)).is_ok()
     }
 
     fn unsupported(&self) -> CompileError {
@@ -347,9 +492,10 @@ impl Surroundings<'_> {
 
 fn translate<I: Isa>(code: &Code, literals: &Literals<'_>) -> Result<Compiled, CompileError> {
     let mut buffer = Buffer::new(code.instructions().len(), code.functions().len());
-    pass::<I>(code, literals, &mut buffer)?;
+    let frames = frames(code, literals);
+    pass::<I>(code, literals, &frames, &mut buffer)?;
     buffer.begin_again();
-    pass::<I>(code, literals, &mut buffer)?;
+    pass::<I>(code, literals, &frames, &mut buffer)?;
     let code_len = buffer.len();
     if code_len > MOST_BYTES {
         return Err(CompileError::Long { len: code_len, most: MOST_BYTES });
@@ -359,7 +505,7 @@ fn translate<I: Isa>(code: &Code, literals: &Literals<'_>) -> Result<Compiled, C
     }
     buffer.fill_in(I::patch);
     let (bytes, starts, faults) = buffer.into_parts();
-    Ok(Compiled { bytes, starts, faults, code_len })
+    Ok(Compiled { bytes, starts, faults, code_len, gauge: literals.gauge })
 }
 
 /// Functions whose addresses are taken.
@@ -370,17 +516,29 @@ fn named_functions(code: &Code) -> impl Iterator<Item = usize> {
     })
 }
 
-fn pass<I: Isa>(code: &Code, literals: &Literals<'_>, buffer: &mut Buffer) -> Result<(), CompileError> {
+/// What each function needs.
+fn frames(code: &Code, literals: &Literals<'_>) -> Vec<Frame> {
     let mut named: Vec<usize> = named_functions(code).collect();
     named.sort_unstable();
-    let mut starts = code.functions().skip(1);
-    let mut first = 0;
-    let mut function = 0;
-    while first < code.instructions().len() {
-        let end = starts.next().unwrap_or(code.instructions().len());
-        let frame = Frame { is_named: named.binary_search(&first).is_ok(), ..Frame::of(code, first..end, function) };
-        let mut surroundings = Surroundings { code, literals, frame, first, index: first };
-        buffer.begin_function(function);
+    let ends = code.functions().skip(1).chain([code.instructions().len()]);
+    let frame = |(function, (first, end))| Frame {
+        is_named: named.binary_search(&first).is_ok(),
+        gauge: literals.gauge,
+        ..Frame::of(code, first..end, function)
+    };
+    code.functions().zip(ends).enumerate().map(frame).collect()
+}
+
+fn pass<I: Isa>(
+    code: &Code,
+    literals: &Literals<'_>,
+    frames: &[Frame],
+    buffer: &mut Buffer,
+) -> Result<(), CompileError> {
+    let ends = code.functions().skip(1).chain([code.instructions().len()]);
+    for (frame, (first, end)) in frames.iter().zip(code.functions().zip(ends)) {
+        let mut surroundings = Surroundings { code, literals, frame: *frame, first, index: first };
+        buffer.begin_function(frame.function);
         for index in first..end {
             surroundings.index = index;
             buffer.begin_instruction(index);
@@ -390,7 +548,16 @@ fn pass<I: Isa>(code: &Code, literals: &Literals<'_>, buffer: &mut Buffer) -> Re
             }
             I::instruction(buffer, &surroundings)?;
         }
-        (first, function) = (end, function + 1);
+        if literals.gauge != Gauge::Absent && !buffer.has_left() {
+            // Jumps lead there that are no instructions of the program.
+            I::leave(buffer, &surroundings.frame);
+        }
+    }
+    if literals.gauge != Gauge::Absent {
+        for (frame, first) in frames.iter().zip(code.functions()).filter(|(frame, _)| frame.is_named) {
+            buffer.begin_entry(frame.function);
+            I::entry(buffer, Mark::Instruction(first));
+        }
     }
     Ok(())
 }

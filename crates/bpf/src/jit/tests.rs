@@ -4,10 +4,11 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::{Called, Compiled, Plain, Resolve, Target, Then, compile_resolved};
+use super::{ArrayPlace, Called, Compiled, Metering, Plain, Resolve, Target, Then, Wanted, compile_resolved};
 use crate::asm::assemble;
 use crate::code::Code;
 use crate::insn::Instruction;
+use crate::verify::{ContextAccess, Contract, Trust};
 
 /// Touches most forms: loads, stores, divisions, shifts by a register, atomic operations, byte orders, calls, and jumps
 /// both ways.
@@ -17,12 +18,19 @@ const PROGRAM: &str = include_str!("golden/program.bpf");
 /// fault.
 const HOSTED: &str = include_str!("golden/hosted.bpf");
 
+/// Look-ups: in two arrays, in a map that is none, and in one that may be another one where it is called.
+const INLINE: &str = include_str!("golden/inline.bpf");
+
 /// Addresses of nothing.
 struct Nowhere;
 
 impl Resolve for Nowhere {
     fn helper(&self, id: i32) -> Option<Called> {
-        let then = if id == 12 { Then::LeaveUnlessZero } else { Then::GoOn };
+        let then = match id {
+            12 => Then::LeaveUnlessZero,
+            181 => Then::Calls,
+            _ => Then::MayStop,
+        };
         Some(Called { function: 0x1122_3344_5566, data: Some(0x7788_99aa_bbcc), then })
     }
 
@@ -30,17 +38,40 @@ impl Resolve for Nowhere {
         Some(0x4d41_5000_0000_0000 | index as u64)
     }
 
+    fn array(&self, map: i32) -> Option<ArrayPlace> {
+        match map {
+            0 => Some(ArrayPlace { values: 0x7fff_1234_5678, count: 100, stride: 8 }),
+            1 => Some(ArrayPlace { values: 0x7000, count: 0x12345, stride: 24 }),
+            _ => None,
+        }
+    }
+
     fn map_value(&self, _map: i32, offset: u32) -> Option<u64> {
         Some(0x7fff_0000_0000 + u64::from(offset))
     }
 }
 
+/// Loops that are paid for, in the program's own function and in one that does not end.
+const FUELLED: &str = include_str!("golden/fuelled.bpf");
+
+/// What is guarded where its maker is not trusted: sums, stores of addresses, branches of which one way is not followed,
+/// and constants.
+const HARDENED: &str = include_str!("golden/hardened.bpf");
+
 fn compiled(text: &str, target: Target, resolve: &dyn Resolve) -> (Code, Compiled) {
     let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
+    if text == HARDENED {
+        let contract = Contract::new().context(16, ContextAccess::Read).trust(Trust::None);
+        let verified = contract.verify(code.clone()).expect("it is harmless");
+        let wanted = Wanted { guards: verified.guards(), blinding: Some(0x0123_4567_89ab_cdef), ..Wanted::default() };
+        return (code, compile_resolved(&verified.code().clone(), target, resolve, wanted).expect("it compiles"));
+    }
     let loads = code.instructions().iter().zip(0..).filter(|(step, _)| matches!(step, Instruction::Load { .. }));
     // With a host, all of them.
     let probes: Vec<u32> = if text == HOSTED { loads.map(|(_, index)| index).collect() } else { Vec::new() };
-    let compiled = compile_resolved(&code, target, resolve, &probes).expect("everything is there");
+    let metering = if text == FUELLED { Metering::Fuel } else { Metering::Free };
+    let wanted = Wanted { probes: &probes, metering, ..Wanted::default() };
+    let compiled = compile_resolved(&code, target, resolve, wanted).expect("everything is there");
     (code, compiled)
 }
 
@@ -59,10 +90,57 @@ fn listing(text: &str, target: Target, resolve: &dyn Resolve) -> String {
 #[test]
 fn listings_are_as_they_were_when_somebody_read_them() {
     let plain = |target| listing(PROGRAM, target, &Plain(&()));
-    assert_eq!(plain(Target::X86_64), include_str!("golden/x86_64.txt"));
-    assert_eq!(plain(Target::Aarch64), include_str!("golden/aarch64.txt"));
-    assert_eq!(listing(HOSTED, Target::X86_64, &Nowhere), include_str!("golden/hosted.x86_64.txt"));
-    assert_eq!(listing(HOSTED, Target::Aarch64, &Nowhere), include_str!("golden/hosted.aarch64.txt"));
+    is_golden("x86_64.txt", &plain(Target::X86_64), include_str!("golden/x86_64.txt"));
+    is_golden("aarch64.txt", &plain(Target::Aarch64), include_str!("golden/aarch64.txt"));
+    let hosted = |text, target| listing(text, target, &Nowhere);
+    is_golden("hosted.x86_64.txt", &hosted(HOSTED, Target::X86_64), include_str!("golden/hosted.x86_64.txt"));
+    is_golden("hosted.aarch64.txt", &hosted(HOSTED, Target::Aarch64), include_str!("golden/hosted.aarch64.txt"));
+    is_golden("hardened.x86_64.txt", &hosted(HARDENED, Target::X86_64), include_str!("golden/hardened.x86_64.txt"));
+    is_golden("hardened.aarch64.txt", &hosted(HARDENED, Target::Aarch64), include_str!("golden/hardened.aarch64.txt"));
+    is_golden("fuelled.x86_64.txt", &hosted(FUELLED, Target::X86_64), include_str!("golden/fuelled.x86_64.txt"));
+    is_golden("fuelled.aarch64.txt", &hosted(FUELLED, Target::Aarch64), include_str!("golden/fuelled.aarch64.txt"));
+    is_golden("inline.x86_64.txt", &hosted(INLINE, Target::X86_64), include_str!("golden/inline.x86_64.txt"));
+    is_golden("inline.aarch64.txt", &hosted(INLINE, Target::Aarch64), include_str!("golden/inline.aarch64.txt"));
+}
+
+/// Whether a listing is as it was; with `PALIMPSEST_BPF_GOLDEN` it is written, to be read by somebody.
+fn is_golden(name: &str, listing: &str, golden: &str) {
+    #[cfg(feature = "std")]
+    if std::env::var_os("PALIMPSEST_BPF_GOLDEN").is_some() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/jit/golden").join(name);
+        std::fs::write(path, listing).expect("the listing can be written");
+        return;
+    }
+    assert_eq!(listing, golden, "{name}");
+}
+
+#[test]
+fn constants_that_are_blinded_stand_nowhere_in_the_code() {
+    let constants = [0x6d17_2a5b_u32, 0x7e3c_91a4, 0x5b4d_2e1f, 0x4c8a_6b39, 0x3f2e_1d0c];
+    let text = "r0 = 0x6d172a5b\nr0 ^= 0x7e3c91a4\nr1 = 0x5b4d2e1f4c8a6b39 ll\nif r0 != 0x3f2e1d0c goto out\nr0 = 0\n\
+                out: exit";
+    let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
+    for target in Target::ALL {
+        let bytes = |blinding| {
+            let wanted = Wanted { blinding, ..Wanted::default() };
+            Vec::from(compile_resolved(&code, target, &Plain(&()), wanted).expect("it compiles").bytes())
+        };
+        let has = |bytes: &[u8], constant: u32| match target {
+            Target::X86_64 => bytes.windows(4).any(|window| window == constant.to_le_bytes()),
+            // By halves, in the field of 16 bits that `movz` and `movk` have.
+            Target::Aarch64 => bytes.chunks_exact(4).any(|word| {
+                let word = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                word >> 23 & 0x3f == 0x25 && word >> 5 & 0xffff == constant >> 16
+            }),
+        };
+        for constant in constants {
+            assert!(has(&bytes(None), constant), "{target:?}, {constant:#x}");
+            for seed in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
+                assert!(!has(&bytes(Some(seed)), constant), "{target:?}, {constant:#x}, seed {seed:#x}");
+            }
+        }
+        assert_ne!(bytes(Some(1)), bytes(Some(2)), "{target:?}");
+    }
 }
 
 #[test]

@@ -30,6 +30,13 @@ impl Array {
         Ok(Self { values, keys, count: count as usize })
     }
 
+    /// Where the values lie, those of the first CPU.
+    #[cfg(feature = "std")]
+    pub(super) fn place(&self) -> crate::jit::ArrayPlace {
+        let stride = self.values.stride() as u32;
+        crate::jit::ArrayPlace { values: self.values.address(0), count: self.count as u32, stride }
+    }
+
     pub(super) const fn values(&self) -> &Cells {
         &self.values
     }

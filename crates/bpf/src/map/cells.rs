@@ -67,6 +67,12 @@ impl Cells {
         self.len
     }
 
+    /// Bytes from one value to the next.
+    #[cfg(feature = "std")]
+    pub(super) const fn stride(&self) -> usize {
+        self.stride * WORD
+    }
+
     /// How many values there are.
     pub(super) fn count(&self) -> usize {
         self.words.len() / self.stride

@@ -31,6 +31,8 @@ mod typed;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 
+#[cfg(feature = "std")]
+use crate::jit::ArrayPlace;
 use array::Array;
 use bloom::Bloom;
 pub(crate) use definition::Room;
@@ -283,7 +285,7 @@ impl Map {
 
     /// The same for this CPU alone, as programs do it.
     pub(crate) fn update_here(&self, key: &[u8], value: &[u8], update: Update) -> Result<(), OpError> {
-        self.update_of(key, value, update, Some(this_cpu() % self.cpus))
+        self.update_of(key, value, update, Some(self.cpu()))
     }
 
     fn update_of(&self, key: &[u8], value: &[u8], update: Update, cpu: Option<u32>) -> Result<(), OpError> {
@@ -387,13 +389,31 @@ impl Map {
         }
     }
 
+    /// Whose values this thread works on. The kernel is asked only if that makes a difference.
+    fn cpu(&self) -> u32 {
+        if self.cpus == 1 { 0 } else { this_cpu() % self.cpus }
+    }
+
     /// Where the value of `key` lies for this CPU.
     pub(crate) fn address(&self, key: &[u8]) -> Option<u64> {
-        let cpu = this_cpu() % self.cpus;
+        self.address_of(key, self.cpu())
+    }
+
+    /// The same for this CPU of those that it has.
+    pub(crate) fn address_of(&self, key: &[u8], cpu: u32) -> Option<u64> {
         match &self.store {
             Store::Array(array) => array.address(key, cpu),
             Store::Hash(hash) => hash.address(key, cpu),
             Store::Trie(trie) => trie.address(key),
+            _ => None,
+        }
+    }
+
+    /// Where the values of an array lie, if all CPUs share them.
+    #[cfg(feature = "std")]
+    pub(crate) fn array_place(&self) -> Option<ArrayPlace> {
+        match &self.store {
+            Store::Array(array) if self.definition.kind == Kind::Array => Some(array.place()),
             _ => None,
         }
     }
@@ -422,7 +442,7 @@ impl Map {
 
     /// The element with this number or the next one that is there.
     pub(crate) fn element(&self, from: usize) -> Option<Element> {
-        let cpu = this_cpu() % self.cpus;
+        let cpu = self.cpu();
         match &self.store {
             Store::Array(array) => array.element(from, cpu),
             Store::Hash(hash) => hash.element(from, cpu),

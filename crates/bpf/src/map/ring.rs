@@ -27,7 +27,7 @@
 //! | P2 takes room: producers' position forward | C2 copies the bytes |
 //! | P3 header: length, being written | C3 clears header and bytes |
 //! | P4 bytes (the program) | C4 consumer's position forward, release |
-//! | P5 header: length, release; fence | C5 fence; C1 again, and sleeps if there is nothing |
+//! | P5 header: length, release; fence, if somebody is woken | C5 fence; C1 again, and sleeps if there is nothing |
 //! | P6 reads the consumer's position; wakes it if that is this record's | |
 //!
 //! C1 reads what P5 wrote: C2 sees P4. P1 reads what C4 wrote: P3 comes after C3. By the fences, C5 sees P5 or P6 sees
@@ -235,17 +235,18 @@ impl Ring {
         // P5. Release: with the acquire of C1; without it the consumer could miss some of the bytes.
         let skip = if fate == Fate::Discard { SKIP } else { 0 };
         header.store(THERE | skip | len, Ordering::Release);
-        // With the fence of C5: without it both could read what was before, and the consumer sleeps.
-        fence(Ordering::SeqCst);
-        let is_waiting = || self.offset(self.consumer().load(Ordering::Relaxed)) == offset;
-        if let Some(waker) = &self.waker
-            && match wake {
-                Wake::IfWaiting => is_waiting(),
-                Wake::Never => false,
-                Wake::Always => true,
+        let Some(waker) = &self.waker else { return };
+        match wake {
+            Wake::Never => {}
+            Wake::Always => waker(),
+            Wake::IfWaiting => {
+                // With the fence of C5: without it both could read what was before, and the consumer sleeps. It takes
+                // longer than all the rest, and nothing else needs it.
+                fence(Ordering::SeqCst);
+                if self.offset(self.consumer().load(Ordering::Relaxed)) == offset {
+                    waker();
+                }
             }
-        {
-            waker();
         }
     }
 

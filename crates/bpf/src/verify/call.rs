@@ -1,6 +1,7 @@
 //! Calls: of functions, of helpers by their signatures, and of functions by helpers.
 
-use super::fault::Fault;
+use super::Unproven;
+use super::fault::{Fault, MissingFunction};
 use super::scalar::Scalar;
 use super::signature::{Argument, MapUse, Returns, Signature, TAIL_CALL};
 use super::state::{Area, Callback, Frame, State, Unreadable, Value};
@@ -44,9 +45,9 @@ impl Step<'_> {
                 if depth >= MOST_FRAMES {
                     return Err(Fault::Depth);
                 }
+                let mut callee = Frame::new(depth, self.instance());
                 let caller = self.state.top_mut();
                 caller.next = behind;
-                let mut callee = Frame::new(depth);
                 for register in &Register::ALL[1..6] {
                     callee.set(*register, caller.get(*register));
                 }
@@ -56,15 +57,28 @@ impl Step<'_> {
                 self.state.frames.push(callee);
                 Ok(Next::One(target))
             }
+            Callee::Kernel { id: index, module: 0 } => {
+                let function = usize::try_from(index).ok().and_then(|index| self.contract.functions.get(index));
+                let function = function.copied().unwrap_or(Err(MissingFunction::NotGiven));
+                self.call_by(function.map_err(|reason| Fault::Function { index, reason })?)
+            }
             Callee::Kernel { .. } => Err(Fault::Unknown),
         }
     }
 
-    fn call_helper(mut self, id: i32) -> Result<Next, Fault> {
-        let behind = self.at + 1;
+    fn call_helper(self, id: i32) -> Result<Next, Fault> {
         let signature = self.contract.signature(id).ok_or(Fault::Helper { id })?;
         if id == TAIL_CALL && (self.state.frames.len() > 1 || !self.state.records.is_empty()) {
             return Err(Fault::TailCall);
+        }
+        self.call_by(signature)
+    }
+
+    /// Calls what has this signature.
+    fn call_by(mut self, signature: Signature) -> Result<Next, Fault> {
+        let behind = self.at + 1;
+        if signature.returns == Returns::Probed && self.contract.unproven != Unproven::Probe {
+            return Err(Fault::Probes);
         }
         let before = self.arguments(&signature)?;
         for register in &Register::ALL[..6] {
@@ -83,10 +97,18 @@ impl Step<'_> {
                 let mut entered = self.state.clone();
                 // What it returns is not there yet.
                 entered.top_mut().set(Register::R0, Value::Unset);
-                entered.enter(callback);
+                entered.enter(callback, self.instance(), 0);
                 Ok(Next::Iterate { behind, enter: callback.entry as usize, entered })
             }
         }
+    }
+
+    /// A number for a call of a function.
+    fn instance(&self) -> u32 {
+        // Fewer than instructions that are followed.
+        let number = self.instances.get();
+        self.instances.set(number + 1);
+        number
     }
 
     fn arguments(&mut self, signature: &Signature) -> Result<Before, Fault> {
@@ -238,6 +260,7 @@ impl Step<'_> {
             // Whether it goes on.
             self.number(Register::R0)?;
         }
+        let (instance, rounds) = (self.state.top().instance, self.state.top().rounds);
         self.state.frames.pop();
         let caller = self.state.top_mut();
         let Some(callback) = callback else {
@@ -246,16 +269,17 @@ impl Step<'_> {
         };
         let behind = caller.next;
         let mut entered = self.state.clone();
-        entered.enter(callback);
+        entered.enter(callback, instance, rounds + 1);
         self.state.top_mut().set(Register::R0, Value::Scalar(Scalar::UNKNOWN));
         Ok(Next::Iterate { behind, enter: callback.entry as usize, entered })
     }
 }
 
 impl State {
-    /// Enters a function that a helper calls.
-    fn enter(&mut self, callback: Callback) {
-        let mut frame = Frame::new(self.frames.len());
+    /// Enters a function that a helper calls; `rounds` were counted when it was called before.
+    fn enter(&mut self, callback: Callback, instance: u32, rounds: u32) {
+        let mut frame = Frame::new(self.frames.len(), instance);
+        frame.rounds = rounds;
         let start = |area| Value::Pointer(area, Scalar::constant(0));
         let arguments = match callback.map {
             None => [Value::Scalar(Scalar::UNKNOWN), callback.context, Value::Unset, Value::Unset],

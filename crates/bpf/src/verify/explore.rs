@@ -8,7 +8,7 @@ use super::live::live;
 use super::scalar::Scalar;
 use super::state::{Area, State, Value};
 use super::step::{Next, Step};
-use super::{BUDGET, ContextUse, Contract};
+use super::{ContextUse, Contract, Guard, Trust};
 use crate::code::Code;
 use crate::insn::{Instruction, Register, Wide};
 
@@ -16,8 +16,15 @@ use crate::insn::{Instruction, Register, Wide};
 const APART: usize = 8;
 /// Kept states of one place that are looked at, the latest first.
 const LOOKED_AT: usize = 64;
-/// Values of registers and stack in all kept states and all ways that are to be followed, at most: some hundred MiB.
-pub(super) const MOST_VALUES: usize = 8 << 20;
+
+/// How loops are known to end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Loops {
+    /// They are followed to their ends, or have a `may_goto`.
+    Proven,
+    /// Each jump back is paid for when the program runs.
+    Fuelled,
+}
 
 /// A state that was met, where ways meet.
 struct Kept {
@@ -28,8 +35,6 @@ struct Kept {
     /// Ways from here that have not ended: while there are some, what is followed now came by here, since the latest
     /// way is followed first.
     open: usize,
-    /// `may_goto`s and calls by helpers on the way to it.
-    rounds: usize,
 }
 
 /// A way that is to be followed.
@@ -38,8 +43,6 @@ struct Way {
     state: State,
     /// The last kept state on it.
     before: Option<usize>,
-    /// `may_goto`s and calls by helpers on it.
-    rounds: usize,
     /// Whether a helper calls the function that begins here.
     entering: bool,
     /// Instructions since the last kept state.
@@ -56,34 +59,66 @@ enum Entering {
 struct Explorer<'a> {
     code: &'a Code,
     contract: &'a Contract,
+    loops: Loops,
     live: Vec<u16>,
     kept: Vec<Kept>,
     /// The kept states of each instruction that several ways lead to; `None` for others.
     meetings: Vec<Option<Vec<usize>>>,
+    /// Whether a jump back goes to each instruction.
+    heads: Vec<bool>,
     pending: Vec<Way>,
     /// Values in `kept` and `pending`.
     values: usize,
     context_use: Cell<ContextUse>,
+    /// Calls of functions that were followed.
+    instances: Cell<u32>,
     /// Whether each instruction is a load that may find nothing.
     probes: Vec<Cell<bool>>,
+    /// What guards each instruction; empty if the program is trusted.
+    guards: Vec<Cell<Option<Guard>>>,
 }
 
-/// Follows every way through `code`; keeps at most `most_values` of [`State::weight`].
-pub(super) fn explore(
-    code: &Code,
-    contract: &Contract,
-    most_values: usize,
-) -> Result<(ContextUse, Vec<u32>), VerifyError> {
+/// What is followed and kept, at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Limits {
+    /// Instructions that are followed.
+    pub(super) budget: usize,
+    /// [`State::weight`] of all that is kept.
+    pub(super) values: usize,
+}
+
+/// What was found out of a program that can do no harm.
+#[derive(Debug)]
+pub(super) struct Explored {
+    pub(super) context_use: ContextUse,
+    /// Loads that may find nothing, in order.
+    pub(super) probes: Vec<u32>,
+    /// What guards instructions, in order.
+    pub(super) guards: Vec<(u32, Guard)>,
+    /// Instructions that were followed.
+    pub(super) followed: usize,
+}
+
+/// Follows every way through `code`.
+pub(super) fn explore(code: &Code, contract: &Contract, loops: Loops, limits: Limits) -> Result<Explored, VerifyError> {
     let mut explorer = Explorer {
         code,
         contract,
+        loops,
         live: live(code),
         kept: Vec::new(),
         meetings: meetings(code),
+        heads: heads(code),
         pending: Vec::new(),
         values: 0,
         context_use: Cell::new(ContextUse::Plain),
+        // The program's own function has the number 0.
+        instances: Cell::new(1),
         probes: alloc::vec![Cell::new(false); code.instructions().len()],
+        guards: match contract.trust {
+            Trust::Full => Vec::new(),
+            Trust::None => alloc::vec![Cell::new(None); code.instructions().len()],
+        },
     };
     let mut state = State::new();
     if contract.context.is_some() {
@@ -92,8 +127,8 @@ pub(super) fn explore(
         registers.set(Register::R2, Value::Scalar(Scalar::UNKNOWN));
     }
     explorer.values += state.weight();
-    explorer.pending.push(Way { at: 0, state, before: None, rounds: 0, entering: false, since: 0 });
-    let budget = contract.budget.unwrap_or(BUDGET);
+    explorer.pending.push(Way { at: 0, state, before: None, entering: false, since: 0 });
+    let Limits { budget, values: most_values } = limits;
     let mut followed = 0;
     while let Some(mut way) = explorer.pending.pop() {
         explorer.values -= way.state.weight();
@@ -118,7 +153,8 @@ pub(super) fn explore(
         explorer.end(way.before);
     }
     let probes = (0..).zip(&explorer.probes).filter(|(_, is_probe)| is_probe.get()).map(|(index, _)| index);
-    Ok((explorer.context_use.get(), probes.collect()))
+    let guards = (0..).zip(&explorer.guards).filter_map(|(index, guard)| Some((index, guard.get()?))).collect();
+    Ok(Explored { context_use: explorer.context_use.get(), probes: probes.collect(), guards, followed })
 }
 
 /// Where several ways meet: targets of jumps, and what `may_goto` guards.
@@ -143,6 +179,17 @@ fn meetings(code: &Code) -> Vec<Option<Vec<usize>>> {
     meetings
 }
 
+/// Where jumps back go: every loop has one of them.
+fn heads(code: &Code) -> Vec<bool> {
+    let mut heads = alloc::vec![false; code.instructions().len()];
+    for index in 0..heads.len() {
+        if let Some(target) = code.goes_back(index) {
+            heads[target] = true;
+        }
+    }
+    heads
+}
+
 impl Explorer<'_> {
     /// Follows one instruction; false where the way ends.
     fn advance(&mut self, way: &mut Way) -> Result<bool, Fault> {
@@ -150,16 +197,15 @@ impl Explorer<'_> {
             return Ok(false);
         }
         way.since += 1;
-        if matches!(self.code.instructions()[way.at], Instruction::MayGoto { .. }) {
-            way.rounds += 1;
-        }
         let step = Step {
             code: self.code,
             contract: self.contract,
             at: way.at,
             state: &mut way.state,
             context_use: &self.context_use,
+            instances: &self.instances,
             is_probe: &self.probes[way.at],
+            guard: self.guards.get(way.at),
         };
         match step.follow()? {
             Next::One(at) => way.at = at,
@@ -181,17 +227,19 @@ impl Explorer<'_> {
         if let Some(before) = way.before {
             self.kept[before].open += 1;
         }
-        let Way { before, rounds, since, .. } = *way;
+        let Way { before, since, .. } = *way;
         self.values += state.weight();
-        let entering = entering == Entering::Yes;
-        self.pending.push(Way { at, state, before, rounds: rounds + usize::from(entering), entering, since });
+        self.pending.push(Way { at, state, before, entering: entering == Entering::Yes, since });
     }
 
     /// Whether the way need not be followed, since one from here that includes it was. Otherwise keeps its state.
     fn is_known(&mut self, way: &mut Way) -> Result<bool, Fault> {
-        // A helper that calls a function counts, as `may_goto` does.
+        // What counts rounds: a helper that calls a function again and again, a `may_goto`, and fuel.
+        let is_guard = matches!(self.code.instructions()[way.at], Instruction::MayGoto { .. });
+        let is_fuelled = self.loops == Loops::Fuelled;
         let guarded = core::mem::take(&mut way.entering)
-            || matches!(self.code.instructions()[way.at], Instruction::MayGoto { .. });
+            || (is_guard && !way.state.top().is_spent)
+            || (is_fuelled && self.heads[way.at]);
         let mut state = way.state.clone();
         state.forget(way.at, &self.live);
         let met = self.meetings[way.at].as_deref().unwrap_or_default();
@@ -199,7 +247,8 @@ impl Explorer<'_> {
         for &index in met.iter().rev().take(LOOKED_AT) {
             let kept = &self.kept[index];
             let is_open = kept.open > 0;
-            if is_open && guarded && earlier_round.is_none() && kept.state.has_functions_of(&state) {
+            let is_call = is_fuelled || kept.state.is_call_of(&state);
+            if is_open && guarded && is_call && earlier_round.is_none() && kept.state.has_functions_of(&state) {
                 earlier_round = Some(index);
             }
             if !kept.state.includes(&state) {
@@ -207,9 +256,14 @@ impl Explorer<'_> {
             }
             match is_open {
                 false => return Ok(true),
-                // Another round from here does what was done before, and the count ends it.
-                true if guarded => return Ok(true),
-                true if kept.state == state && kept.rounds == way.rounds => return Err(Fault::Endless),
+                // Each way back to here takes a jump back, and the fuel ends it.
+                true if is_fuelled => return Ok(true),
+                // Another round from here does what was done before, and the count of this call ends it: from a `may_goto`
+                // back to itself only by passing it, since behind its jump the count has run out.
+                true if guarded && is_call => return Ok(true),
+                true if state.includes(&kept.state) && kept.state.has_rounds_of(&state) => {
+                    return Err(Fault::Endless);
+                }
                 true => {}
             }
         }
@@ -222,7 +276,7 @@ impl Explorer<'_> {
         }
         let index = self.kept.len();
         self.values += state.weight();
-        self.kept.push(Kept { state, before: way.before, open: 1, rounds: way.rounds });
+        self.kept.push(Kept { state, before: way.before, open: 1 });
         if let Some(met) = &mut self.meetings[way.at] {
             met.push(index);
         }

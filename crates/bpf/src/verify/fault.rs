@@ -16,6 +16,22 @@ pub struct VerifyError {
     pub fault: Fault,
 }
 
+impl Fault {
+    /// Whether fuel would help.
+    pub(super) const fn may_be_fuelled(&self) -> bool {
+        matches!(self, Self::Endless | Self::Budget { .. } | Self::Values { .. })
+    }
+}
+
+/// Why a function that a program knows by name cannot be called.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MissingFunction {
+    /// The host was given none of that name.
+    NotGiven,
+    /// The host's signature is not what the program was compiled for.
+    Prototype,
+}
+
 /// Why an instruction is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -114,6 +130,25 @@ pub enum Fault {
         /// Its number.
         id: i32,
     },
+    /// A function is called that the host cannot be called by.
+    #[error(
+        "the host has no function with index {index}{}",
+        match reason {
+            MissingFunction::NotGiven => "; give it one of that name",
+            MissingFunction::Prototype => " that the program was compiled for; change the signature or the declaration",
+        }
+    )]
+    Function {
+        /// Its index.
+        index: i32,
+        /// Why.
+        reason: MissingFunction,
+    },
+    /// A helper reads what is at any address.
+    #[error(
+        "this helper reads whatever the process can; read what is proven by loads, or have the contract allow loads that are not (`Unproven::Probe`)"
+    )]
+    Probes,
     /// A helper is called by a number that is not known.
     #[error("{register} names the helper, and could be several numbers; set it to a constant")]
     VariableCall {
@@ -221,7 +256,8 @@ pub enum Fault {
     Unknown,
     /// A loop that does not end.
     #[error(
-        "everything is as it was the last time, so that the loop never ends; change the condition, or put `may_goto` into it"
+        "everything is as it was the last time, so that the loop never ends; change the condition, or put `may_goto` \
+         into it"
     )]
     Endless,
     /// There is too much to keep in mind.
@@ -234,7 +270,8 @@ pub enum Fault {
     },
     /// There is too much to look at.
     #[error(
-        "after {budget} instructions on all ways through the program no end is in sight; bound its loops more tightly, or put `may_goto` into them"
+        "after {budget} instructions on all ways through the program no end is in sight; bound its loops more tightly, \
+         or put `may_goto` into them"
     )]
     Budget {
         /// Instructions.

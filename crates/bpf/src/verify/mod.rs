@@ -12,7 +12,9 @@
 //!   (`explore`). Registers that nobody reads again do not count (`live`).
 //! * *It ends.* A way through a program is as long as the followed one; where a loop could go on from a state that is
 //!   just as it was, without a `may_goto` on the way, the program is refused. Behind a `may_goto` what differs from
-//!   round to round is forgotten, so that one more round says all; at run time its count ends the loop.
+//!   round to round is forgotten, so that one more round says all; at run time its count, which each call of a function
+//!   has for itself, ends the loop. Once it has run out all `may_goto`s of that call jump: what comes then is followed
+//!   as any other loop. A program with fuel may have all loops, since each has a jump back, which is paid for.
 
 mod call;
 mod explore;
@@ -26,9 +28,11 @@ mod tnum;
 
 use alloc::vec::Vec;
 
-pub use fault::{Fault, VerifyError};
+pub use fault::{Fault, MissingFunction, VerifyError};
 pub use signature::{Argument, MapUse, Signature};
 pub(crate) use signature::{Returns, TAIL_CALL};
+
+use explore::{Explored, Limits, Loops, explore};
 
 use crate::code::Code;
 use crate::map::{Kind, ValueAccess};
@@ -54,6 +58,44 @@ pub enum Unproven {
     Probe,
 }
 
+/// Whether whoever has made a program is trusted not to attack what runs it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Trust {
+    /// It may have mistakes.
+    #[default]
+    Full,
+    /// It may also try to read by side channels what the machine does ahead of time, and to have bytes of its choice in
+    /// executable memory: compilers guard against both, and programs are slower.
+    None,
+}
+
+/// An operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    /// The first, which is the result, too.
+    Left,
+    /// The second.
+    Right,
+}
+
+/// What keeps the machine from doing ahead of time what the program never does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Guard {
+    /// The number that is added to an address, or taken from it, is taken for 0 if it is greater than this one.
+    Mask {
+        /// The greatest number that it is.
+        most: u32,
+        /// Which operand it is.
+        number: Side,
+    },
+    /// What came before is done before the instruction.
+    Before,
+    /// What came before is done before the next one.
+    Behind,
+    /// The same, whether it jumps or not.
+    Edges,
+}
+
 /// How a program uses its context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ContextUse {
@@ -68,9 +110,12 @@ enum ContextUse {
 pub struct Contract {
     context: Option<(u32, ContextAccess)>,
     helpers: Vec<(i32, Signature)>,
+    functions: Vec<Result<Signature, MissingFunction>>,
     maps: Vec<MapShape>,
     budget: Option<usize>,
     unproven: Unproven,
+    fuel: Option<u64>,
+    trust: Trust,
 }
 
 /// What the verifier knows of a map.
@@ -84,6 +129,12 @@ pub(crate) struct MapShape {
 
 /// Instructions that are followed at most: `BPF_COMPLEXITY_LIMIT_INSNS` of Linux (`include/linux/bpf.h`).
 const BUDGET: usize = 1_000_000;
+/// Instructions that are followed before the loops of a program that may have fuel are taken for such that need it.
+const PROOF_BUDGET: usize = 100_000;
+/// Values of registers and stack in all kept states and all ways that are to be followed, at most: some hundred MiB.
+const MOST_VALUES: usize = 8 << 20;
+/// Jumps back that fuel can be for.
+pub const MOST_FUEL: u64 = 1 << 62;
 
 impl Contract {
     /// A program without context and helpers.
@@ -109,6 +160,11 @@ impl Contract {
         self.helpers.push((id, signature));
     }
 
+    /// Gives programs functions by index: for a host that has those very functions.
+    pub(crate) fn set_functions(&mut self, functions: Vec<Result<Signature, MissingFunction>>) {
+        self.functions = functions;
+    }
+
     /// Gives programs maps by index: for a host that has those very maps.
     pub(crate) fn set_maps(&mut self, maps: Vec<MapShape>) {
         self.maps = maps;
@@ -129,18 +185,49 @@ impl Contract {
         Self { unproven, ..self }
     }
 
+    /// Takes loops that cannot be proven to end, too: a program that has one may jump back `fuel` times in a run, and
+    /// ends without result when it would do so once more. So does each call of a function by a helper count. At most
+    /// [`MOST_FUEL`]. A program whose loops are all proven gets no fuel, and does not pay for it.
+    ///
+    /// Between two jumps back a program follows fewer instructions than the [budget](Self::budget) has, so that the
+    /// time of a run is bounded by both.
+    pub fn fuel(self, fuel: u64) -> Self {
+        Self { fuel: Some(fuel.min(MOST_FUEL)), ..self }
+    }
+
+    /// Whether who has made the program is trusted; [`Trust::Full`] if not set. For others compilers blind constants
+    /// and guard against what the machine does ahead of time.
+    pub fn trust(self, trust: Trust) -> Self {
+        Self { trust, ..self }
+    }
+
     /// Verifies `code`.
     ///
     /// # Errors
     ///
     /// [`VerifyError`].
     pub fn verify(&self, code: Code) -> Result<Verified, VerifyError> {
-        let (context_use, probes) = explore::explore(&code, self, explore::MOST_VALUES)?;
-        let context_align = match context_use {
+        let limits = Limits { budget: self.budget.unwrap_or(BUDGET), values: MOST_VALUES };
+        let (explored, fuel) = match self.fuel {
+            None => (explore(&code, self, Loops::Proven, limits)?, None),
+            Some(fuel) => {
+                let first = Limits { budget: limits.budget.min(PROOF_BUDGET), ..limits };
+                match explore(&code, self, Loops::Proven, first) {
+                    Ok(explored) => (explored, None),
+                    Err(error) if error.fault.may_be_fuelled() => {
+                        (explore(&code, self, Loops::Fuelled, limits)?, Some(fuel))
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        let context_align = match explored.context_use {
             ContextUse::Atomic => 8,
             ContextUse::Plain => 1,
         };
-        Ok(Verified { code, context: self.context, context_align, probes })
+        let Explored { probes, guards, followed, .. } = explored;
+        let trust = self.trust;
+        Ok(Verified { code, context: self.context, context_align, probes, guards, trust, fuel, followed })
     }
 }
 
@@ -152,6 +239,13 @@ pub struct Verified {
     context_align: usize,
     /// Loads that may find nothing, by instruction, in order.
     probes: Vec<u32>,
+    /// By instruction, in order.
+    guards: Vec<(u32, Guard)>,
+    trust: Trust,
+    /// How often it may jump back in a run, if its loops are not proven to end.
+    fuel: Option<u64>,
+    /// Instructions that were followed.
+    followed: usize,
 }
 
 impl Verified {
@@ -163,6 +257,26 @@ impl Verified {
     /// Loads that may find nothing, and give 0 then: instructions by number, in order.
     pub fn probes(&self) -> &[u32] {
         &self.probes
+    }
+
+    /// How often it may jump back in a run; `None` if it needs no fuel, since all its loops are proven to end.
+    pub const fn fuel(&self) -> Option<u64> {
+        self.fuel
+    }
+
+    /// What guards instructions of a program that is not trusted.
+    pub(crate) fn guards(&self) -> &[(u32, Guard)] {
+        &self.guards
+    }
+
+    /// Whether who has made it is trusted.
+    pub const fn trust(&self) -> Trust {
+        self.trust
+    }
+
+    /// How many instructions the verifier has followed: what its work is measured by.
+    pub const fn followed(&self) -> usize {
+        self.followed
     }
 
     /// Bytes of context that it needs.

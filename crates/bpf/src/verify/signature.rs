@@ -11,6 +11,8 @@ pub(crate) const TAIL_CALL: i32 = 12;
 pub enum MapUse {
     /// Finds values by key.
     Find,
+    /// Finds values of one CPU by key.
+    EachCpu,
     /// Takes keys out.
     Remove,
     /// Puts values in without a key.
@@ -32,6 +34,7 @@ impl MapUse {
         let has_keys = kind.has_keys() && kind != Kind::Programs;
         match self {
             Self::Find => has_keys,
+            Self::EachCpu => kind.is_per_cpu(),
             Self::Remove => has_keys && !matches!(kind, Kind::Array | Kind::PerCpuArray),
             Self::Push | Self::Peek => matches!(kind, Kind::Queue | Kind::Stack | Kind::BloomFilter),
             Self::Pop => matches!(kind, Kind::Queue | Kind::Stack),
@@ -84,6 +87,8 @@ pub enum Argument {
 pub(crate) enum Returns {
     /// A number.
     Number,
+    /// A number; and it has read what is at an address that nobody has proven.
+    Probed,
     /// The address of a value of the map, or 0.
     ValueOrNull,
     /// The address of a record that is to be given back, or 0.

@@ -121,6 +121,12 @@ pub(super) struct Frame {
     pub(super) next: usize,
     /// What a helper calls it for, if one does.
     pub(super) callback: Option<Callback>,
+    /// Whether its `may_goto`s have been passed as often as they can be: from there on all of them jump.
+    pub(super) is_spent: bool,
+    /// Which call of the function this is: one for all calls that a helper makes of it in a row.
+    pub(super) instance: u32,
+    /// How often that call has passed a `may_goto`, and how often the helper has called it again.
+    pub(super) rounds: u32,
 }
 
 /// A function that a helper calls again and again.
@@ -136,10 +142,10 @@ pub(super) struct Callback {
 
 impl Frame {
     /// The function that has `depth` around it.
-    pub(super) fn new(depth: usize) -> Self {
+    pub(super) fn new(depth: usize, instance: u32) -> Self {
         let mut registers = [Value::Unset; 11];
         registers[10] = Value::Pointer(Area::Stack(depth), Scalar::constant(0));
-        Self { registers, slots: Vec::new(), next: 0, callback: None }
+        Self { registers, slots: Vec::new(), next: 0, callback: None, is_spent: false, instance, rounds: 0 }
     }
 
     pub(super) fn get(&self, register: Register) -> Value {
@@ -161,17 +167,21 @@ impl Frame {
 
     fn includes(&self, other: &Self) -> bool {
         let slot = |frame: &Self, index: usize| frame.slots.get(index).copied().unwrap_or(Slot::UNSET);
-        self.next == other.next
-            && self.callback == other.callback
+        self.is_function_of(other)
             && self.registers.iter().zip(&other.registers).all(|(value, other)| value.includes(other))
             && (0..self.slots.len()).all(|index| slot(self, index).includes(&slot(other, index)))
+    }
+
+    /// Whether it is the same function, which goes on at the same place and leaves its loops in the same way.
+    fn is_function_of(&self, other: &Self) -> bool {
+        self.next == other.next && self.callback == other.callback && self.is_spent == other.is_spent
     }
 
     fn widened(&self, other: &Self) -> Self {
         let registers = core::array::from_fn(|index| self.registers[index].widened(&other.registers[index]));
         // What one of them lacks is not set.
         let slots = self.slots.iter().zip(&other.slots).map(|(slot, other)| slot.widened(other)).collect();
-        Self { registers, slots, next: other.next, callback: other.callback }
+        Self { registers, slots, ..*other }
     }
 
     /// Bytes `start..start + len` below the end, by slot and bit. `offset` is negative and inside the frame.
@@ -231,6 +241,12 @@ impl Frame {
         Ok(())
     }
 
+    /// Whether some of `len` bytes at `offset` are of an address.
+    pub(super) fn has_address(&self, offset: i64, len: usize) -> bool {
+        let is_address = |slot: Option<&Slot>| matches!(slot, Some(Slot::Whole(value)) if value.is_address());
+        Self::bytes(offset, len).any(|(index, _)| is_address(self.slots.get(index)))
+    }
+
     /// Replaces every value by what `change` makes of it.
     fn change(&mut self, mut change: impl FnMut(Value) -> Value) {
         for register in &mut self.registers {
@@ -274,7 +290,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new() -> Self {
-        Self { frames: Vec::from([Frame::new(0)]), records: Vec::new() }
+        Self { frames: Vec::from([Frame::new(0, 0)]), records: Vec::new() }
     }
 
     pub(super) fn top(&self) -> &Frame {
@@ -316,10 +332,19 @@ impl State {
 
     /// Whether the same functions are active, with the same records.
     pub(super) fn has_functions_of(&self, other: &Self) -> bool {
-        let is_same = |(frame, other): (&Frame, &Frame)| frame.next == other.next && frame.callback == other.callback;
         self.records == other.records
             && self.frames.len() == other.frames.len()
-            && self.frames.iter().zip(&other.frames).all(is_same)
+            && self.frames.iter().zip(&other.frames).all(|(frame, other)| frame.is_function_of(other))
+    }
+
+    /// Whether this is the same call of the same function.
+    pub(super) fn is_call_of(&self, other: &Self) -> bool {
+        self.frames.len() == other.frames.len() && self.top().instance == other.top().instance
+    }
+
+    /// Whether nothing was counted between the two.
+    pub(super) fn has_rounds_of(&self, other: &Self) -> bool {
+        self.frames.iter().map(|frame| frame.rounds).eq(other.frames.iter().map(|frame| frame.rounds))
     }
 
     /// Forgets what the call in this instruction has returned before: a comparison would tell of both.

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use super::fault::Fault;
 use super::scalar::Scalar;
 use super::state::{Area, State, Unreadable, Value};
-use super::{ContextAccess, ContextUse, Contract, Unproven};
+use super::{ContextAccess, ContextUse, Contract, Guard, Side, Unproven};
 use crate::code::Code;
 use crate::insn::{AluOp, AtomicOp, Condition, Extension, Instruction, Operand, Register, Size, Wide, Width};
 use crate::interp::FRAME;
@@ -41,8 +41,12 @@ pub(super) struct Step<'a> {
     pub(super) at: usize,
     pub(super) state: &'a mut State,
     pub(super) context_use: &'a Cell<ContextUse>,
+    /// Calls of functions that were followed.
+    pub(super) instances: &'a Cell<u32>,
     /// Whether the instruction is a load that may find nothing.
     pub(super) is_probe: &'a Cell<bool>,
+    /// What guards the instruction, if the program is not trusted.
+    pub(super) guard: Option<&'a Cell<Option<Guard>>>,
 }
 
 impl Step<'_> {
@@ -106,13 +110,39 @@ impl Step<'_> {
                 return self.branch(width, condition, dst, operand, target);
             }
             Instruction::MayGoto { offset } => {
-                return Ok(Next::Two(behind, self.target(offset.into()), self.state.clone()));
+                let target = self.target(offset.into());
+                if self.state.top().is_spent {
+                    self.guard(Guard::Edges);
+                    return Ok(Next::One(target));
+                }
+                let mut spent = self.state.clone();
+                spent.top_mut().is_spent = true;
+                self.state.top_mut().rounds += 1;
+                return Ok(Next::Two(behind, target, spent));
             }
             Instruction::Call(callee) => return self.call(callee),
             Instruction::Exit => return self.exit(),
             Instruction::Packet { .. } | Instruction::Cast { .. } => return Err(Fault::Unknown),
         }
         Ok(Next::One(behind))
+    }
+
+    /// Notes what guards the instruction. Where different states want different masks, it waits.
+    fn guard(&self, guard: Guard) {
+        let Some(noted) = self.guard else { return };
+        noted.set(match (noted.get(), guard) {
+            (None, guard) => Some(guard),
+            (Some(noted), guard) if noted == guard => Some(guard),
+            (Some(Guard::Mask { .. } | Guard::Before), _) => Some(Guard::Before),
+            (noted, _) => noted,
+        });
+    }
+
+    /// Guards a sum of an address and `by`, which is in a register: ahead of time it could be any number.
+    fn guard_sum(&self, by: Scalar, number: Side) {
+        // No greater ones pass for distances.
+        let most = by.signed_max().try_into().ok().filter(|most| by.signed_min() >= 0 && *most < 1 << 31);
+        self.guard(most.map_or(Guard::Before, |most| Guard::Mask { most, number }));
     }
 
     pub(super) fn target(&self, distance: i32) -> usize {
@@ -180,6 +210,11 @@ impl Step<'_> {
                 let (min, max) = (offset.signed_min(), offset.signed_max());
                 if min < -MOST_FAR || max > MOST_FAR {
                     return Err(Fault::Far { register: dst, min, max });
+                }
+                match (left, operand) {
+                    (Value::Scalar(_), _) => self.guard_sum(by, Side::Left),
+                    (_, Operand::Register(_)) => self.guard_sum(by, Side::Right),
+                    (_, Operand::Immediate(_)) => {}
                 }
                 Ok(Value::Pointer(area, offset))
             }
@@ -295,7 +330,13 @@ impl Step<'_> {
         }
         self.may_write(area)?;
         if let Area::Stack(depth) = area {
-            self.state.frames[depth].write(place.signed_min(), size, value);
+            let frame = &mut self.state.frames[depth];
+            let was_address = frame.has_address(place.signed_min(), size.bytes());
+            frame.write(place.signed_min(), size, value);
+            if was_address || value.is_address() {
+                // A load ahead of time may get what was there before.
+                self.guard(Guard::Behind);
+            }
         }
         Ok(())
     }
@@ -330,6 +371,7 @@ impl Step<'_> {
 
     /// Whether an address is 0.
     fn null_check(self, condition: Condition, address: Value, target: usize) -> Next {
+        self.guard(Guard::Edges);
         let behind = self.at + 1;
         let (if_null, if_not) = if condition == Condition::Equal { (target, behind) } else { (behind, target) };
         let Value::Maybe(area, id) = address else {
@@ -384,6 +426,10 @@ impl Step<'_> {
                 Operand::Immediate(_) => {}
             }
         };
+        if passed.is_none() || taken.is_none() {
+            // The other way is not followed, and the machine may go it.
+            self.guard(Guard::Edges);
+        }
         match (passed, taken) {
             (Some(passed), Some(taken)) => {
                 let mut other = self.state.clone();

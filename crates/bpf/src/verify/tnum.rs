@@ -143,7 +143,8 @@ mod tests {
             prop_assert!(a.shift_right(by).contains(x >> by));
             prop_assert!(a.shift_right_signed(by).contains((x as i64 >> by) as u64));
             let range = Tnum::range(x.min(other), x.max(other));
-            prop_assert!(range.contains(x) && range.contains(other) && range.contains(x.min(other) + x.abs_diff(other) / 2));
+            let middle = x.min(other) + x.abs_diff(other) / 2;
+            prop_assert!([x, other, middle].into_iter().all(|value| range.contains(value)));
             prop_assert!(a.includes(Tnum::constant(x)) && Tnum::UNKNOWN.includes(a));
             match a.intersect(b) {
                 Some(both) => prop_assert!(a.includes(both) && b.includes(both) && both.contains(x) == b.contains(x)),

@@ -295,6 +295,15 @@ fn whole(body: Vec<Instruction>, again: Again) -> Vec<Instruction> {
     program
 }
 
+/// The same program with arguments of its own, as the test gives them, for a verifier.
+pub(crate) fn with_arguments(program: &[Instruction]) -> Vec<Instruction> {
+    let arguments = [3, u64::MAX, 1 << 63, 0x1234_5678_9abc_def0];
+    let set = |(dst, value): (&Register, u64)| Instruction::LoadWide { dst: *dst, value: Wide::Value(value) };
+    let mut whole: Vec<Instruction> = Register::ALL[2..6].iter().zip(arguments).map(set).collect();
+    whole.extend_from_slice(program);
+    whole
+}
+
 /// A jump counts instructions until here, and slots from here on; `behind` are the lengths of what follows.
 fn aimed(mut instruction: Instruction, behind: &[i64]) -> Instruction {
     let slots = |count: i64| behind.iter().take(count as usize).sum::<i64>();

@@ -9,7 +9,8 @@ mod generator;
 
 use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers};
 use palimpsest_bpf::jit::Target;
-use palimpsest_bpf::{Code, Program};
+use palimpsest_bpf::verify::{ContextAccess, Contract, Trust};
+use palimpsest_bpf::{Code, Program, VerifiedProgram};
 use palimpsest_text::Packs;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -41,6 +42,15 @@ fn random_programs_mean_the_same_interpreted_and_compiled() {
         let got = unsafe { loaded.run(arguments) };
         proptest::prop_assert_eq!(got, expected, "{}", text());
         proptest::prop_assert_eq!(&compiled, &interpreted, "{}", text());
+        // The same with guards and blinded constants.
+        let hardened = generator::with_arguments(&instructions);
+        let code = Code::new(&generator::bytes(&hardened)).expect("as before");
+        let contract = Contract::new().context(BLOCK as u32, ContextAccess::Write).fuel(1000).trust(Trust::None);
+        let verified = contract.verify(code).unwrap_or_else(|error| panic!("{error}\n{}", text()));
+        let mut compiled = seed;
+        let program = VerifiedProgram::load(&packs, &verified, &()).expect("room");
+        proptest::prop_assert_eq!(program.run(&mut compiled[..]), Ok(expected), "hardened: {}", text());
+        proptest::prop_assert_eq!(&compiled, &interpreted, "hardened: {}", text());
         Ok(())
     });
     result.unwrap_or_else(|error| panic!("{error}"));

@@ -94,6 +94,42 @@ fn room_is_zero_behind_a_helper_that_failed() {
 }
 
 #[test]
+fn functions_without_an_object_have_indexes() {
+    let host = || {
+        builder()
+            .function("first", Signature::new([]), |_| Ok(1))
+            .function("sum", Signature::new([Argument::Number, Argument::Number]), |call| {
+                Ok(call.number(0) + call.number(1))
+            })
+            // Instead of the one above.
+            .function("first", Signature::new([]), |_| Err(HelperError::NoArgument { index: 3 }))
+    };
+    assert_eq!(host().build().functions().collect::<Vec<_>>(), ["sum", "first"]);
+    assert_eq!(run_on(host, "r1 = 3\nr2 = 4\ncall kernel 0\nexit"), 7);
+    let refused = |text: &str| host().build().verify(contract(), code(text)).map(drop).expect_err(text).fault;
+    let reason = palimpsest_bpf::verify::MissingFunction::NotGiven;
+    for index in [2, -1] {
+        assert_eq!(refused(&format!("call kernel {index}\nexit")), Fault::Function { index, reason });
+    }
+    assert_eq!(refused("call kernel 0 of 1\nexit"), Fault::Unknown);
+    assert_eq!(refused("r1 = 1\nr2 = r10\ncall kernel 0\nexit"), Fault::Address { register: Register::R2 });
+    // One that fails ends the program, as a helper does.
+    let host = host().build();
+    let linked = host.verify(contract(), code("r6 = r1\ncall kernel 1\n*(u8 *)(r6 + 0) = 1\nr0 = 0\nexit"));
+    let (linked, error) = (linked.expect("harmless"), HelperError::NoArgument { index: 3 });
+    let trap = linked.interpret(&Interpreter::default(), &mut [0; LEN]).map_err(|error| error.trap);
+    assert_eq!(trap, Err(palimpsest_bpf::interp::Trap::HostFunction { index: 1, error }));
+    if Target::NATIVE.is_none() {
+        eprintln!("skipped: there is no compiler for this machine");
+        return;
+    }
+    let program = HostedProgram::load(&Packs::new().expect("packs"), &linked).expect("room");
+    let mut context = [0; LEN];
+    assert_eq!(program.run(&mut context), Err(HostedError::Function { index: 1, error }));
+    assert_eq!(context, [0; LEN]);
+}
+
+#[test]
 #[should_panic(expected = "helper 12 makes tail calls, and is not replaced")]
 fn the_helper_that_makes_tail_calls_is_not_replaced() {
     let _ = Host::builder().helper(12, Signature::new([]), |_| Ok(0));

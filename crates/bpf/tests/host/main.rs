@@ -1,6 +1,9 @@
 //! Programs with maps and helpers: verified, interpreted and compiled, on hosts that begin alike and end alike.
 
+mod arrays;
+mod ended;
 mod helpers;
+mod kernel;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -263,6 +266,11 @@ fn functions_of_the_program_are_called_by_helpers() {
     assert_eq!(run(&kept), 77);
     assert_eq!(refused(&sum.replace("f: ", "f: again: r4 = 0\nif r4 == 0 goto again\n")), Fault::Endless);
     assert_eq!(refused(&sum.replace("func[f] ll", "5")), Fault::NoFunction { register: Register::R2 });
+
+    // Rounds of one call of the helper say nothing of how often that is called.
+    let again = "again: *(u64 *)(r10 - 8) = 0\nr1 = 1\nr2 = func[f] ll\nr3 = r10\nr3 += -8\nr4 = 0\ncall 181\n\
+                 r1 = *(u64 *)(r10 - 8)\nif r1 != 0 goto again\nr0 = 0\nexit\nf: *(u64 *)(r2 + 0) = 1\nr0 = 0\nexit";
+    assert_eq!(refused(again), Fault::Endless);
 
     let set = "r1 = map[idx:0][0]+0 ll\n*(u64 *)(r1 + 0) = 3\n";
     let each = format!(

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use palimpsest_bpf::Packs;
 use palimpsest_bpf::elf::{Btf, Object, ObjectError};
@@ -14,11 +15,12 @@ use palimpsest_bpf::insn::Register;
 use palimpsest_bpf::interp::Interpreter;
 use palimpsest_bpf::jit::Target;
 use palimpsest_bpf::map::{ArrayHandle, HashHandle, Kind, ValueAccess};
-use palimpsest_bpf::verify::{ContextAccess, Contract, Fault};
+use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Fault, Signature};
 
 /// What clang 14 has made of each source; inside the test program, which also runs where the repository is not.
-const GOLDEN: [(&str, &[u8]); 4] = [
+const GOLDEN: [(&str, &[u8]); 5] = [
     ("adapt", include_bytes!("golden/adapt.o")),
+    ("calls", include_bytes!("golden/calls.o")),
     ("count", include_bytes!("golden/count.o")),
     ("legacy", include_bytes!("golden/legacy.o")),
     ("target", include_bytes!("golden/target.o")),
@@ -132,6 +134,55 @@ fn callbacks_texts_and_loops_are_what_c_says() {
                 .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
             assert_eq!(run(way, &object, &host, "checksum", &mut bytes), fnv);
         }
+    }
+}
+
+#[test]
+fn functions_of_the_host_are_found_by_name() {
+    use Argument::{Bytes, Number, Size};
+    let noted = Arc::new(AtomicU64::new(0));
+    let builder = |object: &Object, note: Signature| {
+        let noted = Arc::clone(&noted);
+        let host = object.host().expect("good measures");
+        // In another order than the object declares them, among others.
+        host.function("other", Signature::new([Number]), |_| Ok(7))
+            .function("note", note, move |call| {
+                noted.store(call.number(0), Ordering::Relaxed);
+                Ok(0)
+            })
+            .function("weigh", Signature::new([Bytes, Size]), |call| {
+                Ok(call.bytes(0)?.iter().map(|byte| u64::from(*byte)).sum())
+            })
+            .build()
+    };
+    for bytes in objects("calls") {
+        let object = Object::parse(&bytes).expect("an object");
+        for way in WAYS {
+            noted.store(0, Ordering::Relaxed);
+            let host = builder(&object, Signature::new([Number]));
+            let mut context = *b"\x01\x02\0\0\0\0\0\0\x10\0\0\0\0\0\0\0";
+            assert_eq!(run(way, &object, &host, "weighs", &mut context), 19 + 6, "{way:?}");
+            assert_eq!(noted.load(Ordering::Relaxed), 19);
+        }
+        let refused = |note: Signature, name: &str| {
+            let program = object.program(name).expect("it is there");
+            let host = builder(&object, note);
+            let error = host.verify(contract(), program.code().expect("right")).map(drop).expect_err("refused");
+            program.explain(error).to_string()
+        };
+        let error = refused(Signature::new([Number]), "lacks");
+        assert!(error.contains("give it one of that name (`absent`) [./calls.c:24"), "{error}");
+        // What C says of it must fit: how many there are, and what they are.
+        for wrong in [Signature::new([]), Signature::new([Number, Number]), Signature::new([Argument::NumberOut])] {
+            let error = refused(wrong, "weighs");
+            assert!(error.contains("change the signature or the declaration (`note`) [./calls.c:18"), "{error}");
+        }
+        // Bytes are checked as those of helpers are.
+        let host = builder(&object, Signature::new([Number]));
+        let program = object.program("weighs").expect("it is there");
+        let short = Contract::new().context(15, ContextAccess::Read);
+        let error = host.verify(short, program.code().expect("right")).map(drop).expect_err("refused");
+        assert_eq!(error.fault, Fault::Context { min: 0, end: 16, len: 15 });
     }
 }
 

@@ -39,8 +39,10 @@ pub(crate) fn render(title: &str, report: &Report, groups: &[Group]) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
          <header>\n<h1>{title}</h1>\n<p>{machine}</p>\n<p>{backing}</p>\n\
-         <p>{count} figures in {seconds:.0} s. A mark is the median, its line reaches from the smallest to the largest run. \
-         <b class=\"ours\">Palimpsest</b> against <b class=\"rival\">what people do today</b>, measured in turns in one run.</p>\n\
+         <p>{count} figures in {seconds:.0} s. A mark is the median, its line reaches from the smallest to the \
+         largest run. \
+         <b class=\"ours\">Palimpsest</b> against <b class=\"rival\">what people do today</b>, measured in turns in \
+         one run.</p>\n\
          </header>\n{curves}{sections}{skipped}</body>\n</html>\n"
     )
 }
@@ -50,7 +52,8 @@ fn section((title, entries): &(&str, Vec<&Entry>)) -> String {
     let chart = bars::figure(entries);
     format!(
         "<section>\n<h2>{}</h2>\n{chart}<div class=\"wide\"><table>\n\
-         <thead><tr><th>id</th><th>median</th><th>min</th><th>max</th><th>runs</th><th>ratio</th><th>note</th></tr></thead>\n\
+         <thead><tr><th>id</th><th>median</th><th>min</th><th>max</th><th>runs</th><th>ratio</th>\
+         <th>note</th></tr></thead>\n\
          <tbody>\n{rows}</tbody></table></div>\n</section>\n",
         escaped(title)
     )

@@ -8,7 +8,7 @@ use palimpsest_bpf::host::{Host, HostedError, HostedProgram, Linked};
 use palimpsest_bpf::interp::{HelperError, Helpers, Interpreter, Memory, RegionError, RunError};
 use palimpsest_bpf::jit::{Dispatcher, Helper, HelperTable};
 use palimpsest_bpf::verify::{ContextAccess, Contract, VerifyError};
-use palimpsest_bpf::{Code, ContextError, LoadError, StructureError, VerifiedProgram};
+use palimpsest_bpf::{Code, LoadError, StructureError, VerifiedError, VerifiedProgram};
 
 /// Who runs a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -30,8 +30,8 @@ pub(crate) enum EngineError {
     Packs(#[from] palimpsest_bpf::OpenError),
     #[error("the program is not loaded")]
     Load(#[from] LoadError),
-    #[error("the context does not fit")]
-    Context(#[from] ContextError),
+    #[error("the program has no result")]
+    Verified(#[from] VerifiedError),
     #[error("the context does not fit")]
     Region(#[from] RegionError),
     #[error("the program was ended")]

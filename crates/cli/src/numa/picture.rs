@@ -101,8 +101,10 @@ mod tests {
         };
         let picture = of(&Process { process: 7, mappings: vec![mapping] });
         let expected = format!(
-            "process 7: KiB by node\n\n                  node 0      node 1\n  text              1024         256  {}{}\n
-100000-242000 /bin/\\u{{1b}}[1ma (default)\n        100000 {zeros}\n  … 3 more such rows\n        200000 {ones}\n        240000 ..\n",
+            "process 7: KiB by node\n\n                  node 0      node 1\n  text              1024         256  {}{}\
+             \n\n\
+             100000-242000 /bin/\\u{{1b}}[1ma (default)\n        100000 {zeros}\n  … 3 more such rows\n        \
+             200000 {ones}\n        240000 ..\n",
             "0".repeat(51),
             "1".repeat(13),
             zeros = "0".repeat(64),

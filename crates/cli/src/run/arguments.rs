@@ -2,17 +2,25 @@
 
 use std::ffi::OsString;
 use std::num::NonZeroU32;
+use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use palimpsest_sys::signals::{UnfitSignal, noticeable};
 
 /// What to run, and how.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Arguments {
-    /// Freeze its memory at a fork, so that this and later forks take constant time.
-    #[arg(long, required_unless_present = "local_text")]
-    pub(crate) freeze: bool,
+    /// Leave its memory as it is; for `--local-text` alone. Without this, it is frozen at a fork, so that this and
+    /// later forks take constant time.
+    #[arg(long, requires = "local_text")]
+    pub(crate) no_freeze: bool,
+    /// Freeze only programs with this file name, among all that are executed. Can be said more than once.
+    #[arg(long, value_name = "NAME", conflicts_with = "no_freeze",
+          value_parser = OsStringValueParser::new().try_map(file_name))]
+    pub(crate) only: Vec<OsString>,
     /// Run its text, and that of its libraries, from huge pages on one NUMA node.
     #[arg(long)]
     pub(crate) local_text: bool,
@@ -22,32 +30,35 @@ pub(crate) struct Arguments {
     /// Do so, too, with the text of the programs that it executes.
     #[arg(long, requires = "local_text")]
     pub(crate) heirs: bool,
+    /// With copies that no other process uses: by itself, all processes of the user share them.
+    #[arg(long, requires = "local_text")]
+    pub(crate) private: bool,
     /// When, if not at the first fork that is worth it: `fork` (the first), `fork:N`, `signal:NAME` (at the fork after
     /// it) or `size:BYTES` (the first fork with so much memory; suffixes K, M, G).
-    #[arg(long, value_name = "WHEN", requires = "freeze")]
+    #[arg(long, value_name = "WHEN", conflicts_with = "no_freeze")]
     pub(crate) at: Option<At>,
     /// Tell what was frozen and what it gains: on standard error, or `fd:N`, or appended to a file.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "stderr")]
     pub(crate) report: Option<OsString>,
     /// Ask for huge pages (MADV_COLLAPSE).
-    #[arg(long, requires = "freeze")]
+    #[arg(long, conflicts_with = "no_freeze")]
     pub(crate) huge: bool,
     /// What to do if the program has other threads when it is time.
-    #[arg(long, value_name = "WHAT", requires = "freeze")]
+    #[arg(long, value_name = "WHAT", conflicts_with = "no_freeze")]
     pub(crate) threads: Option<Threads>,
     /// Within how many forks freezing a part of the memory must pay, by what is expected; `any` freezes all of it. 100
     /// if not said.
-    #[arg(long, value_name = "FORKS", requires = "freeze")]
+    #[arg(long, value_name = "FORKS", conflicts_with = "no_freeze")]
     pub(crate) pays_after: Option<PaysAfter>,
-    /// How long the program is held up at a time while it is frozen, such as `500us`; `none` freezes all at once. 2ms if
-    /// not said.
-    #[arg(long, value_name = "TIME", requires = "freeze")]
+    /// How long the program is held up at a time while it is frozen, such as `500us`; `none` freezes all at once. 2ms
+    /// if not said.
+    #[arg(long, value_name = "TIME", conflicts_with = "no_freeze")]
     pub(crate) pause: Option<Pause>,
     /// Hazards that you answer for.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "freeze")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "no_freeze")]
     pub(crate) trust: Vec<Trusted>,
     /// Change nothing, only report what a freeze would do.
-    #[arg(long, requires = "freeze")]
+    #[arg(long, conflicts_with = "no_freeze")]
     pub(crate) dry_run: bool,
     /// Do not tell why a program was not frozen.
     #[arg(long)]
@@ -59,6 +70,17 @@ pub(crate) struct Arguments {
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) arguments: Vec<OsString>,
 }
+
+/// The name of a file has no slash, which is why [`separated`](super::NAMES_APART) names are.
+fn file_name(name: OsString) -> Result<OsString, NoFileName> {
+    let is_one = !name.is_empty() && !name.as_bytes().contains(&b'/');
+    if is_one { Ok(name) } else { Err(NoFileName) }
+}
+
+/// Something else than the name of a file.
+#[derive(Debug, thiserror::Error)]
+#[error("allowed: the name of a program's file without its folder, such as redis-server")]
+struct NoFileName;
 
 /// What to do about other threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -143,27 +165,44 @@ impl FromStr for Pause {
     }
 }
 
-/// A moment, in the words of the preload object, which reads it again: so only its form is checked here.
+/// A moment, in the words of the preload object, which reads it again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct At(pub(crate) String);
 
 /// A moment that the preload object would not understand.
 #[derive(Debug, thiserror::Error)]
-#[error("allowed: fork, fork:N with N from 1, signal:NAME, size:BYTES with an optional suffix K, M or G")]
-pub(crate) struct NoMoment;
+pub(crate) enum NoMoment {
+    #[error("allowed: fork, fork:N with N from 1, signal:NAME, size:BYTES with an optional suffix K, M or G")]
+    Form,
+    #[error(transparent)]
+    Signal(#[from] UnfitSignal),
+}
 
 impl FromStr for At {
     type Err = NoMoment;
 
     fn from_str(text: &str) -> Result<Self, NoMoment> {
-        let is_number = |digits: &str| digits.parse::<u64>().is_ok() && !digits.starts_with('+');
         let is_known = match text.split_once(':') {
             None => text == "fork",
-            Some(("fork", number)) => is_number(number) && number.bytes().any(|digit| digit != b'0'),
-            Some(("signal", name)) => !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric()),
-            Some(("size", bytes)) => is_number(bytes.strip_suffix(['K', 'M', 'G']).unwrap_or(bytes)),
+            Some(("fork", count)) => number(count).is_some_and(|count| count > 0),
+            Some(("signal", name)) => noticeable(name).map(|_| true)?,
+            Some(("size", bytes)) => is_size(bytes),
             Some(_) => false,
         };
-        if is_known { Ok(Self(text.to_owned())) } else { Err(NoMoment) }
+        if is_known { Ok(Self(text.to_owned())) } else { Err(NoMoment::Form) }
     }
+}
+
+/// A number without a sign, which `parse` would allow.
+fn number(digits: &str) -> Option<u64> {
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
+}
+
+/// Whether this is a number of bytes below 2⁶⁴, with an optional suffix.
+fn is_size(text: &str) -> bool {
+    let (digits, unit) = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)]
+        .into_iter()
+        .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)))
+        .unwrap_or((text, 1));
+    number(digits).is_some_and(|number: u64| number.checked_mul(unit).is_some())
 }

@@ -6,6 +6,7 @@
 
 mod cache;
 mod folders;
+mod old;
 mod place;
 
 use std::ffi::{OsStr, OsString};
@@ -22,10 +23,8 @@ use crate::run::is_one_entry;
 
 /// Its file name, by which it takes itself out of `LD_PRELOAD`.
 pub(crate) const NAME: &str = "libpalimpsest_preload.so";
-/// Its bytes, from `build.rs`; none where its sources were not there.
-pub(crate) const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libpalimpsest_preload.so"));
-/// The name of these bytes.
-const ID: &str = env!("PALIMPSEST_OBJECT_ID");
+/// Its bytes, from where `build.rs` says; none where its sources were not there.
+pub(crate) const BYTES: &[u8] = include_bytes!(env!("PALIMPSEST_OBJECT"));
 
 /// Why it cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -130,10 +129,22 @@ fn is_ours(path: &Path, bytes: &[u8]) -> bool {
         && (bytes.is_empty() || fs::read(path).is_ok_and(|found| found == bytes))
 }
 
+/// A name for the folder of these bytes, which are compared when they are used.
+fn id(bytes: &[u8]) -> String {
+    // Not `DefaultHasher`, which takes a tenth of a second for a megabyte without optimisation. The factor is odd, so
+    // that no bit is lost.
+    let (words, _) = bytes.as_chunks::<8>();
+    let mix = |hash: u64, word: &[u8; 8]| {
+        (hash.rotate_left(5) ^ u64::from_le_bytes(*word)).wrapping_mul(0x517c_c1b7_2722_0a95)
+    };
+    format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), words.iter().fold(bytes.len() as u64, mix))
+}
+
 fn put(bytes: &[u8], folders: &Folders) -> Result<Object, ObjectError> {
     let mut tried = Vec::new();
+    let id = id(bytes);
     for folder in folders.candidates() {
-        match cache::put(folder, ID, NAME, bytes) {
+        match cache::put(folder, &id, NAME, bytes) {
             Ok(path) => return Object::at(path),
             Err(reason) => tried.push(Tried { folder: folder.clone(), reason }),
         }

@@ -91,7 +91,7 @@ impl Lines {
              code that is loaded once and never called in turn, a single switch that no other thread runs through.",
         );
         self.print(
-            "Try it: palimpsest run --freeze -- YOUR PROGRAM        \
+            "Try it: palimpsest run -- YOUR PROGRAM        \
              Next: palimpsest tour --html t.html · palimpsest doctor · palimpsest bench --list · the book in docs/src",
         );
     }

@@ -1,5 +1,5 @@
-//! Forks of the C library pass through here: the memory of all arenas is made private first, and the child gets no lock
-//! that someone else holds.
+//! Handlers of the C library's `fork`: they make the memory of all arenas private before it, and see to it that the
+//! child gets no lock that another thread holds.
 //!
 //! The handlers are registered with the first arena. `fork` calls those that run before it in reverse order and those
 //! that run after it in order of registration, so an arena that is the global allocator is locked last and unlocked
@@ -19,9 +19,9 @@ use crate::lock::Lock;
 
 /// Held while the list of arenas changes or is walked, so also across a fork; taken by [`registry`].
 static REGISTRY: Lock<()> = Lock::new(());
-/// What this process knows of [`REGISTRY`]. In a child it is [`INHERITED`], however that came to be: a thread
-/// that registers the handlers waits, with the lock, for forks that go on meanwhile, and their children do not have it.
-/// The lock itself is not wiped, lest a [snapshot](crate::snapshot) leaves it out.
+/// What this process knows of [`REGISTRY`]. In a child it is [`INHERITED`], by whatever call the child was made. A
+/// thread that registers the handlers holds the lock while it waits for forks under way, and their children do not have
+/// that thread. The lock itself is not wiped, lest a [snapshot](crate::snapshot) leaves it out.
 static KNOWN: Wiped<AtomicI32> = Wiped::new();
 /// Perhaps held by a thread that this process does not have.
 const INHERITED: i32 = 0;
@@ -119,9 +119,11 @@ extern "C" fn after_in_child() {
 mod tests {
     use std::sync::mpsc;
 
+    use palimpsest_sys::threads::child;
+
     use super::*;
 
-    /// The child of a raw system call stands for every child for which no handler ran.
+    /// A child without the C library's `fork` stands for every child for which no handler ran.
     #[test]
     fn a_child_that_no_handler_saw_has_the_registry() {
         watch().expect("the handlers are registered");
@@ -134,18 +136,11 @@ mod tests {
                 let _ = is_done.recv();
             });
             is_held.recv().expect("the thread lives");
-            // SAFETY: a fork without its handlers; the child makes system calls and atomic accesses only.
-            let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
-            if child == 0 {
-                let is_free = registry().is_free();
-                // SAFETY: ends the child.
-                unsafe { libc::_exit(i32::from(!is_free)) };
-            }
-            let mut status = 0;
-            // SAFETY: the child is ours; the status goes to a local.
-            assert_eq!(libc::c_long::from(unsafe { libc::waitpid(child as i32, &raw mut status, 0) }), child);
+            // SAFETY: 1. the child makes atomic accesses only.
+            let child = unsafe { child::spawn(&[], || i32::from(!registry().is_free())) }.expect("a child");
+            let status = child.wait();
             drop(done);
-            assert_eq!(status, 0, "the child would wait for a thread that it does not have");
+            assert_eq!(status, Ok(0), "the child would wait for a thread that it does not have");
         });
     }
 }

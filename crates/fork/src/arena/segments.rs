@@ -129,8 +129,8 @@ impl Segments {
         Ok(Segment { start, len, state: State::Anonymous, file: None })
     }
 
-    /// Where the kernel counts every page that could be written (`vm.overcommit_memory` 2), it refuses a page of a file
-    /// when it is touched, with SIGBUS, and of anonymous memory when it is mapped: there, anonymous memory it is.
+    /// Anonymous memory where the kernel counts every page that could be written (`vm.overcommit_memory` 2): there it
+    /// refuses a page of a file when that is touched, with SIGBUS, but anonymous memory already when it is mapped.
     pub(super) fn forgo_files_where_memory_is_counted(&mut self) {
         let mut mode = [0];
         let read = rustix::fs::open(c"/proc/sys/vm/overcommit_memory", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())

@@ -28,6 +28,7 @@
 
 use palimpsest_sys::memory::vec::Full;
 
+use super::account::Account;
 use super::hot::HotPieces;
 use super::huge::{Asked, Supply};
 use super::prices::{Memory, Prices};
@@ -48,6 +49,7 @@ const MOST_LOSSES: u32 = 2;
 /// The account.
 #[derive(Debug)]
 pub(crate) struct Ledger {
+    account: Account,
     /// What forks took above the clean time since the last repair.
     debt: u64,
     /// A fork when nothing was written; 0 before the first.
@@ -122,6 +124,7 @@ pub(crate) struct Repair {
 impl Ledger {
     pub(super) const fn new(hot: HotPieces, prices: Prices) -> Self {
         Self {
+            account: Account::NEW,
             debt: 0,
             clean: 0,
             look: 0,
@@ -187,6 +190,11 @@ impl Ledger {
         taken.saturating_sub(self.clean)
     }
 
+    /// What freezing has cost and saved so far.
+    pub(super) const fn account(&self) -> Account {
+        self.account
+    }
+
     /// What forks took above [`clean`](Self::clean) since the last freeze or repair.
     pub(crate) const fn debt(&self) -> u64 {
         self.debt
@@ -223,6 +231,7 @@ impl Ledger {
     /// A freeze has copied so many bytes in `taken`, of which the look took `looked`; by now this much is frozen. Forks
     /// count from here on.
     pub(crate) fn froze(&mut self, bytes: usize, looked: u64, taken: u64, frozen: Memory) {
+        self.account.froze(taken);
         self.prices.froze(bytes, taken);
         (self.debt, self.clean, self.quote, self.look) = (0, 0, 0, looked);
         (self.scale, self.patience, self.before_repair) = (SCALE, 1, 0);
@@ -238,6 +247,7 @@ impl Ledger {
     /// A fork took so long.
     pub(crate) fn forked(&mut self, taken: u64) {
         self.floor = if self.floor == 0 { taken } else { self.floor.min(taken) };
+        self.account.forked(self.saved(), taken - self.floor);
         (self.forks, self.spent) = (self.forks.saturating_add(1), self.spent.saturating_add(taken));
         let before = std::mem::take(&mut self.before_repair);
         let mut clean = if self.clean == 0 { taken } else { self.clean.min(taken) };
@@ -262,11 +272,13 @@ impl Ledger {
 
     /// This is a child: the debt was the parent's.
     pub(crate) const fn inherited(&mut self) {
+        self.account = Account::NEW;
         self.debt = 0;
     }
 
     /// A look took so long and gave a quote that is too high.
     pub(crate) fn declined(&mut self, quote: u64, taken: u64) {
+        self.account.repaired(taken);
         self.look = taken;
         self.spent = self.spent.saturating_add(taken);
         // The next look, which is a part of the repair, must have been earned again.
@@ -276,6 +288,7 @@ impl Ledger {
     /// A repair was refused after so long. Whatever forbids it, the next trial must be worth twice as much, and starts
     /// from nothing.
     pub(crate) fn refused(&mut self, taken: u64) {
+        self.account.repaired(taken);
         self.debt = 0;
         self.look = self.look.max(taken);
         self.patience = (self.patience * 2).min(MOST_PATIENCE);
@@ -284,6 +297,7 @@ impl Ledger {
     /// A repair was made.
     pub(crate) fn repaired(&mut self, repair: Repair) {
         let Repair { quote, looked, worked, froze, fresh, huge, frozen } = repair;
+        self.account.repaired(looked.saturating_add(worked));
         // Not the debt, which leaves out what no repair can take away: thawing could.
         let own = self.floor.saturating_add(fresh).saturating_mul(self.forks);
         let cost = self.spent.saturating_sub(own).saturating_add(looked).saturating_add(worked.saturating_sub(froze));
@@ -296,7 +310,7 @@ impl Ledger {
     }
 
     /// What each fork would take more if nothing were frozen, or huge by our doing.
-    fn saved(&self) -> u64 {
+    pub(super) fn saved(&self) -> u64 {
         let frozen = u64::try_from(self.prices.worth(self.frozen).per_fork.as_nanos()).unwrap_or(u64::MAX);
         frozen.saturating_add((self.hot.huge() as u64).saturating_mul(self.prices.saved_by_huge()))
     }

@@ -6,13 +6,13 @@
 //! | `round`, `settle` | what happens while the process is held still: inventory, plan, repair, freeze; figures |
 //! | `own`, `plan` | what is frozen, what is not and why |
 //! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
-//! | `slice`, `agenda`, `pace`, `places` | the freeze in slices: what is left to do, how much fits into a slice, and what is there by now |
+//! | `slice`, `agenda`, `pace`, `places` | the freeze in slices: what is left to do, how much fits, what is there now |
 //! | `progress`, `left_alone` | how far it is, and what the program has changed meanwhile |
 //! | `tending`, `tender` | between forks: what makes the next one long, a slice at a time |
 //! | `repair`, `subject`, `thawing` | frozen memory that was written to since, and what becomes anonymous again |
 //! | `mending` | huge pages of ours that were split since |
 //! | `piece`, `runs` | one piece: copied, and shown with what it had |
-//! | `ledger`, `prices`, `hot`, `huge` | what pays, and what is left alone and how; they ask the kernel nothing |
+//! | `ledger`, `prices`, `hot`, `huge`, `account` | what pays, what is left alone; they ask the kernel nothing |
 //! | `tables`, `records`, `contents`, `frozen_map`, `origins` | what is known, outside the heap |
 //! | `budget`, `guards`, `span`, `traits` | what they need |
 //!
@@ -22,6 +22,7 @@
 //! From the inventory on nothing uses the heap: it is the heap that is rewritten, and a call of `malloc` could make or
 //! remove a mapping that the inventory speaks of.
 
+mod account;
 pub(crate) mod agenda;
 mod budget;
 mod contents;

@@ -1,12 +1,15 @@
 //! How much of a slice's time is left, and how much memory fits into it.
 //!
+//! What copying takes is counted in CPU time, for on a busy machine the wall clock tells of the neighbours; what is left
+//! of a slice by the wall clock, since that is what the program waits for.
+//!
 //! A slice copies at least one part, of the least length, or a freeze would never end on a slow machine; and a slice of
 //! no time at all copies exactly that, whatever the clock says.
 
 use std::time::Duration;
 
 use super::piece::PIECE;
-use crate::clock::{Instant, nanos};
+use crate::clock::{Instant, Moment, nanos};
 
 /// The least part of a piece that is copied at a time.
 pub(crate) const LEAST: usize = 128 << 10;
@@ -27,11 +30,11 @@ impl Speed {
         Self { per_mib: CAUTIOUS }
     }
 
-    /// So many bytes were copied and shown in so many nanoseconds. Slower is believed at once, since a budget hangs on
-    /// it, and quicker bit by bit.
+    /// So many bytes were copied and shown in so many nanoseconds. Slower is believed sooner than quicker, since a budget
+    /// hangs on it.
     fn took(&mut self, bytes: usize, taken: u64) {
         let now = taken.saturating_mul(1 << 20) / (bytes as u64).max(1);
-        self.per_mib = if now > self.per_mib { now } else { (self.per_mib * 7 + now) / 8 };
+        self.per_mib = if now > self.per_mib { u64::midpoint(self.per_mib, now) } else { (self.per_mib * 7 + now) / 8 };
     }
 
     /// How much fits into so many nanoseconds: a piece or a power of two below; nothing if not even the least does.
@@ -63,6 +66,13 @@ impl<'a> Pace<'a> {
         Self { speed, budget: nanos(budget), started, has_worked: false }
     }
 
+    /// Begins another slice; how long the last one took, in nanoseconds.
+    pub(super) fn begin_again(&mut self) -> u64 {
+        let taken = self.started.elapsed();
+        (self.started, self.has_worked) = (Instant::now(), false);
+        taken
+    }
+
     /// How many bytes may be copied next; none if the time is used up.
     pub(super) fn next(&self) -> Option<usize> {
         let left = self.budget.saturating_sub(self.started.elapsed()).saturating_sub(END);
@@ -75,7 +85,7 @@ impl<'a> Pace<'a> {
     }
 
     /// So many bytes were copied since `before`.
-    pub(super) fn took(&mut self, bytes: usize, before: Instant) {
+    pub(super) fn took(&mut self, bytes: usize, before: Moment) {
         self.has_worked = true;
         // Less tells more of the calls than of the bytes.
         if bytes >= LEAST / 2 {
@@ -95,8 +105,8 @@ mod tests {
             [2_000_000, 1_999_999, 130_000, 120_000].map(|left| speed.fits(left)),
             [Some(PIECE), Some(PIECE / 2), Some(LEAST), None]
         );
-        speed.took(1 << 20, 10_000_000);
-        assert_eq!(speed.fits(2_000_000), Some(LEAST), "a slow machine is believed at once");
+        speed.took(1 << 20, 15_000_000);
+        assert_eq!(speed.fits(1_999_999), Some(LEAST), "a slow machine is believed soon");
         for _ in 0..50 {
             speed.took(1 << 20, 250_000);
         }
@@ -108,7 +118,9 @@ mod tests {
         let mut speed = Speed::unknown();
         let mut pace = Pace::new(&mut speed, Duration::ZERO, Instant::now());
         assert_eq!((pace.next(), pace.may_look()), (Some(LEAST), true));
-        pace.took(LEAST, Instant::now());
+        pace.took(LEAST, Moment::now());
         assert_eq!((pace.next(), pace.may_look()), (None, false));
+        pace.begin_again();
+        assert_eq!((pace.next(), pace.may_look()), (Some(LEAST), true));
     }
 }

@@ -36,6 +36,7 @@ use super::statistics::Statistics;
 use super::tables::{Lasting, Tables};
 use super::tending::Tending;
 use super::trials::Trials;
+use crate::figures::{NOTE_TYPE, Note, VERSION};
 use crate::hazards::borrowed;
 use crate::options::Options;
 
@@ -66,6 +67,26 @@ unsafe impl Sync for Shared {}
 
 /// Null in a process that has never frozen.
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
+
+// The note by which others find the figures (`figures`).
+#[cfg(not(miri))]
+std::arch::global_asm!(
+    ".pushsection .note.palimpsest_fork,\"a\",%note",
+    ".balign 4",
+    ".long 11, {bytes}, {kind}",
+    ".asciz \"Palimpsest\"",
+    ".balign 4",
+    ".long {version}, {tables} - . + 4, {offset}",
+    ".popsection",
+    bytes = const Note::LEN,
+    kind = const NOTE_TYPE,
+    version = const VERSION,
+    tables = sym SHARED,
+    offset = const std::mem::offset_of!(Shared, statistics),
+);
+
+// All figures are on the page that every fork uses.
+const _: () = assert!(std::mem::offset_of!(Shared, statistics) + size_of::<Statistics>() <= 4096);
 
 /// The tables, if this process or one that it was forked from has frozen.
 pub(crate) fn shared() -> Option<&'static Shared> {
@@ -173,11 +194,14 @@ impl Shared {
         Some(Locked { lasting, shared: self })
     }
 
-    /// In a child that was forked just now: whoever had the lock is not here, and its process id may be given to a child
-    /// of this one.
+    /// In a child that was forked just now: whoever had the lock is not here, and its process id may be given to a
+    /// child of this one.
     pub(crate) fn unlock_in_child(&self) {
-        // Relaxed: there is one thread.
-        self.owner.store(0, Ordering::Relaxed);
+        // Relaxed: there is one thread. Not written without need, since the page would be copied.
+        if self.owner.load(Ordering::Relaxed) != 0 {
+            self.owner.store(0, Ordering::Relaxed);
+        }
+        self.statistics.born();
     }
 
     /// Whether anybody has the lock, or has had it when this process was forked.
@@ -189,6 +213,14 @@ impl Shared {
     /// Whether there was a freeze. A snapshot and a survey make tables too.
     pub(crate) fn has_frozen(&self) -> bool {
         self.statistics.has_rounds()
+    }
+
+    /// Whether there is nothing to account for but that forks may become dearer: nothing is frozen or about to be, and
+    /// what a fork takes is known.
+    pub(crate) fn is_idle(&self) -> bool {
+        let statistics = &self.statistics;
+        let is_empty = statistics.frozen_bytes() == 0 && !self.has_erased() && !self.progress.is_under_way();
+        is_empty && statistics.clean() > 0
     }
 
     /// Where this lies.
@@ -291,7 +323,9 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        self.shared.statistics.publish(&self.lasting.ledger);
+        // A process id is not negative.
+        let process = u64::from(self.shared.owner.load(Ordering::Relaxed).unsigned_abs());
+        self.shared.statistics.publish(&self.lasting.ledger, process);
         // Release, partner: the Acquire exchange in `Shared::lock`.
         self.shared.owner.store(0, Ordering::Release);
     }

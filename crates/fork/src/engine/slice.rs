@@ -28,7 +28,7 @@ use super::settle::publish;
 use super::span::Span;
 use super::tables::Tables;
 use super::traits::{Traits, is_locked};
-use crate::clock::Instant;
+use crate::clock::{Instant, Moment};
 use crate::options::Pages;
 
 /// How much is searched for the next populated page at a time.
@@ -53,8 +53,10 @@ pub(crate) struct Slice<'a, 't> {
     pub(crate) pagemap: &'a Pagemap,
     pub(crate) guards: &'a Guards,
     pub(crate) places: &'a Places,
-    /// When the process was held.
+    /// When it has begun, for who waits for it.
     pub(crate) started: Instant,
+    /// Asked whenever the time of a slice is used up: whether nobody waits, so that the next one may follow at once.
+    pub(crate) is_idle: &'a mut dyn FnMut() -> bool,
 }
 
 impl Slice<'_, '_> {
@@ -66,7 +68,7 @@ impl Slice<'_, '_> {
     /// 1. No other thread runs, and none is started; the kernel writes to none of the memory on behalf of earlier
     ///    requests.
     pub(crate) unsafe fn play(self, _blocked: &Blocked) -> Result<Left, Stopped> {
-        let Self { tables, shared, agenda, pagemap, guards, places, started } = self;
+        let Self { tables, shared, agenda, pagemap, guards, places, started, is_idle } = self;
         places.begin(&mut tables.vmas)?;
         let mut speed = agenda.speed;
         let mut budget = Budget::new(agenda.mappings);
@@ -81,11 +83,14 @@ impl Slice<'_, '_> {
             guards,
             places,
             open: None,
+            is_idle,
         };
         // SAFETY: 1. is this function's own.
         let worked = unsafe { worker.work(agenda) };
         let closed = worker.close();
+        let last = worker.pace.begin_again();
         (agenda.speed, agenda.mappings) = (speed, budget.mappings());
+        shared.progress.took(last, agenda.frozen());
         let left = worked?;
         closed.map(|()| left)
     }
@@ -103,6 +108,7 @@ struct Worker<'a, 't> {
     pace: Pace<'a>,
     budget: &'a mut Budget,
     open: Option<Open>,
+    is_idle: &'a mut dyn FnMut() -> bool,
 }
 
 /// The extent that is being filled.
@@ -119,12 +125,15 @@ impl Worker<'_, '_> {
     ///
     /// As [`Slice::play`].
     unsafe fn work(&mut self, agenda: &mut Agenda) -> Result<Left, Stopped> {
-        while let Some(item) = agenda.current() {
-            if !self.pace.may_look() {
+        while agenda.current().is_some() {
+            if !self.pace.may_look() && !self.go_on(agenda) {
                 return Ok(Left::More);
             }
+            let Some(item) = agenda.current() else { break };
             let Some((part, traits)) = self.find(item)? else { continue };
-            let Some(most) = self.pace.next() else { return Ok(Left::More) };
+            let Some(most) = self.pace.next() else {
+                if self.go_on(agenda) { continue } else { return Ok(Left::More) }
+            };
             // A huge page is asked for by whole pieces.
             let most = if self.pages == Pages::Collapse { PIECE } else { most };
             let end = part.start + most;
@@ -135,6 +144,15 @@ impl Worker<'_, '_> {
             item.at = part.end;
         }
         Ok(Left::Nothing)
+    }
+
+    /// Ends a slice, and tells whether another one may follow at once. The last one is told by who has begun it.
+    fn go_on(&mut self, agenda: &Agenda) -> bool {
+        let goes_on = (self.is_idle)();
+        if goes_on {
+            self.shared.progress.took(self.pace.begin_again(), agenda.frozen());
+        }
+        goes_on
     }
 
     /// The next part of an item that can be frozen, in one piece and one mapping, and what it must have; none if it takes
@@ -190,7 +208,7 @@ impl Worker<'_, '_> {
     /// 1. As [`Slice::play`].
     /// 2. `part` is in a private anonymous mapping with these traits.
     unsafe fn take(&mut self, item: &mut Item, part: Span, traits: Traits) -> Result<(), Stopped> {
-        let before = Instant::now();
+        let before = Moment::now();
         let mut runs = PieceRuns::new();
         self.pagemap.scan(part.range(), Wanted::Present, &mut |run| match runs.push(run.into()) {
             Ok(()) => ControlFlow::Continue(()),

@@ -1,67 +1,82 @@
-//! Figures that anybody may read at any time, also in a signal handler.
+//! Figures that anybody may read at any time, also in a signal handler, or in another process ([`figures`]).
 //!
-//! Relaxed everywhere: each is read for itself, and nothing is published with it.
+//! Relaxed, but for the sequence number: each is read for itself, and nothing is published with it.
+//!
+//! [`figures`]: crate::figures
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::ledger::Ledger;
+use crate::figures::{HEAD, WORDS, Word};
 
 /// The figures. Zeroed memory is a valid one.
 #[derive(Debug, Default)]
 pub(crate) struct Statistics {
-    frozen_bytes: AtomicUsize,
-    extents: AtomicUsize,
-    hot_pieces: AtomicUsize,
-    rounds: AtomicU64,
-    /// 1 once all was thawed.
-    over: AtomicUsize,
-    forks: AtomicU64,
-    repairs: AtomicU64,
-    /// Copies of the ledger's, written by who holds it.
-    debt: AtomicU64,
-    clean: AtomicU64,
-    price: AtomicU64,
+    words: [AtomicU64; WORDS],
 }
 
 impl Statistics {
+    const fn word(&self, word: Word) -> &AtomicU64 {
+        &self.words[word as usize]
+    }
+
+    fn get(&self, word: Word) -> u64 {
+        self.word(word).load(Ordering::Relaxed)
+    }
+
+    fn set(&self, word: Word, value: u64) {
+        self.word(word).store(value, Ordering::Relaxed);
+    }
+
+    fn count(&self, word: Word) {
+        self.word(word).fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Bytes of address space that show frozen memory, as of the last round.
     pub(crate) fn frozen_bytes(&self) -> usize {
-        self.frozen_bytes.load(Ordering::Relaxed)
+        self.get(Word::FrozenBytes) as usize
     }
 
     /// Extents that are mapped.
     pub(crate) fn extents(&self) -> usize {
-        self.extents.load(Ordering::Relaxed)
+        self.get(Word::Extents) as usize
     }
 
     /// Pieces that are left alone for now.
     pub(crate) fn hot_pieces(&self) -> usize {
-        self.hot_pieces.load(Ordering::Relaxed)
+        self.get(Word::HotPieces) as usize
     }
 
     /// Forks by [`fork`](crate::fork()).
     pub(crate) fn forks(&self) -> u64 {
-        self.forks.load(Ordering::Relaxed)
+        self.get(Word::Forks)
     }
 
     /// Repairs.
     pub(crate) fn repairs(&self) -> u64 {
-        self.repairs.load(Ordering::Relaxed)
+        self.get(Word::Repairs)
     }
 
     /// Nanoseconds that forks took above the clean time since the last freeze or repair.
     pub(crate) fn debt(&self) -> u64 {
-        self.debt.load(Ordering::Relaxed)
+        self.get(Word::Debt)
     }
 
     /// Nanoseconds of a fork when nothing was written; 0 for none.
     pub(crate) fn clean(&self) -> u64 {
-        self.clean.load(Ordering::Relaxed)
+        self.get(Word::Clean)
+    }
+
+    /// Whether a fork that takes so many nanoseconds tells nothing new: neither that it has become dearer, by more than
+    /// it varies on a busy machine, nor that what counts as a clean one is too much.
+    pub(crate) fn is_usual(&self, taken: u64) -> bool {
+        let clean = self.clean();
+        (clean - clean / 4..=clean + clean / 2).contains(&taken)
     }
 
     /// Nanoseconds of debt from which on there is a look or a repair.
     pub(crate) fn price(&self) -> u64 {
-        self.price.load(Ordering::Relaxed)
+        self.get(Word::Price)
     }
 
     /// Whether the debt exceeds the price.
@@ -71,12 +86,12 @@ impl Statistics {
 
     /// Whether there was a freeze or a repair.
     pub(super) fn has_rounds(&self) -> bool {
-        self.rounds.load(Ordering::Relaxed) > 0
+        self.get(Word::Rounds) > 0
     }
 
     /// Whether all was thawed since the last freeze, so that nothing is accounted for.
     pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed) != 0
+        self.get(Word::Over) != 0
     }
 
     /// Nothing is frozen any more.
@@ -86,40 +101,103 @@ impl Statistics {
 
     /// All is thawed that could be: repairs freeze nothing again.
     pub(crate) fn end(&self) {
-        self.over.store(1, Ordering::Relaxed);
+        self.set(Word::Over, 1);
     }
 
     /// There was a freeze.
     pub(crate) fn begin(&self) {
-        self.over.store(0, Ordering::Relaxed);
+        self.set(Word::Over, 0);
     }
 
     /// Counts a fork.
     pub(crate) fn count_fork(&self) {
-        self.forks.fetch_add(1, Ordering::Relaxed);
+        self.count(Word::Forks);
     }
 
     /// Counts a repair.
     pub(crate) fn count_repair(&self) {
-        self.repairs.fetch_add(1, Ordering::Relaxed);
+        self.count(Word::Repairs);
     }
 
     /// Counts a round.
     pub(super) fn count_round(&self) {
-        self.rounds.fetch_add(1, Ordering::Relaxed);
+        self.count(Word::Rounds);
+    }
+
+    /// This is a child, which counts for itself. Written only where it differs, since the page would be copied.
+    pub(super) fn born(&self) {
+        for word in [Word::Forks, Word::Repairs] {
+            if self.get(word) != 0 {
+                self.set(word, 0);
+            }
+        }
     }
 
     /// What is frozen by now.
     pub(super) fn frozen(&self, bytes: usize, extents: usize) {
-        self.frozen_bytes.store(bytes, Ordering::Relaxed);
-        self.extents.store(extents, Ordering::Relaxed);
+        self.set(Word::FrozenBytes, bytes as u64);
+        self.set(Word::Extents, extents as u64);
     }
 
-    /// What the ledger says by now.
-    pub(super) fn publish(&self, ledger: &Ledger) {
-        self.hot_pieces.store(ledger.hot.resting(), Ordering::Relaxed);
-        self.debt.store(ledger.debt(), Ordering::Relaxed);
-        self.clean.store(ledger.clean(), Ordering::Relaxed);
-        self.price.store(ledger.price(), Ordering::Relaxed);
+    /// What the ledger of `process` says by now. Called by who holds it.
+    pub(super) fn publish(&self, ledger: &Ledger, process: u64) {
+        // A process that was forked while another thread was here goes on from an odd number.
+        let odd = self.get(Word::Sequence) | 1;
+        self.set(Word::Sequence, odd);
+        // Release, partner: the system calls by which another process reads (`figures`), each of which takes locks of
+        // the kernel's. Forbids that it reads a word from below before the odd number.
+        fence(Ordering::Release);
+        for (word, value) in HEAD {
+            self.set(word, value);
+        }
+        let account = ledger.account();
+        for (word, value) in [
+            (Word::Process, process),
+            (Word::HotPieces, ledger.hot.resting() as u64),
+            (Word::Debt, ledger.debt()),
+            (Word::Clean, ledger.clean()),
+            (Word::Price, ledger.price()),
+            (Word::PerFork, ledger.saved()),
+            (Word::Once, account.once),
+            (Word::Repairing, account.repairing),
+            (Word::Saved, account.saved),
+            (Word::Lost, account.lost),
+        ] {
+            self.set(word, value);
+        }
+        // Release, partner: the same calls. Forbids that the even number is read before a word from above.
+        self.word(Word::Sequence).store(odd + 1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use palimpsest_sys::memory::vec::MappedVec;
+
+    use super::*;
+    use crate::engine::hot::HotPieces;
+    use crate::engine::prices::Prices;
+    use crate::figures::{Figures, WORD};
+
+    #[test]
+    fn what_is_published_can_be_read_by_its_bytes() {
+        let statistics = Statistics::default();
+        let mut ledger = Ledger::new(HotPieces::new(MappedVec::with_capacity(16).expect("memory")), Prices::new(4096));
+        ledger.froze(1 << 20, 0, 500, Default::default());
+        statistics.frozen(1 << 20, 3);
+        statistics.count_fork();
+        statistics.publish(&ledger, 17);
+        let bytes: Vec<u8> =
+            statistics.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+        assert_eq!(bytes.len(), WORDS * WORD);
+        let figures = Figures::read(&bytes).expect("this version's");
+        assert_eq!((figures.process, figures.frozen_bytes, figures.extents, figures.forks), (17, 1 << 20, 3, 1));
+        assert_eq!(figures.once.as_nanos(), 500);
+        let sequence = || statistics.get(Word::Sequence);
+        assert_eq!(sequence(), 2);
+        // As a child finds it whose parent's other thread was publishing.
+        statistics.set(Word::Sequence, 3);
+        statistics.publish(&ledger, 18);
+        assert_eq!(sequence(), 4);
     }
 }

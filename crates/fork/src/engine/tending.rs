@@ -87,8 +87,11 @@ impl Tending {
 
     /// Nothing is done until the next fork, and a repair that is due is made.
     pub(crate) fn give_up(&self) {
-        self.left.store(0, Ordering::Relaxed);
-        self.spent.store(1, Ordering::Relaxed);
+        // Written only if it differs: in a child the page would be copied.
+        if self.left.load(Ordering::Relaxed) != 0 {
+            self.left.store(0, Ordering::Relaxed);
+            self.spent.store(1, Ordering::Relaxed);
+        }
     }
 
     /// Whether a slice takes the place of a repair that is due, at a fork. If not, the next one begins anew.
@@ -203,6 +206,7 @@ mod tests {
             assert!(!tending.makes_way(PAUSE), "{tended:?}");
         }
         assert!(tending.makes_way(PAUSE), "anew after the repair");
+        // A slice was refused.
         tending.give_up();
         assert!(!tending.makes_way(PAUSE));
     }

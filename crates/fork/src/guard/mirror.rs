@@ -7,7 +7,6 @@
 
 use std::ptr;
 
-use palimpsest_sys::last_errno;
 use palimpsest_sys::memory::calls;
 use palimpsest_sys::pages::maps::{Maps, Permissions};
 use rustix::io::Errno;
@@ -310,9 +309,8 @@ fn guarded(asked: Remap) -> Result<usize, Errno> {
 }
 
 fn raw(Remap { address, len, new_len, flags, new_address }: Remap) -> Result<usize, Errno> {
-    // SAFETY: this mirror's own memory.
-    let at = unsafe { libc::syscall(libc::SYS_mremap, address, len, new_len, flags, new_address) };
-    if at == -1 { Err(last_errno()) } else { Ok(at as usize) }
+    // SAFETY: 1. this mirror's own.
+    unsafe { calls::remap(Span::new(address, address + len), new_len, flags, new_address) }
 }
 
 fn raw_discard(address: usize, len: usize) -> Result<(), Errno> {

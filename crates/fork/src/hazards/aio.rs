@@ -15,12 +15,17 @@ use crate::error::FreezeError;
 pub(super) fn refuse() -> Result<(), FreezeError> {
     let mut refused = Ok(());
     each_mapping(&mut |mapping| {
-        // What cannot be told counts as a context.
-        if mapping.name.starts_with(aio::RING_NAME) && aio::is_context(mapping.start).unwrap_or(true) {
-            refused = Err(FreezeError::LinuxAio { context: mapping.start });
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
+        refused = refuse_mapping(mapping.start, mapping.name);
+        if refused.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     refused
+}
+
+/// Refuses a mapping of a ring that has a context.
+pub(super) fn refuse_mapping(start: usize, name: &[u8]) -> Result<(), FreezeError> {
+    // What cannot be told counts as a context.
+    if name.starts_with(aio::RING_NAME) && aio::is_context(start).unwrap_or(true) {
+        return Err(FreezeError::LinuxAio { context: start });
+    }
+    Ok(())
 }

@@ -13,9 +13,14 @@ pub use found::{RawAllocator, RingHold};
 pub(crate) use limits::{FileSize, Headroom, HugePages, headroom};
 pub(crate) use watchers::has_watcher;
 
+use std::ops::ControlFlow;
+
 use palimpsest_sys::memory::extent::locks_future_memory;
+use palimpsest_sys::pages::query::{self, SharedFile};
 use palimpsest_sys::seccomp::{self, FreezeCall};
 use palimpsest_sys::threads::hold::{self, World};
+use rustix::fd::AsFd;
+use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::error::FreezeError;
 use crate::options::{Answer, Options, OtherThreads};
@@ -54,7 +59,29 @@ pub(crate) fn check_again(options: &Options) -> Result<(), FreezeError> {
         return Err(FreezeError::Threads { count });
     }
     filters()?;
-    requests(options)
+    if options.answers_for(Answer::IoUring) && options.answers_for(Answer::LinuxAio) {
+        return locked(options);
+    }
+    // A list of all mappings would take longer than what is copied in a slice.
+    if !options.answers_for(Answer::IoUring) {
+        rings::refuse_open()?;
+    }
+    let path = "/proc/self/maps";
+    let maps = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|source| FreezeError::NoProc { path, source })?;
+    let mut refused = Ok(());
+    let told = query::each_shared_file(maps.as_fd(), &mut |SharedFile { start, inode, name }| {
+        refused = if options.answers_for(Answer::IoUring) { Ok(()) } else { rings::refuse_mapping(inode, name) };
+        if refused.is_ok() && !options.answers_for(Answer::LinuxAio) {
+            refused = aio::refuse_mapping(start, name);
+        }
+        if refused.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    match told {
+        Ok(()) => refused.and_then(|()| locked(options)),
+        // A kernel before 6.11.
+        Err(_) => requests(options),
+    }
 }
 
 /// Refuses filters that forbid what a freeze does.
@@ -74,6 +101,11 @@ fn requests(options: &Options) -> Result<(), FreezeError> {
     if !options.answers_for(Answer::LinuxAio) {
         aio::refuse()?;
     }
+    locked(options)
+}
+
+/// Refuses a process whose future mappings are locked.
+fn locked(options: &Options) -> Result<(), FreezeError> {
     if !options.answers_for(Answer::LockedMemory) && locks_future_memory() {
         return Err(FreezeError::FutureLocked);
     }

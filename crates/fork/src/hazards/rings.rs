@@ -29,6 +29,15 @@ use crate::error::FreezeError;
 
 /// Refuses a process that has a ring which is not known to be harmless.
 pub(super) fn refuse() -> Result<(), FreezeError> {
+    refuse_open()?;
+    if is_any_without_descriptor()? {
+        return Err(refusal(None, RingHold::NoDescriptor));
+    }
+    Ok(())
+}
+
+/// The same, as far as it can be told without a list of all mappings.
+pub(super) fn refuse_open() -> Result<(), FreezeError> {
     let mut refused = Ok(());
     each_number(c"/proc/self/fd", &mut |descriptor| {
         refused = match RingDescriptor::of(descriptor) {
@@ -40,7 +49,7 @@ pub(super) fn refuse() -> Result<(), FreezeError> {
     })
     .map_err(|source| FreezeError::NoProc { path: "/proc/self/fd", source })?;
     refused?;
-    if uring::is_any_registered() || is_any_without_descriptor()? {
+    if uring::is_any_registered() {
         return Err(refusal(None, RingHold::NoDescriptor));
     }
     Ok(())
@@ -93,19 +102,24 @@ fn progress(ring: RingDescriptor) -> Result<Progress, Errno> {
 
 /// Whether a ring is mapped that no descriptor leads to.
 fn is_any_without_descriptor() -> Result<bool, FreezeError> {
-    let (mut is_any, mut last) = (false, None);
-    let mut failed = Ok(());
+    let (mut is_any, mut failed) = (false, Ok(()));
     each_mapping(&mut |mapping| {
-        if mapping.name.starts_with(uring::RING_NAME) && last != Some(mapping.inode) {
-            last = Some(mapping.inode);
-            match has_descriptor(mapping.inode) {
-                Ok(has) => is_any = !has,
-                Err(error) => failed = Err(error),
-            }
+        match refuse_mapping(mapping.inode, mapping.name) {
+            Ok(()) => return ControlFlow::Continue(()),
+            Err(FreezeError::IoUring { .. }) => is_any = true,
+            Err(error) => failed = Err(error),
         }
-        if is_any || failed.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        ControlFlow::Break(())
     })?;
     failed.map(|()| is_any)
+}
+
+/// Refuses a mapping of a ring that no descriptor leads to.
+pub(super) fn refuse_mapping(inode: u64, name: &[u8]) -> Result<(), FreezeError> {
+    if name.starts_with(uring::RING_NAME) && !has_descriptor(inode)? {
+        return Err(refusal(None, RingHold::NoDescriptor));
+    }
+    Ok(())
 }
 
 fn has_descriptor(inode: u64) -> Result<bool, FreezeError> {

@@ -58,8 +58,8 @@ pub enum Ended<R> {
     Abandoned(usize),
 }
 
-/// Calls `target`, which may be left by [`abandon`]. Calls may be nested; the innermost is the one that is left. Panics
-/// go on through it. Calls of different threads have nothing to do with each other.
+/// Calls `target`, which [`abandon`] can leave. Calls may be nested: `abandon` leaves the innermost. Panics pass
+/// through. Calls of different threads are independent.
 pub fn enter<R>(mask: SignalMask, target: impl FnOnce() -> R) -> Ended<R> {
     match enter_catching(mask, target) {
         Ended::Returned(Ok(value)) => Ended::Returned(value),

@@ -159,8 +159,8 @@ impl Snapshot {
     /// Calls `target` and puts everything back, however it ended: by return, panic (which goes on afterwards) or
     /// [`abandon`].
     ///
-    /// What `target` needs for its next round must not be put back, or all rounds are the same: keep inputs, and where
-    /// they go on, in the caller's frame.
+    /// What `target` needs for its next round must not be put back, or every round would be the same: keep the inputs,
+    /// and the place in them, in the caller's frame.
     ///
     /// # Safety
     ///

@@ -26,8 +26,8 @@ pub enum Sweep {
     OnFaults,
     /// In each restore.
     Always,
-    /// In the first restore and in every n-th after it. In between only [known](super::Snapshot::declare) pages are put
-    /// back: the caller's claim is that others do not matter.
+    /// In the first restore and in every n-th after it. The restores in between put back
+    /// [known](super::Snapshot::declare) pages alone: the caller claims that others do not matter.
     Every(u32),
     /// Never: only declared pages are put back, without a system call. The caller's claim is that there are no others.
     Never,
@@ -49,8 +49,8 @@ pub enum Threads {
     /// None: no snapshot is taken while there are any.
     #[default]
     Alone,
-    /// The caller's claim is that they sleep whenever a snapshot is taken or put back, and have no use for memory that
-    /// is.
+    /// The caller claims that they sleep whenever a snapshot is taken or put back, and do not use the memory that is
+    /// put back.
     Asleep,
 }
 
@@ -109,8 +109,8 @@ impl SnapshotOptions {
         self
     }
 
-    /// At most so many bytes of written pages are put back by copying and stay resident; pages beyond are dropped, and
-    /// the next write to them faults. 64 MiB by default.
+    /// How many bytes of written pages are at most put back by copying, and stay resident. Pages beyond that are
+    /// dropped, and the next write to each faults. 64 MiB by default.
     #[must_use]
     pub fn resident(mut self, bytes: usize) -> Self {
         self.resident = bytes;

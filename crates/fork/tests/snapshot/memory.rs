@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas};
+use palimpsest_sys::threads::rseq;
 
 pub(crate) const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -49,7 +50,7 @@ impl Picture {
     pub(crate) fn new() -> Self {
         let copy = map(1 << 16);
         let [before, then, now] = [(); 3].map(|()| Vmas::with_capacity(1 << 12).unwrap());
-        let mut picture = Self { before, then, now, copy: range(copy, 1 << 16), rseq: rseq() };
+        let mut picture = Self { before, then, now, copy: range(copy, 1 << 16), rseq: rseq::area() };
         picture.before.read(Detail::Figures).unwrap();
         picture
     }
@@ -135,18 +136,4 @@ fn layout_difference(then: &[Vma], now: &[Vma]) -> Option<usize> {
     };
     let edges = then.iter().chain(now).flat_map(|vma| [vma.start, vma.end]);
     edges.filter(|edge| shows(then, *edge) != shows(now, *edge)).min()
-}
-
-fn rseq() -> Range<usize> {
-    let symbol = |name: &str| palimpsest_sys::global_symbol(name);
-    let (Some(offset), Some(size)) = (symbol("__rseq_offset"), symbol("__rseq_size")) else { return 0..0 };
-    // SAFETY: glibc exports it as a constant of this type.
-    let offset = unsafe { offset.cast::<isize>().read() };
-    // SAFETY: as above.
-    let size = unsafe { size.cast::<u32>().read() } as usize;
-    // SAFETY: gives the calling thread's handle.
-    let handle = unsafe { libc::pthread_self() } as usize;
-    // On x86-64 the handle is the thread pointer; elsewhere the words are looked for where the difference is none.
-    let start = handle.wrapping_add_signed(offset);
-    if cfg!(target_arch = "x86_64") && size > 0 { start..start + size.max(32) } else { 0..0 }
 }

@@ -22,6 +22,7 @@ mod origin;
 
 use std::os::fd::AsFd;
 
+use palimpsest_sys::Causes;
 use palimpsest_sys::memory::sealed::{Made, SealError, SealedBytes};
 use palimpsest_sys::memory::sealed_file::{AdoptError, SealedFile};
 use palimpsest_sys::numa::NodeId;
@@ -35,18 +36,58 @@ pub use origin::{Origin, Sharing};
 use lock::Lock;
 use name::Name;
 
-/// A copy that is shared.
+/// A copy that is shared, and what its user makes of it.
 #[derive(Debug)]
-pub(crate) enum Obtained {
+pub(crate) enum Obtained<T> {
     /// Another process had it.
     Found {
-        bytes: SealedBytes,
+        taken: T,
         process: Pid,
         /// This process offers it as well, if it could say so: the other may end first.
         registered: Option<Registered>,
+        passed_over: Vec<PassedOver>,
     },
     /// This process has made it.
-    Made { bytes: SealedBytes, made: Made, registered: Registered },
+    Made { taken: T, made: Made, registered: Registered, passed_over: Vec<PassedOver> },
+}
+
+/// What somebody thinks of a copy that was found.
+#[derive(Debug)]
+pub(crate) enum Judged<T> {
+    /// It has the bytes that are wanted.
+    Same(T),
+    /// It has others.
+    Different,
+    /// This process cannot tell.
+    Unknown(String),
+}
+
+/// A process that said it had a copy, and why that was not taken.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum PassedOver {
+    /// Its object is not what it is said to be, or cannot be reached.
+    #[error(transparent)]
+    NotTaken(#[from] AdoptError),
+    /// It has ended without taking its entry back.
+    #[error("process {process} has ended, and its entry is removed")]
+    Ended {
+        /// The process.
+        process: Pid,
+    },
+    /// Its object has other bytes.
+    #[error("what process {process} says to have has other bytes")]
+    Different {
+        /// The process.
+        process: Pid,
+    },
+    /// Its object could not be compared.
+    #[error("what process {process} has cannot be compared: {why}")]
+    Unknown {
+        /// The process.
+        process: Pid,
+        /// Why.
+        why: String,
+    },
 }
 
 /// Why a copy is not shared.
@@ -67,64 +108,98 @@ pub enum NotShared {
 }
 
 impl Folder {
-    /// Finds a copy of `content` for `node` or makes one.
-    pub(crate) fn obtain(&self, key: &Key, node: NodeId, content: &[u8]) -> Result<Obtained, NotShared> {
+    /// Finds the copy `key` for `node` of which `judge` says that it is the one, or has it made.
+    pub(crate) fn obtain<T>(
+        &self,
+        key: &Key,
+        node: NodeId,
+        mut judge: impl FnMut(&SealedFile) -> Judged<T>,
+        make: impl FnOnce() -> Result<(T, SealedFile, Made), SealError>,
+    ) -> Result<Obtained<T>, NotShared> {
         let folder = self.open()?;
         let lock = Lock::of(key);
         step(Step::Opened);
-        let held = lock.take(folder.as_fd())?;
-        step(Step::Locked);
-        if let Some(found) = find(self, folder.as_fd(), key, node, content)? {
+        let mut passed_over = Vec::new();
+        // Who only looks waits for nobody.
+        if let Some(found) = find(self, folder.as_fd(), key, node, &mut judge, &mut passed_over)? {
             return Ok(found);
         }
-        let (bytes, file, made) = SealedBytes::with_file(content, Some(node)).map_err(NotShared::Seal)?;
+        let held = lock.take(folder.as_fd())?;
+        step(Step::Locked);
+        // What was passed over is gone, or is passed over again.
+        passed_over.retain(|passed| {
+            !matches!(passed, PassedOver::NotTaken(AdoptError::Refused { .. }) | PassedOver::Unknown { .. })
+        });
+        if let Some(found) = find(self, folder.as_fd(), key, node, &mut judge, &mut passed_over)? {
+            return Ok(found);
+        }
+        let (taken, file, made) = make().map_err(NotShared::Seal)?;
         step(Step::Sealed);
         let registered = Registered::new(self, folder.as_fd(), key, node, file)?;
         step(Step::Registered);
         drop(held);
-        Ok(Obtained::Made { bytes, made, registered })
+        Ok(Obtained::Made { taken, made, registered, passed_over })
+    }
+
+    /// Finds a copy of `content` for `node` or makes one.
+    pub(crate) fn obtain_bytes(&self, node: NodeId, content: &[u8]) -> Result<Obtained<SealedBytes>, NotShared> {
+        let judge = |file: &SealedFile| match SealedBytes::map(file, content.len()) {
+            Ok(bytes) if bytes.as_bytes() == content => Judged::Same(bytes),
+            Ok(_) => Judged::Different,
+            Err(error) => Judged::Unknown(Causes(&error).to_string()),
+        };
+        self.obtain(&Key::of(content), node, judge, || SealedBytes::with_file(content, Some(node)))
     }
 }
 
 /// Looks through the names; those of processes that are gone are removed, whatever they have had.
-fn find(
+fn find<T>(
     place: &Folder,
     folder: rustix::fd::BorrowedFd<'_>,
     key: &Key,
     node: NodeId,
-    content: &[u8],
-) -> Result<Option<Obtained>, NotShared> {
+    judge: &mut impl FnMut(&SealedFile) -> Judged<T>,
+    passed_over: &mut Vec<PassedOver>,
+) -> Result<Option<Obtained<T>>, NotShared> {
     let here = name::pid_namespace();
-    for name in folder::names(folder)? {
-        // Processes of other name spaces have other numbers.
-        if name.namespace != here {
-            continue;
-        }
-        if !name.is_of(key, node) {
-            if !name.process_is_there() {
-                folder::remove(folder, &name);
+    // Processes of other name spaces have other numbers.
+    let (gone, alive): (Vec<Name>, Vec<Name>) = folder::names(folder)?
+        .into_iter()
+        .filter(|name| name.namespace == here)
+        .partition(|name| !name.process_is_there());
+    // All of them, also where a copy is found: else those of short lives would heap up behind a long one.
+    for name in gone {
+        folder::remove(folder, &name);
+        passed_over.push(PassedOver::Ended { process: name.process });
+    }
+    for name in alive.into_iter().filter(|name| name.is_of(key, node)) {
+        let process = name.process;
+        let file = match SealedFile::adopt(process, name.descriptor, name.inode) {
+            Ok(file) => file,
+            Err(why) => {
+                // What is refused may be there, for others. What else it is said to be it is not.
+                if !matches!(why, AdoptError::Refused { .. }) {
+                    folder::remove(folder, &name);
+                }
+                passed_over.push(why.into());
+                continue;
             }
-            continue;
-        }
-        match adopt(&name, content) {
-            Ok(Some((bytes, file))) => {
+        };
+        match judge(&file) {
+            Judged::Same(taken) => {
                 let registered = Registered::new(place, folder, key, node, file).ok();
-                return Ok(Some(Obtained::Found { bytes, process: name.process, registered }));
+                step(Step::Found);
+                let passed_over = std::mem::take(passed_over);
+                return Ok(Some(Obtained::Found { taken, process, registered, passed_over }));
             }
-            // What it is said to be it is not.
-            Ok(None) | Err(AdoptError::Gone { .. } | AdoptError::Foreign { .. }) => folder::remove(folder, &name),
-            // It may be there, for others.
-            Err(AdoptError::Refused { .. }) => {}
+            Judged::Different => {
+                folder::remove(folder, &name);
+                passed_over.push(PassedOver::Different { process });
+            }
+            Judged::Unknown(why) => passed_over.push(PassedOver::Unknown { process, why }),
         }
     }
     Ok(None)
-}
-
-/// The object that a name points to, if its bytes are `content`.
-fn adopt(name: &Name, content: &[u8]) -> Result<Option<(SealedBytes, SealedFile)>, AdoptError> {
-    let file = SealedFile::adopt(name.process, name.descriptor, name.inode)?;
-    let bytes = SealedBytes::map(&file, content.len());
-    Ok(bytes.ok().filter(|bytes| bytes.as_bytes() == content).map(|bytes| (bytes, file)))
 }
 
 /// Places at which tests kill the process.
@@ -134,6 +209,7 @@ enum Step {
     Locked,
     Sealed,
     Registered,
+    Found,
 }
 
 #[cfg(not(test))]

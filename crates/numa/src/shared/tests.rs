@@ -7,7 +7,6 @@ use palimpsest_sys::memory::sealed::SealedBytes;
 use rustix::process::{Signal, kill_process};
 
 use super::lock::Lock;
-use super::name::Name;
 use super::*;
 
 const NODE: NodeId = NodeId(0);
@@ -41,8 +40,8 @@ fn folder() -> (tempfile::TempDir, Folder) {
     (parent, folder)
 }
 
-fn obtain(folder: &Folder, content: &[u8]) -> Result<Obtained, NotShared> {
-    folder.obtain(&Key::of(content), NODE, content)
+fn obtain(folder: &Folder, content: &[u8]) -> Result<Obtained<SealedBytes>, NotShared> {
+    folder.obtain_bytes(NODE, content)
 }
 
 fn entries(folder: &Folder) -> Vec<String> {
@@ -55,7 +54,7 @@ fn entries(folder: &Folder) -> Vec<String> {
     names
 }
 
-fn is_found(obtained: &Result<Obtained, NotShared>) -> bool {
+fn is_found(obtained: &Result<Obtained<SealedBytes>, NotShared>) -> bool {
     matches!(obtained, Ok(Obtained::Found { .. }))
 }
 
@@ -67,7 +66,7 @@ fn the_second_finds_what_the_first_has_made_until_it_is_dropped() {
     let second = obtain(&folder, b"content");
     assert!(is_found(&second), "{second:?}");
     assert!(!is_found(&obtain(&folder, b"another")), "by content");
-    assert!(!is_found(&folder.obtain(&Key::of(b"content"), NodeId(1), b"content")), "by node");
+    assert!(!is_found(&folder.obtain_bytes(NodeId(1), b"content")), "by node");
     assert_eq!(fs::metadata(folder.path()).expect("there").permissions().mode() & 0o777, 0o700);
     // The second offers it as well.
     drop(first);
@@ -83,7 +82,7 @@ fn another_process_obtains_a_copy() {
     let folder = Folder::at(std::env::var(FOLDER).expect("told"));
     let obtained = obtain(&folder, b"content").expect("to be had");
     match &obtained {
-        Obtained::Found { bytes, .. } | Obtained::Made { bytes, .. } => assert_eq!(bytes.as_bytes(), b"content"),
+        Obtained::Found { taken, .. } | Obtained::Made { taken, .. } => assert_eq!(taken.as_bytes(), b"content"),
     }
     println!("found: {}", matches!(obtained, Obtained::Found { .. }));
 }
@@ -118,8 +117,24 @@ fn leftovers_of_other_contents_are_removed_too() {
     let (_parent, folder) = folder();
     let mut command = child("another_process_obtains_a_copy");
     command.env(FOLDER, folder.path()).env(KILLED_AT, "Registered").status().expect("started");
-    let _other = obtain(&folder, b"another").expect("made");
+    let other = obtain(&folder, b"another").expect("made");
     assert_eq!(entries(&folder).len(), 1);
+    let is_told = |passed: &[PassedOver]| matches!(passed, [PassedOver::Ended { .. }]);
+    assert!(matches!(&other, Obtained::Made { passed_over, .. } if is_told(passed_over)), "{other:?}");
+}
+
+#[test]
+fn leftovers_are_removed_also_where_a_copy_is_found() {
+    let (_parent, folder) = folder();
+    let _here = obtain(&folder, b"content").expect("made");
+    let kill = || {
+        let mut command = child("another_process_obtains_a_copy");
+        command.env(FOLDER, folder.path()).env(KILLED_AT, "Found").status().expect("started")
+    };
+    for _ in 0..3 {
+        assert_eq!(kill().signal(), Some(9));
+        assert_eq!(entries(&folder).len(), 2, "that of this process, and that of the last one which was killed");
+    }
 }
 
 /// Writes an entry that points to an object of this process.
@@ -141,6 +156,11 @@ fn an_object_with_other_bytes_is_refused_and_its_entry_removed() {
         assert_eq!(is_found(&obtained), planted.starts_with(b"content"), "{obtained:?}");
         if !is_found(&obtained) {
             assert!(!entries(&folder).contains(&name.to_string()));
+            let told = vec![PassedOver::Different { process: rustix::process::getpid() }];
+            assert!(
+                matches!(&obtained, Ok(Obtained::Made { passed_over, .. }) if *passed_over == told),
+                "{obtained:?}"
+            );
         }
     }
 }
@@ -234,8 +254,9 @@ fn another_user_can_neither_read_nor_plant() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     // A folder that another user has made beforehand, however private.
     let theirs = parent.path().join("theirs");
-    let made = Command::new("mkdir").args(["-m", "700"]).arg(&theirs).uid(NOBODY).gid(NOBODY).status();
-    ran(made.expect("started"));
+    fs::create_dir(&theirs).expect("made");
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o700)).expect("own");
+    std::os::unix::fs::chown(&theirs, Some(NOBODY), Some(NOBODY)).expect("by root");
     let answer = obtain(&Folder::at(&theirs), b"content");
     let owner_is_told =
         matches!(&answer, Err(NotShared::Folder(FolderError::Foreign { owner: NOBODY, user: 0, mode: 0o700, .. })));

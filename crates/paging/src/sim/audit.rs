@@ -38,7 +38,7 @@ impl Computer {
         Snapshot(frames.map(|frame| (frame, bits(frame))).collect())
     }
 
-    /// Notes a failure for everything that a CPU remembers of a space and that its tables do not say. To be called
+    /// Notes a failure for each translation of a space that a CPU remembers and the tables do not have. To be called
     /// while no flush of the space is due.
     pub fn expect_coherent(&self, space: SpaceId) {
         for (number, cpu) in self.cpus.iter().enumerate() {

@@ -15,9 +15,9 @@ impl Drop for Reset {
     }
 }
 
-/// Runs `body`, and calls `turn` before each access that this crate makes in it, on this thread, of an entry that is
-/// not empty; not within `turn` itself. What CPUs do there, they do at that point of the operation: a mark that a
-/// walker sets must not be lost.
+/// Runs `body`, and calls `turn` before each access of an entry that is not empty, by this crate and on this thread;
+/// not within `turn` itself. What a test has a CPU do in `turn` happens at that point of the operation: so it finds
+/// marks of a walker that the operation loses.
 pub fn interleave<T>(turn: &dyn Fn(), body: impl FnOnce() -> T) -> T {
     // SAFETY: only the lifetime changes. `Reset` removes the reference from this thread's cell before this function
     // returns or unwinds, and `meanwhile`, which alone uses it, runs within `body`.

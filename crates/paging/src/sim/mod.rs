@@ -47,14 +47,14 @@ pub enum Delivery {
     AtOnce,
     /// When somebody waits for it.
     Late,
-    /// At some time before.
+    /// At a random time before somebody waits for it.
     Random,
 }
 
 /// Who marks pages as used and written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Marking {
-    /// Whoever does so in most machines of the format.
+    /// Whoever does it on most machines of the format.
     #[default]
     ByFormat,
     /// The page walker: x86-64, and RISC-V with Svadu.
@@ -78,7 +78,7 @@ pub struct Config {
     pub marking: Marking,
     /// Bits of physical addresses that CPUs have.
     pub physical_bits: u32,
-    /// Where chance starts.
+    /// The seed of random choices.
     pub seed: u64,
 }
 
@@ -97,7 +97,7 @@ impl Default for Config {
     }
 }
 
-/// A mistake of who uses the computer.
+/// A mistake of whoever uses the computer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failure {
     /// Freed while a CPU could reach it.
@@ -120,7 +120,7 @@ pub enum Failure {
         /// The frame.
         frame: Frame,
     },
-    /// A CPU remembers what is not so.
+    /// A CPU remembers a translation that the tables do not have.
     #[error("CPU {cpu} remembers another translation of {address} than there is, and no flush is due")]
     Stale {
         /// The CPU.
@@ -128,7 +128,7 @@ pub enum Failure {
         /// The first address concerned.
         address: VirtAddr,
     },
-    /// A flush is asked for of addresses that are not.
+    /// A flush names addresses that do not exist.
     #[error("a flush of {start}..{end}, which are no whole pages or not canonical")]
     Range {
         /// The first address.

@@ -1,4 +1,5 @@
-//! Memory for pages: for each 4 KiB a number in place of its bytes, a count of references and one of pins.
+//! Memory for pages. Each frame of 4 KiB has a number in place of its bytes, a count of references, and a count of
+//! pins.
 
 use std::collections::HashMap;
 

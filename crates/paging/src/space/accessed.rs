@@ -54,8 +54,8 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         Ok(count)
     }
 
-    /// Takes a mark off all pages of `range` and tells which had it; tables that others share are copied first, since
-    /// their marks are the others' too.
+    /// Takes a mark off all pages of `range`, and tells which pages had it. Copies shared tables first, since their
+    /// marks belong to the other spaces as well.
     ///
     /// Until the flush is waited for, CPUs that still hold a translation may use the page without marking it again.
     ///

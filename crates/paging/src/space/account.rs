@@ -7,14 +7,14 @@ use crate::format::{Entry, Format};
 use crate::machine::{Charge, Machine};
 
 impl<F: Format, M: Machine> Locked<'_, F, M> {
-    /// The space has `pages` pages more, or less.
+    /// Charges the space for `pages` pages more, or fewer.
     pub(crate) fn charge_pages(&self, pages: i64) {
         if pages != 0 {
             self.machine.charge(self.id, Charge { pages, tables: 0 });
         }
     }
 
-    /// The space is charged for a table from now on, because it alone refers to it.
+    /// Charges the space for a table to which it alone refers now.
     pub(crate) fn own(&self, frame: Frame, level: Level) {
         let meta = self.meta(frame);
         if meta.owner() == Some(self.id) {
@@ -28,13 +28,13 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         self.machine.charge(self.id, Charge { pages, tables: 1 });
     }
 
-    /// The space is charged for a table whose pages it is charged for already.
+    /// Charges the space for a table alone: for its pages it is charged already.
     pub(crate) fn own_unfilled(&self, frame: Frame) {
         self.meta(frame).set_owner(Some(self.id));
         self.machine.charge(self.id, Charge { pages: 0, tables: 1 });
     }
 
-    /// The space is not charged for a table any more, though it may go on having its pages.
+    /// Ends the charge for a table; the space may keep its pages.
     pub(crate) fn disown(&self, frame: Frame, level: Level) {
         let meta = self.meta(frame);
         if meta.owner() == Some(self.id) {
@@ -47,7 +47,7 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         }
     }
 
-    /// The space refers to a tree of tables no longer.
+    /// Ends the charges for a tree of tables to which the space no longer refers.
     pub(crate) fn disown_tree(&self, frame: Frame, level: Level) {
         self.each_table(frame, level, &mut |frame, level| {
             self.disown(frame, level);
@@ -57,7 +57,7 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         });
     }
 
-    /// The space refers to a tree of tables that another made.
+    /// Charges the space `to` for the pages of a tree of tables that this space made.
     pub(crate) fn charge_tree(&self, frame: Frame, level: Level, to: super::SpaceId) {
         if self.options.accounting == Accounting::Exact {
             self.each_table(frame, level, &mut |frame, level| {

@@ -44,11 +44,12 @@ pub enum CursorMapError {
 /// ```
 /// use palimpsest_paging::format::X86_64;
 /// use palimpsest_paging::sim::{Computer, Config, MapSimulated};
-/// use palimpsest_paging::{AddressSpace, Attributes, Node, Options, PAGE, PageSize, PageSizes, Rights, SpaceId, VirtAddr};
+/// use palimpsest_paging::{AddressSpace, Attributes, Node, PAGE, PageSize, PageSizes, Rights, SpaceId};
+/// use palimpsest_paging::{SpaceOptions, VirtAddr};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let computer = Computer::new::<X86_64>(Config::default());
-/// let space = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], Options::default())?;
+/// let space = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], SpaceOptions::default())?;
 /// let frames = computer.allocate(Node(0), 8 * PAGE, PageSize::Small).ok_or("no memory")?;
 /// let range = VirtAddr(0x20_0000)..VirtAddr(0x20_0000 + 8 * PAGE);
 /// let write = Attributes::user(Rights::READ | Rights::WRITE);
@@ -208,8 +209,8 @@ impl<'s, F: Format, M: Machine> CursorMut<'s, F, M> {
         Ok(())
     }
 
-    /// Unmaps the next page, goes past it, and tells what it was, with its marks. None if there is no other up to the
-    /// range's end.
+    /// Unmaps the next page, moves past it, and returns what it was, with its marks. Returns none if the range has no
+    /// further page.
     ///
     /// Of a large page that lies in the range, or from the cursor's address on, only in part, the largest page of that
     /// part is split off and taken. Tables that become empty go too. The page's reference is given back

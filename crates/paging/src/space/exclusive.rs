@@ -117,8 +117,8 @@ impl<'a, 's, F: Format, M: Machine> Exclusive<'a, 's, F, M> {
         Some(leaf)
     }
 
-    /// Empties a page's entry for a moment, here and in all replicas, until [`show`](Self::show). The result is the
-    /// page as it was, with the marks of all. CPUs that fault meanwhile wait for the lock.
+    /// Empties a page's entry for a moment, here and in all replicas, until [`show`](Self::show). Returns the page as
+    /// it was, with the marks of all nodes. CPUs that fault meanwhile wait for the lock.
     pub(crate) fn hide(&self, index: usize) -> Option<Leaf> {
         let take = |table: &Table| match F::decode(self.level, exchange(&table.0[index], 0)) {
             Entry::Leaf(leaf) => Some(leaf),

@@ -17,10 +17,10 @@ use crate::reserve::Reserve;
 pub enum Fault {
     /// The access can be made again.
     Resolved(Resolution),
-    /// Nothing is mapped there: the caller's business.
+    /// Nothing is mapped there. The caller decides what to do.
     NotMapped,
-    /// The page's rights do not allow it, or it is the kernel's and user mode's access, or user mode's code that the
-    /// kernel would run: the caller's business.
+    /// The access is not allowed: by the page's rights, because user mode accessed a page of the kernel, or because the
+    /// kernel was about to run code of user mode. The caller decides what to do.
     Denied,
 }
 
@@ -45,7 +45,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     ///
     /// # Errors
     ///
-    /// [`FaultError`]; nothing is changed but that a shared table may have been copied.
+    /// [`FaultError`]. The space translates as before; a shared table may have been copied.
     pub fn fault(&self, address: VirtAddr, access: Access, node: Node) -> Result<Fault, FaultError> {
         if !F::is_valid(address) {
             return Ok(Fault::NotMapped);
@@ -65,12 +65,12 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
         };
         flush.note_made();
         flush.settle();
-        // The right may have been there all the time, or may just have been given: where such a fault leaves the old
-        // translation in this CPU's TLB, it must go, or the access faults for ever. Other CPUs fault for themselves. A
-        // page that was not used yet is in no TLB, nor is one that was just copied.
+        // This CPU's TLB may still hold a translation without the right. Where a fault does not remove it, a flush
+        // must, or the access faults for ever. Other CPUs do the same when they fault. A page that was not used yet, or
+        // was just copied, is in no TLB.
         if !F::FAULT_EVICTS && mapping.leaf.accessed && !resolution.copied {
             let depth = match F::SHARE_MODE {
-                // The entry above may have let no store pass.
+                // The entry of the table above may still refuse stores.
                 ShareMode::TableProtect => FlushDepth::Tables,
                 ShareMode::LeafProtect => FlushDepth::Leaves,
             };
@@ -150,7 +150,7 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         Ok(())
     }
 
-    /// Marks the page at `address` as used, as CPUs do that mark by themselves, in a shared table as well.
+    /// Marks the page at `address` as used, in a shared table too: as CPUs do that set the mark themselves.
     fn mark_accessed(&self, address: VirtAddr) {
         let (mut table, mut level) = (self.root(), F::TOP);
         while let Entry::Table { frame, .. } = self.entry(table, level, level.index(address)) {
@@ -190,9 +190,9 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
         node: Node,
         flush: &mut Flush<'s, F, M>,
     ) -> bool {
-        // Empty and flushed before it is copied. No CPU of this space may read the old page after another has written
-        // the new one; and while the flush of a fork is not waited for yet, none may store to the old page what the
-        // copy would not have.
+        // The entry is emptied and flushed before the page is copied. Otherwise a CPU of this space could read the old
+        // page after another CPU has written to the new one; or, while the flush of a fork is still under way, store to
+        // the old page what the copy would lack.
         let Some(leaf) = self.hide(index) else { return false };
         flush.note(entry_range(self.level, address));
         flush.settle();

@@ -38,10 +38,10 @@ pub enum ChildReplicas {
 impl<F: Format, M: Machine + Clone> AddressSpace<F, M> {
     /// A space that translates as this one does, and from now on is another.
     ///
-    /// Shares the tables that [`Options::share`](super::Options::share) says, so that the cost depends on the tables
-    /// above them and not on the pages. Tables with pinned pages, with data of the kernel's (which must not fault) or
-    /// with replicas are copied at once, and pinned private pages too: a device goes on writing to the parent's. Until
-    /// the flush is waited for, CPUs that run the parent may still store to pages that the child sees.
+    /// Shares the tables that [`SpaceOptions::share`](super::SpaceOptions::share) names, so that the cost depends on
+    /// the tables above them and not on the pages. Copies at once the tables with pinned pages, with data of the kernel
+    /// (which must not fault) or with replicas, and pinned private pages too: a device goes on writing to the parent's.
+    /// Until the flush is waited for, CPUs that run the parent may still store to pages that the child sees.
     ///
     /// # Errors
     ///

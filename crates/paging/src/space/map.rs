@@ -110,8 +110,8 @@ pub(crate) fn one_page(range: &Range<VirtAddr>) -> Option<PageSize> {
 }
 
 impl<F: Format, M: Machine> Locked<'_, F, M> {
-    /// Maps one page, if its entry is empty and in a table that there is and that is this space's own, as most are:
-    /// nothing has to be reserved.
+    /// Maps one page, if its entry is empty and its table exists and is this space's own, as is most often so: then
+    /// nothing has to be reserved. Returns whether it did.
     fn map_one(&self, range: &Range<VirtAddr>, level: Level, leaf: Leaf) -> bool {
         let table = if F::has_leaf(level) { self.own_table(range.start, level) } else { None };
         let Some(table) = table.filter(|table| table.is_empty_at(range.start)) else { return false };

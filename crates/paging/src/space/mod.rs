@@ -124,14 +124,14 @@ pub enum Accounting {
 
 /// How a space behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Options {
+pub struct SpaceOptions {
     /// What forks share.
     pub share: ShareTables,
     /// Who is charged.
     pub accounting: Accounting,
 }
 
-impl Default for Options {
+impl Default for SpaceOptions {
     fn default() -> Self {
         Self { share: ShareTables::Last, accounting: Accounting::Deferred }
     }
@@ -144,7 +144,7 @@ impl Default for Options {
 pub struct AddressSpace<F: Format, M: Machine> {
     machine: M,
     id: SpaceId,
-    options: Options,
+    options: SpaceOptions,
     owed: Owed,
     inner: SpinLock<Inner>,
     format: PhantomData<F>,
@@ -160,7 +160,7 @@ pub(crate) struct Inner {
 pub(crate) struct Locked<'s, F: Format, M: Machine> {
     pub(crate) machine: &'s M,
     pub(crate) id: SpaceId,
-    pub(crate) options: Options,
+    pub(crate) options: SpaceOptions,
     owed: &'s Owed,
     pub(crate) inner: Guard<'s, Inner>,
     format: PhantomData<F>,
@@ -176,7 +176,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
     /// # Panics
     ///
     /// Without a node, with more than [`MAX_NODES`], or with one twice.
-    pub fn new(machine: M, id: SpaceId, nodes: &[Node], options: Options) -> Result<Self, NoTables> {
+    pub fn new(machine: M, id: SpaceId, nodes: &[Node], options: SpaceOptions) -> Result<Self, NoTables> {
         assert!(!nodes.is_empty() && nodes.len() <= MAX_NODES, "a space has 1 to {MAX_NODES} nodes");
         let mut roots = ArrayVec::<_, MAX_NODES>::new();
         for &node in nodes {
@@ -267,9 +267,9 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         Flush::new(self.machine, self.id, self.home(), self.owed)
     }
 
-    /// To be called before entries of `range`, which are empty, are made. Where the architecture wants an entry broken,
-    /// and the old one forgotten by all CPUs, before another is made (Arm ARM, "Using break-before-make when updating
-    /// translation table entries"), flushes if somebody has not waited for a flush of this space yet: that may be of
+    /// To be called before the empty entries of `range` are made. Some architectures want every CPU to have forgotten
+    /// an old entry before a new one is made in its place (Arm ARM, "Using break-before-make when updating translation
+    /// table entries"). There this flushes, if a flush of this space is still to be waited for: it may be that of
     /// entries that were here.
     pub(crate) fn before_make(&self, range: Range<VirtAddr>, flush: &mut Flush<'s, F, M>) {
         if F::BREAK_BEFORE_MAKE && self.owed.any_beside(flush) {

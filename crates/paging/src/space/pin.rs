@@ -8,12 +8,12 @@ use crate::format::{Entry, Format};
 use crate::machine::{Machine, Node, Page};
 
 impl<F: Format, M: Machine> AddressSpace<F, M> {
-    /// Pins the page at `address`: a device may read and write it, and sees what this space sees, forks or not. The
-    /// page is made this space's own first, even if it cannot be written: a child that copied it would otherwise leave
-    /// the device with the wrong one.
+    /// Pins the page at `address`: a device may read and write it, and sees what this space sees, also after forks. The
+    /// page is made this space's own first, even if it cannot be written: otherwise a copy that is made after a fork
+    /// could leave the device with the other space's page.
     ///
     /// A page that is pinned several times is unpinned as often. It can be neither unmapped nor moved meanwhile. Memory
-    /// that nobody counts is where it is and has no pins: there is nothing to unpin.
+    /// that nobody counts, such as a device's, never moves: it has no pins, and there is nothing to unpin.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl<F: Format, M: Machine> AddressSpace<F, M> {
 }
 
 impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
-    /// Counts in every table on the way: a fork shares none of them.
+    /// Changes the count of pins in every table on the way to `address`: a fork shares no table with pins.
     fn count_pin(&self, address: VirtAddr, change: i32) {
         let (mut table, mut level) = (self.root(), F::TOP);
         loop {
@@ -71,7 +71,7 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
         }
     }
 
-    /// Copies the shared tables on the way to `address`; the result is the one with its page.
+    /// Copies the shared tables on the way to `address`, and returns the table that has the page.
     fn unshare_above<'a>(
         &'a self,
         address: VirtAddr,

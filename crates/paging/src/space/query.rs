@@ -9,6 +9,13 @@ use crate::error::RangeError;
 use crate::format::{Entry, Format, Leaf};
 use crate::machine::Machine;
 
+/// The marks of a page.
+#[derive(Clone, Copy, Default)]
+struct Marks {
+    accessed: bool,
+    dirty: bool,
+}
+
 impl<F: Format, M: Machine> AddressSpace<F, M> {
     /// The page that holds `address`, if one is mapped there.
     pub fn query(&self, address: VirtAddr) -> Option<Mapping> {
@@ -47,14 +54,25 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
     }
 
     /// A page of the first root's `table`, with the marks that CPUs of all nodes have set in their copies of it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn marked_by_all(&self, table: Frame, level: Level, index: usize, leaf: Leaf) -> Leaf {
         if self.inner.roots.len() == 1 {
             return leaf;
         }
-        self.ring_of(table).skip(1).fold(leaf, |leaf, copy| match self.entry(copy, level, index) {
-            Entry::Leaf(there) => leaf.marked_as(&there),
-            Entry::Empty | Entry::Table { .. } => leaf,
+        let Marks { accessed, dirty } = self.marks_in_copies(table, level, index);
+        Leaf { accessed: leaf.accessed || accessed, dirty: leaf.dirty || dirty, ..leaf }
+    }
+
+    /// The marks in the other nodes' copies of `table`.
+    ///
+    /// Takes no leaf and is not inlined: where there are no copies, an entry is decoded as far as somebody asks.
+    #[inline(never)]
+    fn marks_in_copies(&self, table: Frame, level: Level, index: usize) -> Marks {
+        self.ring_of(table).skip(1).fold(Marks::default(), |marks, copy| match self.entry(copy, level, index) {
+            Entry::Leaf(there) => {
+                Marks { accessed: marks.accessed || there.accessed, dirty: marks.dirty || there.dirty }
+            }
+            Entry::Empty | Entry::Table { .. } => marks,
         })
     }
 

@@ -182,7 +182,8 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
             Entry::Empty => false,
             Entry::Table { frame, .. } => self.space.meta(frame).replica().is_some(),
             Entry::Leaf(leaf) => self.replicas().any(|replica| {
-                !matches!(F::decode(self.level, load(&replica.0[index])), Entry::Leaf(there) if there.frame == leaf.frame)
+                let there = F::decode(self.level, load(&replica.0[index]));
+                !matches!(there, Entry::Leaf(there) if there.frame == leaf.frame)
             }),
         })
     }
@@ -215,8 +216,8 @@ impl<'s, F: Format, M: Machine> Locked<'s, F, M> {
             .sum()
     }
 
-    /// Gives a node's copy of a table back. What it leads to belongs to the first, and so do the marks that were set
-    /// there.
+    /// Gives a node's copy of a table back. The tables and pages below belong to the first node's table, to which the
+    /// marks that were set in the copy go.
     fn release_copy(&self, first: Frame, copy: Frame, level: Level, flush: &mut Flush<'s, F, M>) {
         for (entry, own) in self.table(copy).0.iter().zip(&self.table(first).0) {
             // Exchanged, since the hardware may have set marks until now.

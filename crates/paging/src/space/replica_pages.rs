@@ -93,8 +93,8 @@ impl<'s, F: Format, M: Machine> Exclusive<'_, 's, F, M> {
 }
 
 impl<F: Format, M: Machine> Locked<'_, F, M> {
-    /// Whether a page has one frame for all nodes whatever is asked: a device may be writing to a pinned one, and
-    /// another space to a shared one. Global ones are the kernel's own.
+    /// Whether a page must keep one frame for all nodes: a device may be writing to a pinned page, and another space to
+    /// a shared one; global pages are the kernel's.
     fn must_be_single(&self, page: Page, leaf: &Leaf) -> bool {
         let attributes = leaf.attributes;
         let is_shared = attributes.sharing == Sharing::Shared && attributes.scope == Scope::Local;
@@ -124,7 +124,7 @@ impl<F: Format, M: Machine> Locked<'_, F, M> {
         self.replica_entries(mapping.address).any(|entry| !is_single(entry))
     }
 
-    /// Gives `node` its page at `address` if that has waited for its first use. Whether it has.
+    /// Gives `node` its page at `address` if that has waited for its first use, and tells whether it had.
     pub(crate) fn fetch_replica(&self, mapping: &Mapping, node: Node) -> bool {
         let (table, level) = self.last_table(mapping.address);
         let index = self.root_index(node);

@@ -21,8 +21,8 @@ pub(crate) fn pages(range: Range<u64>) -> Range<VirtAddr> {
     page(range.start)..page(range.end)
 }
 
-pub(crate) fn options(share: ShareTables) -> Options {
-    Options { share, accounting: Accounting::Exact }
+pub(crate) fn options(share: ShareTables) -> SpaceOptions {
+    SpaceOptions { share, accounting: Accounting::Exact }
 }
 
 pub(crate) fn space<F: Hardware, M: Host>(machine: M, share: ShareTables, nodes: u8) -> AddressSpace<F, M> {

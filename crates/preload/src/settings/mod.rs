@@ -1,15 +1,18 @@
 //! What the user asks for, by environment variables that start with `PALIMPSEST_`.
 
-mod signal;
 mod size;
 mod time;
 
-use std::ffi::{OsStr, OsString, c_int};
+use std::ffi::{OsString, c_int};
 use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use palimpsest_fork::{Answer, ExtentLen, Options, OtherThreads, Pages, Pause, Pays};
+use palimpsest_sys::signals::noticeable;
+
+use crate::names;
 
 /// Everything that can be set.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) report: ReportTo,
     pub(crate) refusals: Refusals,
     pub(crate) heirs: Heirs,
+    /// The programs that are frozen, by name; all if there is none.
+    pub(crate) only: Vec<OsString>,
 }
 
 /// When to freeze.
@@ -177,6 +182,12 @@ impl Settings {
                 "no" => Some(Heirs::Left),
                 _ => None,
             })?,
+            only: variables.read_bytes(
+                "PALIMPSEST_ONLY",
+                "names of programs' files, without folders, and with a slash between them",
+                Vec::new(),
+                names::wanted,
+            )?,
         })
     }
 }
@@ -193,13 +204,18 @@ impl Variables<'_> {
         default: T,
         parse: impl Fn(&str) -> Option<T>,
     ) -> Result<T, InvalidSetting> {
+        self.read_bytes(variable, allowed, default, |value| str::from_utf8(value).ok().and_then(&parse))
+    }
+
+    fn read_bytes<T>(
+        &self,
+        variable: &'static str,
+        allowed: &'static str,
+        default: T,
+        parse: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<T, InvalidSetting> {
         let Some(value) = (self.look_up)(variable).filter(|value| !value.is_empty()) else { return Ok(default) };
-        let value: &OsStr = &value;
-        value.to_str().and_then(parse).ok_or_else(|| InvalidSetting {
-            variable,
-            value: value.display().to_string(),
-            allowed,
-        })
+        parse(value.as_bytes()).ok_or_else(|| InvalidSetting { variable, value: value.display().to_string(), allowed })
     }
 }
 
@@ -208,7 +224,7 @@ fn moment(text: &str) -> Option<Moment> {
         None if text == "off" => Some(Moment::Never),
         None if text == "fork" => Some(Moment::Fork(1)),
         Some(("fork", number)) => number.parse().ok().filter(|&number| number > 0).map(Moment::Fork),
-        Some(("signal", name)) => signal::number(name).map(Moment::Signal),
+        Some(("signal", name)) => noticeable(name).ok().map(Moment::Signal),
         Some(("size", bytes)) => size::bytes(bytes).map(Moment::Size),
         _ => None,
     }
@@ -281,6 +297,7 @@ mod tests {
         assert_eq!(settings.sandbox, Sandbox::Feared);
         assert_eq!(settings.report, ReportTo::Nowhere);
         assert_eq!(settings.heirs, Heirs::Served);
+        assert!(settings.only.is_empty());
         assert_eq!(read(&[("PALIMPSEST_FREEZE", ""), ("PALIMPSEST_HUGE", "")]), Ok(settings));
     }
 
@@ -307,6 +324,7 @@ mod tests {
             ("PALIMPSEST_QUIET", "1"),
             ("PALIMPSEST_INHERIT", "no"),
             ("PALIMPSEST_DRY_RUN", "1"),
+            ("PALIMPSEST_ONLY", "redis-server/a,b"),
         ]);
         let settings = settings.expect("all are valid");
         let expected = Options::new().extent(ExtentLen::Bytes(8 << 20)).pages(Pages::Collapse);
@@ -317,6 +335,7 @@ mod tests {
         assert_eq!(settings.refusals, Refusals::Silent);
         assert_eq!(settings.heirs, Heirs::Left);
         assert_eq!(settings.action, Action::Survey);
+        assert_eq!(settings.only, ["redis-server", "a,b"]);
     }
 
     #[test]
@@ -369,6 +388,7 @@ mod tests {
             ("PALIMPSEST_QUIET", "yes"),
             ("PALIMPSEST_INHERIT", "1"),
             ("PALIMPSEST_DRY_RUN", "true"),
+            ("PALIMPSEST_ONLY", "/"),
         ] {
             let error = read(&[(variable, value)]).expect_err(value).to_string();
             assert!(error.starts_with(&format!("{variable}={value}: not understood; allowed: ")), "{error}");

@@ -4,8 +4,6 @@
 //! ended by its number. What is not installed is skipped and named. Figures that depend on the machine's speed are not
 //! looked at; the page tables of children are.
 
-#![cfg(target_os = "linux")]
-
 mod allocators;
 mod gunicorn;
 mod interpreters;

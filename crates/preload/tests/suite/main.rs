@@ -1,10 +1,12 @@
 //! Programs with the preload object, compared with the same programs without it.
 
 mod allocators;
+mod calls;
 mod common;
 mod languages;
 mod options;
 mod sanitized;
 mod scenarios;
+mod shared_text;
 mod text;
 mod waits;

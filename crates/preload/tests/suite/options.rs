@@ -19,6 +19,7 @@ fn invalid_values_are_told_in_one_line_and_nothing_is_frozen() {
         ("PALIMPSEST_INHERIT", "maybe"),
         ("PALIMPSEST_REPORT", "fd:x"),
         ("PALIMPSEST_DRY_RUN", "2"),
+        ("PALIMPSEST_ONLY", "/"),
     ] {
         let Some(ran) = assert_same("dontneed", &[(variable, value)]) else { return };
         let expected = format!("palimpsest: {variable}={value}: not understood; allowed: ");
@@ -170,6 +171,7 @@ fn the_report_tells_why_the_program_that_was_started_was_not_frozen() {
         ("true", "", "it has never called fork (vfork "),
         (protect.as_str(), "PALIMPSEST_FREEZE=size:1G", "at none of its "),
         (protect.as_str(), "PALIMPSEST_FREEZE=fork:1000", "it has forked "),
+        (protect.as_str(), "PALIMPSEST_ONLY=other", "--only (PALIMPSEST_ONLY) names other, and it is called scenarios"),
     ] {
         let ran = started(program, variable);
         assert!(ran.report.starts_with("palimpsest: froze nothing in process "), "{program}: {}", ran.report);
@@ -184,4 +186,29 @@ fn the_report_tells_why_the_program_that_was_started_was_not_frozen() {
     let ran = started(&protect, "");
     assert_eq!((count(&ran), ran.report.contains("froze nothing")), (1, false), "{}", ran.report);
     assert_eq!(run(&["true"], frozen(object, &[])).report, "");
+}
+
+/// A shell, a script and a program below it, of which each forks.
+#[test]
+fn only_programs_that_are_named_freeze() {
+    let Some(scenarios) = scenarios().and_then(|path| path.to_str()) else { return };
+    let object = object();
+    let object = object.to_str().expect("UTF-8");
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = folder.path().join("a,script");
+    std::fs::write(&script, format!("#!/bin/sh\n(exit 3); {scenarios} protect\n")).expect("it can be written");
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("it is ours");
+    let line = format!("(exit 3); {}; true", script.display());
+    let frozen_are = |only: &str| {
+        let variables = [("PALIMPSEST_FREEZE", "fork"), ("PALIMPSEST_ONLY", only)];
+        let ran = run(&["sh", "-c", &line], frozen(object, &variables));
+        assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""), "{only}");
+        let lines = ran.report.lines().filter(|line| line.starts_with("palimpsest: froze process "));
+        lines.filter_map(|line| Some(line.split_once('(')?.1.trim_end_matches(')').to_owned())).collect::<Vec<_>>()
+    };
+    assert_eq!(frozen_are(""), ["sh", "a,script", "scenarios"]);
+    assert_eq!(frozen_are("scenarios"), ["scenarios"]);
+    assert_eq!(frozen_are("other/a,script"), ["a,script"]);
+    assert_eq!(frozen_are("sh"), ["sh", "a,script"]);
+    assert!(frozen_are("a").is_empty() && frozen_are("script").is_empty());
 }

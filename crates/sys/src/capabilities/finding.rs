@@ -125,8 +125,7 @@ pub struct Finding {
     pub status: Status,
 }
 
-/// Less address space than this makes for smaller regions: a region takes 1 GiB, and alignment and the program come on
-/// top.
+/// With less address space than this, regions are smaller: one takes 1 GiB, and alignment and the program come on top.
 const ROOMY_ADDRESS_SPACE: u64 = 4 << 30;
 /// Mappings that a full region of packs takes: two views each of 512 packs, and room for the program to go on.
 const ROOMY_MAPPINGS: u64 = 2048;

@@ -20,7 +20,8 @@ pub enum OnFork {
     Wipe,
 }
 
-/// Where a live mapping lies. Owners ([`Mapping`](crate::Mapping), [`View`](crate::View)) deref to it.
+/// Where a live mapping lies. Owners, which deref to it: [`Mapping`](crate::Mapping),
+/// [`PlacedMapping`](crate::PlacedMapping).
 #[derive(Debug)]
 pub struct Area {
     /// # Invariants

@@ -4,9 +4,11 @@
 //! Those that change what is at an address go past the C library's function of that name, which may be interposed. None
 //! allocates. A program that is confined by a filter and makes such calls itself may make these.
 
+use std::os::fd::AsFd;
 use std::ptr;
 
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
 
 use super::span::Span;
 use crate::last_errno;
@@ -116,8 +118,8 @@ pub unsafe fn unmap(span: Span) -> Result<(), Errno> {
 /// The kernel's; EFAULT if it is of several mappings, before Linux 6.17.
 pub unsafe fn relocate(span: Span, to: usize) -> Result<(), Errno> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: (1).
-    answer(unsafe { libc::syscall(libc::SYS_mremap, span.start, span.len(), span.len(), flags, to) })
+    // SAFETY: 1. (1).
+    unsafe { remap(span, span.len(), flags, to) }.map(drop)
 }
 
 /// Maps what `span` shows a second time, at an address of the kernel's choice. Pages that were written go there.
@@ -131,9 +133,35 @@ pub unsafe fn relocate(span: Span, to: usize) -> Result<(), Errno> {
 /// The kernel's; EINVAL before Linux 5.13.
 pub unsafe fn duplicate(span: Span) -> Result<usize, Errno> {
     let flags = libc::MREMAP_MAYMOVE | DONT_UNMAP;
+    // SAFETY: 1. (1).
+    unsafe { remap(span, span.len(), flags, 0) }
+}
+
+/// `mremap(2)` as it is, past whoever interposes it: resizes or moves memory, and tells where it is now.
+///
+/// # Safety
+///
+/// 1. The memory is the caller's to resize and move; with `MREMAP_FIXED` so is what lies at `to`.
+///
+/// # Errors
+///
+/// The kernel's.
+pub unsafe fn remap(span: Span, new_len: usize, flags: i32, to: usize) -> Result<usize, Errno> {
     // SAFETY: (1).
-    let made = unsafe { libc::syscall(libc::SYS_mremap, span.start, span.len(), span.len(), flags, 0) };
+    let made = unsafe { libc::syscall(libc::SYS_mremap, span.start, span.len(), new_len, flags, to) };
     if made == -1 { Err(last_errno()) } else { Ok(made.cast_unsigned() as usize) }
+}
+
+/// Maps the first `len` bytes of `file` for reading and executing, at an address of the kernel's choice. For good:
+/// nobody is told the address, so that nobody can unmap, write or enter it.
+///
+/// # Errors
+///
+/// The kernel's: EPERM if the file system is mounted `noexec`.
+pub fn map_for_onlookers(file: impl AsFd, len: usize) -> Result<(), Errno> {
+    let rights = ProtFlags::READ | ProtFlags::EXEC;
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+    unsafe { rustix::mm::mmap(ptr::null_mut(), len, rights, MapFlags::PRIVATE, file, 0) }.map(drop)
 }
 
 /// Maps fresh private zeros at an address of the kernel's choice.

@@ -13,7 +13,11 @@ use crate::proc::sysctl;
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// The process has nearly as many mappings as the kernel grants.
-    #[error("cannot map {len} bytes: the process has {count} mappings and vm.max_map_count is {limit}; raise it (`sysctl -w vm.max_map_count={}`)", limit * 4)]
+    #[error(
+        "cannot map {len} bytes: the process has {count} mappings and vm.max_map_count is {limit}; raise it \
+         (`sysctl -w vm.max_map_count={}`)",
+        limit * 4
+    )]
     TooManyMappings {
         /// Bytes that were wanted.
         len: usize,
@@ -45,7 +49,10 @@ pub enum MapError {
         limit: u64,
     },
     /// A place was asked for that is out of bounds or already in use.
-    #[error("bytes {offset:#x}..{end:#x} of a reservation of {len:#x} bytes are out of bounds, misaligned or occupied", end = offset.saturating_add(*wanted))]
+    #[error(
+        "bytes {offset:#x}..{end:#x} of a reservation of {len:#x} bytes are out of bounds, misaligned or occupied",
+        end = offset.saturating_add(*wanted)
+    )]
     Place {
         /// Start of the place, in bytes from the reservation's base.
         offset: usize,

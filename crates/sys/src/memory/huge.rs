@@ -1,6 +1,7 @@
 //! Huge pages by request: `MADV_COLLAPSE`.
 
 use std::io;
+use std::ops::Range;
 
 use rustix::mm::Advice;
 
@@ -47,21 +48,22 @@ pub enum CollapseError {
 ///
 /// See [`CollapseError`]; the area stays usable in smaller pages.
 pub fn collapse(area: &Area) -> Result<(), CollapseError> {
-    collapse_head(area, area.len())
+    collapse_part(area, 0..area.len())
 }
 
-/// As [`collapse`], the first `len` bytes alone, whole huge pages.
-pub(crate) fn collapse_head(area: &Area, len: usize) -> Result<(), CollapseError> {
-    let len = len.min(area.len());
+/// As [`collapse`], these bytes of the area alone, whole huge pages.
+pub(crate) fn collapse_part(area: &Area, part: Range<usize>) -> Result<(), CollapseError> {
+    let len = part.end.min(area.len()).saturating_sub(part.start);
+    let start = area.as_ptr().wrapping_add(part.start);
     match thp::hpage_pmd_size() {
         Ok(found) if found != HUGE_PAGE => return Err(CollapseError::PageSize { found }),
         // Without sysfs the size is unknown; the kernel will refuse what it cannot do.
         _ => {}
     }
-    map_first_pages(area, len);
+    map_first_pages(start, len);
     for attempt in 1.. {
         // SAFETY: the range is mapped for the life of `area`; a collapse keeps contents and rights.
-        let answer = unsafe { libc::madvise(area.as_ptr().cast(), len, libc::MADV_COLLAPSE) };
+        let answer = unsafe { libc::madvise(start.cast(), len, libc::MADV_COLLAPSE) };
         if answer == 0 {
             return Ok(());
         }
@@ -78,12 +80,12 @@ pub(crate) fn collapse_head(area: &Area, len: usize) -> Result<(), CollapseError
 
 /// Lets this view have a page table for every huge page: before Linux 6.2 a range of shared memory without one is
 /// refused (`find_pmd_or_thp_or_none` in `mm/khugepaged.c`).
-fn map_first_pages(area: &Area, len: usize) {
+fn map_first_pages(start: *mut u8, len: usize) {
     let page = rustix::param::page_size();
     for offset in (0..len).step_by(HUGE_PAGE) {
-        let start = area.as_ptr().wrapping_add(offset).cast();
-        // SAFETY: the page is mapped for the life of `area`; populating changes no contents. It fails where it is not
+        let at = start.wrapping_add(offset).cast();
+        // SAFETY: the page is part of the caller's area; populating changes no contents. It fails where it is not
         // needed: before Linux 5.14 there is no such advice, and no collapse either.
-        let _ = unsafe { rustix::mm::madvise(start, page, Advice::LinuxPopulateRead) };
+        let _ = unsafe { rustix::mm::madvise(at, page, Advice::LinuxPopulateRead) };
     }
 }

@@ -10,6 +10,7 @@ mod handed_over;
 pub(crate) mod huge;
 pub(crate) mod mapping;
 pub mod own;
+pub mod peek;
 pub mod remap;
 pub(crate) mod reservation;
 pub mod sealed;

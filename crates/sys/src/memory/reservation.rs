@@ -15,7 +15,7 @@ use super::huge::HUGE_PAGE;
 use super::mapping::{Mapping, Protection, Recovered, Source, map_over, recover};
 use crate::pages::maps::Maps;
 
-/// Reserved address space. Nothing can be accessed in it but through the [`View`]s that are placed there.
+/// Reserved address space. Nothing can be accessed in it but through the [`PlacedMapping`]s that are placed there.
 #[derive(Debug)]
 pub struct Reservation {
     area: Area,
@@ -101,7 +101,7 @@ impl Reservation {
         len: usize,
         source: Source<'_>,
         protection: Protection,
-    ) -> Result<View, MapError> {
+    ) -> Result<PlacedMapping, MapError> {
         self.place_as(offset, len, source, protection, Announcement::AsIs)
     }
 
@@ -121,7 +121,7 @@ impl Reservation {
         len: usize,
         source: Source<'_>,
         protection: Protection,
-    ) -> Result<View, MapError> {
+    ) -> Result<PlacedMapping, MapError> {
         self.place_as(offset, len, source, protection, Announcement::Anonymous)
     }
 
@@ -132,7 +132,7 @@ impl Reservation {
         source: Source<'_>,
         protection: Protection,
         announcement: Announcement,
-    ) -> Result<View, MapError> {
+    ) -> Result<PlacedMapping, MapError> {
         let page = rustix::param::page_size();
         let refused = MapError::Place { offset, wanted: len, len: self.area.len() };
         if len == 0
@@ -147,7 +147,7 @@ impl Reservation {
             return Err(refused);
         }
         let base = NonNull::new(self.area.as_ptr().wrapping_add(offset)).ok_or(refused)?;
-        // SAFETY: 1. page multiples; mapped now, inaccessibly, and `View::drop` is what ends it.
+        // SAFETY: 1. page multiples; mapped now, inaccessibly, and `PlacedMapping::drop` is what ends it.
         let area = unsafe { Area::new(base, len) };
         let is_unnamed = announcement == Announcement::Anonymous && may_execute_anonymous_memory();
         let mapped = if is_unnamed {
@@ -164,7 +164,7 @@ impl Reservation {
             return Err(error);
         }
         places.taken.insert(offset, len);
-        Ok(View { area, offset, reservation: Arc::clone(self) })
+        Ok(PlacedMapping { area, offset, reservation: Arc::clone(self) })
     }
 }
 
@@ -207,13 +207,13 @@ impl Drop for Reservation {
 
 /// A mapping inside a [`Reservation`]; on drop its place becomes inaccessible and free again.
 #[derive(Debug)]
-pub struct View {
+pub struct PlacedMapping {
     area: Area,
     offset: usize,
     reservation: Arc<Reservation>,
 }
 
-impl Deref for View {
+impl Deref for PlacedMapping {
     type Target = Area;
 
     fn deref(&self) -> &Area {
@@ -221,7 +221,7 @@ impl Deref for View {
     }
 }
 
-impl Drop for View {
+impl Drop for PlacedMapping {
     fn drop(&mut self) {
         if !self.area.is_mapped_here() {
             return;
@@ -231,7 +231,8 @@ impl Drop for View {
         // SAFETY: 1. the range is this view's own and the view is gone after this.
         let cleared = unsafe { map_over(self.area.address(), len, Source::Anonymous, Protection::None) };
         places.taken.remove(&self.offset);
-        // At a limit on mappings or on locked memory the view may still be there; it stays, and its place with it.
+        // At a limit on mappings or on locked memory the kernel may refuse to unmap it. Then it stays, and its place
+        // stays taken.
         if cleared.is_err() && recover(&self.area) == Recovered::Unknown {
             places.lost.insert(self.offset, len);
         }

@@ -16,14 +16,15 @@
 //! # }
 //! ```
 
-use std::ptr;
+use std::io;
+use std::ops::Range;
 
 use rustix::io::Errno;
 use rustix::mm::Advice;
 
 use super::area::Area;
 use super::error::MapError;
-use super::huge::{CollapseError, HUGE_PAGE, collapse_head};
+use super::huge::{CollapseError, HUGE_PAGE, collapse_part};
 use super::mapping::{Mapping, Protection, Source};
 use super::sealed_file::SealedFile;
 use super::shared_memory::{CreateError, SharedMemory};
@@ -48,6 +49,9 @@ pub enum SealError {
     /// It could not be mapped.
     #[error("a constant memory object cannot be mapped")]
     Map(#[source] MapError),
+    /// What was to be in it could not be read.
+    #[error("what was to be copied cannot be read")]
+    Fill(#[source] io::Error),
     /// It could not be made constant.
     #[error("a memory object cannot be made constant ({call})")]
     Seal {
@@ -112,20 +116,13 @@ impl SealedBytes {
     /// As [`of`](Self::of).
     pub fn with_file(content: &[u8], node: Option<NodeId>) -> Result<(Self, SealedFile, Made), SealError> {
         let size = size_for(content.len()).ok_or(SealError::Empty)?;
-        let failed = |source| SealError::Create { len: content.len(), source };
-        let memory = SharedMemory::create_for_data("palimpsest-constant", size).map_err(failed)?;
-        let mut made = Made::default();
-        let writable = Mapping::unforked(Source::Shared(&memory), size, HUGE_PAGE).map_err(SealError::Map)?;
-        if let Some(node) = node {
-            made.not_placed = policy::prefer(&writable, node).err();
+        let (file, mut made) = SealedFile::filled(size, 0..size, node, |bytes| {
+            bytes[..content.len()].copy_from_slice(content);
+            Ok(())
+        })?;
+        if let Some(NotHuge::Small { len }) = &mut made.not_huge {
+            *len = content.len();
         }
-        made.not_huge = make_huge(&memory, &writable, content.len()).err();
-        // Lack of memory is an error here, and not a SIGBUS below.
-        memory.allocate(size).map_err(failed)?;
-        // SAFETY: the mapping is writable, at least as long, and known to nobody else.
-        unsafe { ptr::copy_nonoverlapping(content.as_ptr(), writable.as_ptr(), content.len()) };
-        drop(writable);
-        let file = SealedFile::seal(memory).map_err(|(call, errno)| SealError::Seal { call, errno })?;
         let bytes = Self::map(&file, content.len())?;
         Ok((bytes, file, made))
     }
@@ -169,15 +166,54 @@ fn size_for(len: usize) -> Option<usize> {
     if size % HUGE_PAGE > HUGE_PAGE / 2 { size.checked_next_multiple_of(HUGE_PAGE) } else { Some(size) }
 }
 
-/// Makes the whole huge pages of an object, which is empty, be such.
-fn make_huge(memory: &SharedMemory, area: &Mapping, len: usize) -> Result<(), NotHuge> {
-    let huge = area.len() / HUGE_PAGE * HUGE_PAGE;
-    if huge == 0 {
-        return Err(NotHuge::Small { len });
+impl SealedFile {
+    /// Makes a memory object of `size` bytes, has `fill` write those in `wanted`, and seals it. They get memory from
+    /// `node` if that has any, in huge pages where they have whole ones. The rest has no memory, and reads as zeros.
+    ///
+    /// `size` and the ends of `wanted` are multiples of the page size.
+    ///
+    /// # Errors
+    ///
+    /// See [`SealError`].
+    pub fn filled(
+        size: usize,
+        wanted: Range<usize>,
+        node: Option<NodeId>,
+        fill: impl FnOnce(&mut [u8]) -> io::Result<()>,
+    ) -> Result<(Self, Made), SealError> {
+        let wanted = wanted.start.min(size)..wanted.end.min(size);
+        if wanted.is_empty() {
+            return Err(SealError::Empty);
+        }
+        let failed = |source| SealError::Create { len: wanted.len(), source };
+        let memory = SharedMemory::create_for_data("palimpsest-constant", size).map_err(failed)?;
+        let mut made = Made::default();
+        let writable = Mapping::unforked(Source::Shared(&memory), size, HUGE_PAGE).map_err(SealError::Map)?;
+        if let Some(node) = node {
+            made.not_placed = policy::prefer(&writable, node).err();
+        }
+        made.not_huge = make_huge(&memory, &writable, &wanted).err();
+        // Lack of memory is an error here, and not a SIGBUS below.
+        memory.allocate_range(wanted.start, wanted.len()).map_err(failed)?;
+        let start = writable.as_ptr().wrapping_add(wanted.start);
+        // SAFETY: inside the mapping, which is writable, known to nobody else and lives until after the call.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start, wanted.len()) };
+        fill(bytes).map_err(SealError::Fill)?;
+        drop(writable);
+        let file = Self::seal(memory).map_err(|(call, errno)| SealError::Seal { call, errno })?;
+        Ok((file, made))
+    }
+}
+
+/// Makes the whole huge pages in `wanted`, of which nothing is there yet, be such.
+fn make_huge(memory: &SharedMemory, area: &Mapping, wanted: &Range<usize>) -> Result<(), NotHuge> {
+    let huge = wanted.start.next_multiple_of(HUGE_PAGE)..wanted.end / HUGE_PAGE * HUGE_PAGE;
+    if huge.is_empty() {
+        return Err(NotHuge::Small { len: wanted.len() });
     }
     // There must be something to collapse; if there is no memory, allocating the rest will tell.
-    let _ = memory.allocate_every(HUGE_PAGE);
-    Ok(collapse_head(area, huge)?)
+    let _ = memory.allocate_every_in(huge.clone(), HUGE_PAGE);
+    Ok(collapse_part(area, huge)?)
 }
 
 #[cfg(test)]

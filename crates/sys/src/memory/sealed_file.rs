@@ -68,8 +68,8 @@ impl SealedFile {
         rustix::fs::fcntl_add_seals(&file, SEALS).map_err(failed("fcntl(F_ADD_SEALS)"))?;
         // Other processes of this user open it for reading alone.
         rustix::fs::fchmod(&file, Mode::RUSR).map_err(failed("fchmod"))?;
-        // Before Linux 6.7 a file that is sealed against writing is mapped from descriptors alone that cannot write.
-        // Without procfs there is none.
+        // Before Linux 6.7, a file that is sealed against writing can be mapped only by a descriptor that cannot write.
+        // Without procfs there is no such descriptor.
         let reader = reopened(file.as_fd(), OFlags::RDONLY).unwrap_or(file);
         Self::of(reader, len).map_err(failed("fstat"))
     }

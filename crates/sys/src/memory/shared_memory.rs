@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
@@ -152,7 +153,12 @@ impl SharedMemory {
     ///
     /// [`CreateError::Allocate`] with the kernel's answer.
     pub fn allocate_every(&self, stride: usize) -> Result<(), CreateError> {
-        (0..self.len).step_by(stride).try_for_each(|offset| self.allocate_range(offset, rustix::param::page_size()))
+        self.allocate_every_in(0..self.len, stride)
+    }
+
+    /// As [`allocate_every`](Self::allocate_every), of some bytes alone.
+    pub(crate) fn allocate_every_in(&self, range: Range<usize>, stride: usize) -> Result<(), CreateError> {
+        range.step_by(stride).try_for_each(|offset| self.allocate_range(offset, rustix::param::page_size()))
     }
 
     /// Allocates the pages of the first `len` bytes now, so that lack of memory is an error here and not a SIGBUS
@@ -165,7 +171,7 @@ impl SharedMemory {
         self.allocate_range(0, len)
     }
 
-    fn allocate_range(&self, offset: usize, len: usize) -> Result<(), CreateError> {
+    pub(crate) fn allocate_range(&self, offset: usize, len: usize) -> Result<(), CreateError> {
         loop {
             match rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), offset as u64, len as u64) {
                 Ok(()) => return Ok(()),

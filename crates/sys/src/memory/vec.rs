@@ -140,8 +140,8 @@ pub fn leak_zeroed(len: usize) -> Result<NonNull<u8>, MapError> {
     between_guards(len).map(|(_, start)| start)
 }
 
-/// Maps at least `len` readable and writable bytes with an inaccessible page on each side: the whole area, and its
-/// first usable byte.
+/// Maps at least `len` readable and writable bytes with an inaccessible page on each side. Returns the whole area, and
+/// its first usable byte.
 fn between_guards(len: usize) -> Result<(Area, NonNull<u8>), MapError> {
     let page = rustix::param::page_size();
     // Beyond half the address space the kernel refuses, which is the error that the caller gets.

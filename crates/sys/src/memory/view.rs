@@ -2,7 +2,7 @@
 //!
 //! A view is a private mapping of the extent without rights, which nobody reads or writes. `mremap` with
 //! `MREMAP_DONTUNMAP` makes a second mapping of a part of it and leaves the first (`mremap(2)`; for files since Linux
-//! 5.13). That one is as new as one that `mmap` has made: nothing was ever written to it, so that it has no `anon_vma`.
+//! 5.13). The second is as good as fresh from `mmap`: nothing was ever written to it, so that it has no `anon_vma`.
 //!
 //! So nobody needs a descriptor, and no child gets one.
 

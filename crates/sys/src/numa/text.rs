@@ -12,11 +12,13 @@
 //! tell symbols by the program's own file.
 
 use std::fs::File;
+use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::mm::Advice;
 
 use crate::memory::area::reserve_aligned;
@@ -25,11 +27,11 @@ use crate::memory::error::MapError;
 use crate::memory::extent::ExtentError;
 use crate::memory::file::FileId;
 use crate::memory::huge::HUGE_PAGE;
-use crate::memory::sealed_file::SealedFile;
+use crate::memory::sealed_file::{NAME, SealedFile};
 use crate::memory::span::Span;
 use crate::memory::{calls, remap};
-use crate::objects::keep_loaded;
-use crate::pages::maps::Permissions;
+use crate::objects::{Build, build_of, keep_loaded};
+use crate::pages::maps::{MapEntry, Permissions};
 use crate::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use crate::pages::smaps;
 use crate::pages::vmas::each_mapping;
@@ -37,7 +39,7 @@ use crate::proc::ProcError;
 use crate::threads::hold::{self, StopError, World};
 
 /// Bytes that are compared at a time.
-const AT_ONCE: usize = 1 << 20;
+const AT_ONCE: usize = 256 << 10;
 
 /// A mapping of an object's file that cannot be written.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,9 +50,38 @@ pub struct Part {
     pub permissions: Permissions,
     /// The file.
     pub file: FileId,
+    /// Where in the file it starts, in bytes.
+    pub offset: u64,
     /// Its name, when it was mapped.
     pub path: PathBuf,
+    /// Where indirect branches may go in it.
+    pub branches: Branches,
 }
+
+/// Where indirect branches may go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Branches {
+    /// To every instruction.
+    Anywhere,
+    /// To those alone that are marked for it: `PROT_BTI` of AArch64.
+    Marked,
+}
+
+/// How much of a part is exchanged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// Whole huge pages: what is gained by these is gained, and there are few mappings.
+    HugePages,
+    /// Heads, tails, and what lies around pages that were written, too, but for the smallest pieces: so that they are
+    /// on the node.
+    Everything,
+}
+
+/// Pieces that are not worth a mapping, in bytes.
+const LEAST: usize = 64 << 10;
+
+/// `arch/arm64/include/uapi/asm/mman.h`.
+const PROT_BTI: u32 = 0x10;
 
 /// Why a part stays as it is.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +96,7 @@ pub enum TextError {
         span: Span,
         /// The operating system's reason.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The stand could not be mapped.
     #[error("no room for a second mapping")]
@@ -91,7 +122,8 @@ pub enum TextError {
 }
 
 /// The parts of the program and the libraries that it has loaded: private mappings of files, of which some part can be
-/// executed, that can be read and not written. Locked and otherwise special ones are left out.
+/// executed, that can be read and not written; and what was exchanged before, to be exchanged again. Locked and
+/// otherwise special ones are left out, and so is what a protection key guards.
 ///
 /// # Errors
 ///
@@ -108,65 +140,114 @@ pub fn parts() -> Result<Vec<Part>, ProcError> {
             ![b"lo", b"sl", b"ht", b"um", b"uw", b"io", b"pf"].iter().any(|flag| entry.vm_flags.contains(flag));
         map.inode != 0
             && is_plain
+            && entry.protection_key == 0
             && rights.contains(Permissions::READ)
             && !rights.contains(Permissions::WRITE)
             && !rights.contains(Permissions::SHARED)
-            && executed.iter().any(|other| (other.device, other.inode) == (map.device, map.inode))
+            && match map.path.as_deref() {
+                Some(path) if path == Path::new(NAME) => keep_loaded(map.start).is_ok(),
+                Some(path) if path.to_string_lossy().starts_with("/memfd:") => false,
+                Some(path) => {
+                    let is_same = |other: &&MapEntry| (other.device, other.inode) == (map.device, map.inode);
+                    path.is_absolute() && executed.iter().any(is_same)
+                }
+                None => false,
+            }
     };
     let part = |entry: &smaps::SmapsEntry| {
-        let path = entry.map.path.clone().filter(|path| path.is_absolute() && !is_memory(path))?;
         let map = &entry.map;
         let file = FileId { device: map.device, inode: map.inode };
-        Some(Part { span: Span::new(map.start, map.end), permissions: map.permissions, file, path })
+        let branches = if entry.vm_flags.contains(b"bt") { Branches::Marked } else { Branches::Anywhere };
+        let (span, permissions, offset) = (Span::new(map.start, map.end), map.permissions, map.offset);
+        Some(Part { span, permissions, file, offset, path: map.path.clone()?, branches })
     };
     Ok(all.iter().filter(is_part).filter_map(part).collect())
 }
 
-/// Whether it is in memory already.
-fn is_memory(path: &Path) -> bool {
-    path.to_string_lossy().starts_with("/memfd:")
-}
-
 impl Part {
-    /// The whole huge pages in it of which no page was written, in runs.
+    /// The pages in it that were not written, in runs of which each is whole huge pages if that is the reach.
     ///
     /// # Errors
     ///
     /// [`TextError::Pagemap`].
-    pub fn clean_runs(&self) -> Result<Vec<Span>, TextError> {
-        let start = self.span.start.next_multiple_of(HUGE_PAGE);
-        let end = self.span.end & !(HUGE_PAGE - 1);
+    pub fn clean_runs(&self, reach: Reach) -> Result<Vec<Span>, TextError> {
+        let grain = match reach {
+            Reach::HugePages => HUGE_PAGE,
+            Reach::Everything => rustix::param::page_size(),
+        };
+        let start = self.span.start.next_multiple_of(grain);
+        let end = self.span.end & !(grain - 1);
         if start >= end {
             return Ok(Vec::new());
         }
         let mut runs: Vec<Span> = Vec::new();
         let mut at = start;
         Pagemap::open()?.scan(start..end, Wanted::Written, &mut |written| {
-            let below = written.start & !(HUGE_PAGE - 1);
+            let below = written.start & !(grain - 1);
             if at < below {
                 runs.push(Span::new(at, below));
             }
-            at = at.max(written.end.next_multiple_of(HUGE_PAGE));
+            at = at.max(written.end.next_multiple_of(grain));
             ControlFlow::Continue(())
         })?;
         if at < end {
             runs.push(Span::new(at, end));
         }
+        runs.retain(|run| run.len() >= LEAST);
         Ok(runs)
     }
 
-    /// Reads the bytes at `run`, and sees to it that they stay there.
+    /// Whether it shows a copy, and not its file.
+    pub fn is_copy(&self) -> bool {
+        self.path == Path::new(NAME)
+    }
+
+    /// Whether a huge page of its file could be one of its addresses, too: both lie at the same place in it.
+    pub fn is_aligned_as_its_file(&self) -> bool {
+        let from_start = |at: usize| at % HUGE_PAGE;
+        from_start(self.span.start) == self.place_in_a_huge_page()
+    }
+
+    /// Where in a huge page of its file it starts, in bytes.
+    pub fn place_in_a_huge_page(&self) -> usize {
+        // Less than 2 MiB.
+        (self.offset % HUGE_PAGE as u64) as usize
+    }
+
+    /// What tells it from other parts, and is the same in every process that has the same one: its build, or its file.
+    pub fn label(&self) -> String {
+        let len = self.span.len();
+        match build_of(self.span.start) {
+            Some(Build { id, offset }) => {
+                let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+                format!("build {id}, {len:#x} bytes from {offset:#x}")
+            }
+            None => format!("file {:?}, {len:#x} bytes from {:#x}", self.file, self.offset),
+        }
+    }
+
+    /// Reads what is mapped from `address` on.
     ///
     /// # Errors
     ///
-    /// [`TextError::NotLoaded`], [`TextError::Read`].
-    pub fn bytes(&self, run: Span) -> Result<Vec<u8>, TextError> {
-        keep_loaded(run.start).map_err(|_| TextError::NotLoaded(run))?;
-        let failed = |source| TextError::Read { span: run, source };
-        let memory = File::open("/proc/self/mem").map_err(failed)?;
-        let mut bytes = vec![0; run.len()];
-        memory.read_exact_at(&mut bytes, run.start as u64).map_err(failed)?;
-        Ok(bytes)
+    /// The kernel's answer.
+    pub fn read(&self, address: usize, into: &mut [u8]) -> io::Result<()> {
+        File::open("/proc/self/mem")?.read_exact_at(into, address as u64)
+    }
+
+    /// Reads what its file has there, if that can still be opened by its name.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's answer; or another file has the name.
+    pub fn read_from_file(&self, address: usize, into: &mut [u8]) -> io::Result<()> {
+        // Neither a pipe nor a device is ever waited for, nor any effect of opening one had.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
+        if FileId::of(&rustix::fs::fstat(&file)?) != self.file {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        File::from(file).read_exact_at(into, self.offset + (address - self.span.start) as u64)
     }
 }
 
@@ -186,25 +267,34 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// Maps the start of `file`, which has the bytes that are at `run` of `part`, to be moved there.
+    /// Maps `file` from `position` on, where it has the bytes that are at `run` of `part`, to be moved there.
     ///
     /// # Errors
     ///
     /// [`TextError`]: also if the bytes are others.
-    pub fn new(part: &Part, run: Span, file: &SealedFile) -> Result<Self, TextError> {
-        if run.is_empty() || run.intersection(part.span) != run || file.len() < run.len() {
+    pub fn new(part: &Part, run: Span, file: &SealedFile, position: usize) -> Result<Self, TextError> {
+        if run.is_empty() || run.intersection(part.span) != run {
             return Err(TextError::Changed(run));
         }
+        if file.len().checked_sub(position).is_none_or(|len| len < run.len()) {
+            return Err(TextError::Different(run));
+        }
         keep_loaded(run.start).map_err(|_| TextError::NotLoaded(run))?;
-        let area = reserve_aligned(run.len(), HUGE_PAGE).map_err(TextError::Room)?;
-        let own = Span::new(area.address(), area.address() + run.len());
+        // At the same place in a huge page as where it is moved: else none could be moved as such.
+        let lead = run.start % HUGE_PAGE;
+        let area = reserve_aligned(lead + run.len(), HUGE_PAGE).map_err(TextError::Room)?;
+        let own = Span::new(area.address() + lead, area.address() + lead + run.len());
+        // SAFETY: reserved just now, for this value, and nothing else. Were it refused, addresses would be lost.
+        let _ = unsafe { calls::unmap(Span::new(area.address(), own.start)) };
         let stand = Self { own, place: run, permissions: part.permissions, file: part.file, outcome: None };
         let at = ptr::with_exposed_provenance_mut(own.start);
-        let rights = rustix::mm::ProtFlags::from_bits_retain(protection(part.permissions).cast_unsigned());
+        let marked = if part.branches == Branches::Marked { PROT_BTI } else { 0 };
+        let rights = rustix::mm::ProtFlags::from_bits_retain(protection(part.permissions).cast_unsigned() | marked);
         let flags = rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::FIXED;
         let descriptor = file.verified().map_err(TextError::Map)?;
         // SAFETY: the range was reserved just now, for this value.
-        unsafe { rustix::mm::mmap(at, own.len(), rights, flags, descriptor, 0) }.map_err(TextError::Map)?;
+        unsafe { rustix::mm::mmap(at, own.len(), rights, flags, descriptor, position as u64) }
+            .map_err(TextError::Map)?;
         // Huge pages are mapped as such before the move, which keeps them so. Before Linux 5.14 they come one by one.
         // SAFETY: this value's own mapping, whose contents stay.
         let _ = unsafe { rustix::mm::madvise(at, own.len(), Advice::LinuxPopulateRead) };

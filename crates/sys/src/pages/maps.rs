@@ -340,7 +340,8 @@ mod tests {
 
     prop_compose! {
         fn any_entry()(
-            start in 0..usize::MAX, len in 1..usize::MAX, permissions in 0..16_u8, offset: u64, major: u32, minor: u32, inode: u64,
+            start in 0..usize::MAX, len in 1..usize::MAX, permissions in 0..16_u8,
+            offset: u64, major: u32, minor: u32, inode: u64,
             path in proptest::option::of("[/\\[a-z][ -~]{0,30}"),
         ) -> MapEntry {
             MapEntry {

@@ -2,6 +2,8 @@
 //!
 //! Source: `do_procmap_query` in `fs/proc/task_mmu.c`, `include/uapi/linux/fs.h`.
 
+use std::ops::ControlFlow;
+
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 
@@ -31,8 +33,12 @@ struct Query {
 
 /// `_IOWR('f', 17, struct procmap_query)`
 const PROCMAP_QUERY: u32 = 3 << 30 | (size_of::<Query>() as u32) << 16 | (b'f' as u32) << 8 | 17;
+/// Only mappings that are shared, …
+const SHARED: u64 = 0x08;
 /// The next mapping, where none covers the address.
 const COVERING_OR_NEXT: u64 = 0x10;
+/// … or of a file.
+const FILE_BACKED: u64 = 0x20;
 
 const _: () = assert!(PROCMAP_QUERY == 0xc068_6611);
 
@@ -66,6 +72,58 @@ pub fn next_above(maps: BorrowedFd<'_>, address: usize) -> Result<Vma, Errno> {
     })
 }
 
+/// A shared mapping of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedFile<'a> {
+    /// Its first address.
+    pub start: usize,
+    /// The file's inode.
+    pub inode: u64,
+    /// The file's name; empty if it is longer than 63 bytes.
+    pub name: &'a [u8],
+}
+
+/// Calls `found` with each shared mapping of a file, ascending, until it breaks: the
+/// kernel passes over all others, so that this costs little where there are thousands of private ones. Allocates
+/// nothing.
+///
+/// # Errors
+///
+/// As [`next_above`], but for `ENOENT`.
+pub fn each_shared_file(
+    maps: BorrowedFd<'_>,
+    found: &mut dyn FnMut(SharedFile<'_>) -> ControlFlow<()>,
+) -> Result<(), Errno> {
+    let mut at = 0;
+    loop {
+        let mut name = [0_u8; NAME];
+        let query_flags = COVERING_OR_NEXT | SHARED | FILE_BACKED;
+        let (vma_name_addr, vma_name_size) = (name.as_mut_ptr().expose_provenance() as u64, NAME as u32);
+        let mut query = Query { query_flags, query_addr: at, vma_name_addr, vma_name_size, ..Query::sized() };
+        match ask(maps, &mut query) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(()),
+            // A name that is longer is none of those that anybody asks for.
+            Err(Errno::NAMETOOLONG) => {
+                (query.vma_name_addr, query.vma_name_size) = (0, 0);
+                (query.query_flags, query.query_addr) = (query_flags, at);
+                ask(maps, &mut query)?;
+            }
+            Err(errno) => return Err(errno),
+        }
+        // Its length counts the zero behind it.
+        let len = (query.vma_name_size as usize).saturating_sub(1).min(NAME);
+        let file = SharedFile { start: query.vma_start as usize, inode: query.inode, name: &name[..len] };
+        if found(file).is_break() {
+            return Ok(());
+        }
+        at = query.vma_end;
+    }
+}
+
+/// Room for a name, with the zero behind it.
+const NAME: usize = 64;
+
 impl Query {
     fn sized() -> Self {
         Self { size: size_of::<Self>() as u64, ..Self::default() }
@@ -80,4 +138,40 @@ fn ask(maps: BorrowedFd<'_>, query: &mut Query) -> Result<(), Errno> {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::memory::mapping::{Mapping, Protection, Source};
+
+    #[test]
+    fn shared_mappings_of_files_are_found_and_no_others() {
+        let page = rustix::param::page_size();
+        let maps = std::fs::File::open("/proc/self/maps").expect("/proc");
+        if next_above(maps.as_fd(), 0) == Err(Errno::NOTTY) {
+            return println!("SKIPPED: a kernel before 6.11");
+        }
+        let private = Mapping::new(Source::Anonymous, page, Protection::ReadWrite, page).unwrap();
+        let made = |name: &std::ffi::CStr| {
+            let file = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).expect("a memory file");
+            rustix::fs::ftruncate(&file, page as u64).expect("room");
+            let (rights, kind) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED);
+            // SAFETY: a new mapping replaces nothing.
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), page, rights, kind, &file, 0) }.expect("mapped").addr()
+        };
+        let (short, long) =
+            (made(c"found"), made(c"a-name-that-is-much-longer-than-the-room-that-there-is-for-a-name-here"));
+        let mut found = Vec::new();
+        each_shared_file(maps.as_fd(), &mut |SharedFile { start, inode, name }| {
+            found.push((start, inode != 0, name.starts_with(b"/memfd:found")));
+            ControlFlow::Continue(())
+        })
+        .expect("told");
+        assert!(found.contains(&(short, true, true)) && found.contains(&(long, true, false)), "{found:?}");
+        assert!(found.iter().all(|(start, ..)| *start != private.address()));
+        assert!(found.is_sorted());
+    }
 }

@@ -30,6 +30,8 @@ pub struct SmapsEntry {
     pub map: MapEntry,
     /// Present memory, without huge pages of hugetlbfs.
     pub rss: usize,
+    /// Present memory that is no file's: of a private mapping of a file, what was written to.
+    pub anonymous: usize,
     /// Anonymous memory mapped by huge page table entries.
     pub anon_huge_pages: usize,
     /// Shared memory (memfd, tmpfs) mapped by huge page table entries.
@@ -42,6 +44,8 @@ pub struct SmapsEntry {
     pub shared_hugetlb: usize,
     /// The mapping's flags.
     pub vm_flags: VmFlags,
+    /// The memory protection key; 0 for none, and where the CPU has no keys.
+    pub protection_key: u32,
 }
 
 impl SmapsEntry {
@@ -56,12 +60,14 @@ impl SmapsEntry {
         Self {
             map,
             rss: 0,
+            anonymous: 0,
             anon_huge_pages: 0,
             shmem_pmd_mapped: 0,
             file_pmd_mapped: 0,
             private_hugetlb: 0,
             shared_hugetlb: 0,
             vm_flags: VmFlags::default(),
+            protection_key: 0,
         }
     }
 
@@ -72,11 +78,17 @@ impl SmapsEntry {
         let (name, value) = (&text[..colon], text[colon + 1..].trim_ascii());
         let place = match name {
             b"Rss" => &mut self.rss,
+            b"Anonymous" => &mut self.anonymous,
             b"AnonHugePages" => &mut self.anon_huge_pages,
             b"ShmemPmdMapped" => &mut self.shmem_pmd_mapped,
             b"FilePmdMapped" => &mut self.file_pmd_mapped,
             b"Private_Hugetlb" => &mut self.private_hugetlb,
             b"Shared_Hugetlb" => &mut self.shared_hugetlb,
+            b"ProtectionKey" => {
+                let key = address(value, 10).and_then(|key| u32::try_from(key).ok());
+                self.protection_key = key.ok_or_else(|| lacks("number of a key"))?;
+                return Ok(());
+            }
             b"VmFlags" => {
                 let flags = value.split(|byte| *byte == b' ').filter_map(|flag| flag.try_into().ok());
                 self.vm_flags = VmFlags(flags.collect());
@@ -205,10 +217,11 @@ Size:               2048 kB
 Rss:                2048 kB
 AnonHugePages:         0 kB
 ShmemPmdMapped:     2048 kB
-ProtectionKey:         0
+ProtectionKey:         3
 VmFlags: rd ex sh mr mw me ms sd
 7f0000200000-7f0000201000 rw-p 00000000 00:00 0
 Rss:                   4 kB
+Anonymous:             4 kB
 VmFlags: rd wr
 ";
 
@@ -218,7 +231,8 @@ VmFlags: rd wr
         assert_eq!(entries.len(), 2);
         assert_eq!((entries[0].rss, entries[0].pmd_mapped()), (2 << 20, 2 << 20));
         assert!(entries[0].vm_flags.contains(b"ex") && !entries[0].vm_flags.contains(b"wr"));
-        assert_eq!((entries[1].rss, entries[1].pmd_mapped()), (4096, 0));
+        assert_eq!((entries[1].rss, entries[1].anonymous, entries[1].pmd_mapped()), (4096, 4096, 0));
+        assert_eq!((entries[0].protection_key, entries[1].protection_key), (3, 0));
     }
 
     #[test]
@@ -240,7 +254,13 @@ VmFlags: rd wr
 
     proptest! {
         #[test]
-        fn no_input_panics(text: Vec<u8>, lines in "([0-9a-f]{1,16}-[0-9a-f]{1,16} [rwxps-]{4} 0 0:0 0|Rss: [0-9]{0,25} kB|VmFlags:[ a-z]{0,9}|\n){0,9}") {
+        fn no_input_panics(
+            text: Vec<u8>,
+            lines in concat!(
+                "([0-9a-f]{1,16}-[0-9a-f]{1,16} [rwxps-]{4} 0 0:0 0|",
+                "Rss: [0-9]{0,25} kB|VmFlags:[ a-z]{0,9}|\n){0,9}",
+            ),
+        ) {
             let _: Option<_> = Entries::new(text.as_slice()).find(Result::is_err);
             let _: Option<_> = Entries::new(lines.as_bytes()).find(Result::is_err);
         }

@@ -5,12 +5,14 @@
 
 pub mod node;
 pub mod numbers;
+pub mod owners;
 pub mod stat;
 pub mod status;
 pub mod sysctl;
 pub mod thp;
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// A line that does not have the form the kernel documents.
@@ -78,8 +80,20 @@ pub(crate) fn read_with<T>(
     parser: impl FnOnce(&[u8]) -> Result<T, ParseError>,
 ) -> Result<T, ProcError> {
     let path = path.as_ref();
-    let text = std::fs::read(path).map_err(|source| ProcError::read(path, source))?;
+    let text = read_whole(path).map_err(|source| ProcError::read(path, source))?;
     parser(&text).map_err(|source| ProcError::parse(path, source))
+}
+
+/// Most of these files are shorter.
+const USUAL: usize = 4 << 10;
+
+/// Reads a file that has no length before it is read, in as few calls as it takes: `std::fs::read` asks for the length
+/// and begins with 32 bytes, which makes a dozen of `status`, before each program that `palimpsest run` serves.
+fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::with_capacity(USUAL);
+    // Not `File::read_to_end`, which asks for the length.
+    File::open(path)?.take(u64::MAX).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// An unsigned number in base 10 or 16 without sign; `None` also for an overflow.
@@ -94,4 +108,19 @@ pub(crate) fn number(text: &[u8], radix: u32) -> Option<u64> {
 /// As [`number`], for an address or a length of this process.
 pub(crate) fn address(text: &[u8], radix: u32) -> Option<usize> {
     usize::try_from(number(text, radix)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_without_a_length_are_read_to_their_end() {
+        let text = read_whole(Path::new("/proc/self/status")).expect("/proc is mounted");
+        assert!(text.starts_with(b"Name:") && text.ends_with(b"\n"));
+        // Longer than what is read at once.
+        let long = read_whole(Path::new("/proc/self/smaps")).expect("/proc is mounted");
+        assert!(long.len() > USUAL && long.ends_with(b"\n"), "{}", long.len());
+        assert!(read_whole(Path::new("/proc/self/none")).is_err());
+    }
 }

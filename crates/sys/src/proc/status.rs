@@ -127,7 +127,8 @@ mod tests {
 
     #[test]
     fn fields_are_read() {
-        let text = "Name:\tSeccomp: 9\nState:\tS (sleeping)\nNSpid:\t4951\t12\nThreads:\t3\nSigBlk:\t0000000000000010\nSigCgt:\t0000000180000440\nSeccomp:\t2\nSeccomp_filters:\t1\n";
+        let text = "Name:\tSeccomp: 9\nState:\tS (sleeping)\nNSpid:\t4951\t12\nThreads:\t3\n\
+                    SigBlk:\t0000000000000010\nSigCgt:\t0000000180000440\nSeccomp:\t2\nSeccomp_filters:\t1\n";
         let status = parse(text).expect("a valid text");
         assert_eq!((status.state, status.threads), (Some('S'), Some(3)));
         assert_eq!(status.ns_pid, [4951, 12]);
@@ -156,7 +157,8 @@ mod tests {
             let pids_text: String = pids.iter().map(|pid| format!("\t{pid}")).collect();
             let text = format!("Threads:\t{threads}\nSigBlk:\t{blocked:016x}\nNSpid:{pids_text}\n");
             let status = parse(text).expect("a valid text");
-            prop_assert_eq!((status.threads, status.blocked, status.ns_pid), (Some(threads), Some(SignalSet(blocked)), pids));
+            let read = (status.threads, status.blocked, status.ns_pid);
+            prop_assert_eq!(read, (Some(threads), Some(SignalSet(blocked)), pids));
         }
 
         #[test]

@@ -30,15 +30,19 @@ pub enum NoChild {
 /// A child that the program does not know of. It stays until it is waited for, or this process ends.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Child(i64);
+pub struct Child(i64);
 
 /// Makes a child that plays `errand` on a copy of this memory and stack, and with all signals blocked but `open` ones.
 /// Uses neither the heap nor a lock.
 ///
 /// # Safety
 ///
-/// 1. `errand` makes system calls only: other threads of the parent may hold any lock in the copy.
-pub(crate) unsafe fn spawn(open: &[i32], errand: impl FnOnce() -> i32) -> Result<Child, NoChild> {
+/// 1. `errand` makes system calls and atomic accesses only: other threads of the parent may hold any lock in the copy.
+///
+/// # Errors
+///
+/// See [`NoChild`].
+pub unsafe fn spawn(open: &[i32], errand: impl FnOnce() -> i32) -> Result<Child, NoChild> {
     if !are_near() {
         return Err(NoChild::PidNamespace);
     }
@@ -63,7 +67,7 @@ impl Child {
     /// # Errors
     ///
     /// The kernel's answer: somebody else has waited for it.
-    pub(crate) fn wait(self) -> Result<i32, Errno> {
+    pub fn wait(self) -> Result<i32, Errno> {
         let mut status = 0_i32;
         loop {
             // SAFETY: `status` outlives the call, and the kernel writes no more than an int to it.

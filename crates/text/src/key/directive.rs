@@ -69,10 +69,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(clauses in prop::collection::vec(clause(), 0..6), spaces in " {0,2}", commas in ",{1,3}") {
+        fn what_is_written_is_read(
+            clauses in prop::collection::vec(clause(), 0..6),
+            spaces in " {0,2}",
+            commas in ",{1,3}",
+        ) {
             let text = clauses
                 .iter()
-                .map(|(pattern, on)| format!("{spaces}{pattern}{spaces}={spaces}{}{spaces}", if *on { "on" } else { "off" }))
+                .map(|(pattern, on)| (pattern, if *on { "on" } else { "off" }))
+                .map(|(pattern, state)| format!("{spaces}{pattern}{spaces}={spaces}{state}{spaces}"))
                 .collect::<Vec<_>>()
                 .join(&commas);
             let read: Vec<_> = parse(&text).map(|directive| {

@@ -68,12 +68,12 @@ impl Key {
         }
     }
 
-    /// The name by which operators switch it.
+    /// The name by which operators switch it; empty where a C program has given bytes that are no text.
     pub fn name(&self) -> &str {
-        // SAFETY: the constructor took both from a string, which lives as long as the key's object.
+        // SAFETY: the constructor, or the C header's macro, took both from a literal, which lives as long as the key's
+        // object.
         let bytes = unsafe { slice::from_raw_parts(self.name, self.name_len) };
-        // SAFETY: the bytes of a string.
-        unsafe { str::from_utf8_unchecked(bytes) }
+        str::from_utf8(bytes).unwrap_or_default()
     }
 
     /// Whether it is on.

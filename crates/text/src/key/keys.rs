@@ -63,7 +63,9 @@ impl Keys {
             // SAFETY: 1. of our owner, version and length, and the object stays loaded as long as `KeyRef::object`.
             keys.extend(note.into_iter().flat_map(|note| collect(unsafe { Object::new(note) }, Some(&object))));
         }
-        keys.sort_by(|a, b| a.name().cmp(b.name()));
+        // An object with C and Rust parts has a note from each, for the same sections.
+        keys.sort_by(|a, b| (a.name(), ptr::from_ref(a.key)).cmp(&(b.name(), ptr::from_ref(b.key))));
+        keys.dedup_by(|a, b| ptr::eq(a.key, b.key));
         keys.into_iter()
     }
 

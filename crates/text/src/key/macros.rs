@@ -129,7 +129,9 @@ macro_rules! static_call {
     };
     ($(#[$meta:meta])* $vis:vis static $name:ident:
         unsafe extern $abi:literal fn($($arg:ty),* $(,)?) $(-> $result:ty)? = $first:path $(;)?) => {
-        $crate::__palimpsest_call! { $(#[$meta])* [$vis] $name, unsafe extern $abi fn($($arg),*) $(-> $result)?, $first }
+        $crate::__palimpsest_call! {
+            $(#[$meta])* [$vis] $name, unsafe extern $abi fn($($arg),*) $(-> $result)?, $first
+        }
     };
 }
 

@@ -25,8 +25,8 @@ pub(super) fn native_endian() -> RunTimeEndian {
 /// Unwinding is then right at every call and at every instruction but the last ones of an epilogue, which are not
 /// described: only a debugger or a profiler can stop there.
 ///
-/// `len` is in bytes; of a function longer than 4 GiB the first 4 GiB are described, more than a branch reaches on
-/// either architecture.
+/// `len` is in bytes. At most the first 4 GiB of a function are described: more than a branch reaches on either
+/// architecture.
 #[must_use]
 pub fn frame_pointer_eh_frame(address: CodeAddress, len: usize) -> Vec<u8> {
     let length = u32::try_from(len).unwrap_or(u32::MAX);

@@ -10,7 +10,6 @@ mod unwinding;
 use std::{
     env, io,
     path::{Path, PathBuf},
-    ptr,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{
@@ -20,10 +19,8 @@ use std::{
     },
 };
 
-use rustix::{
-    mm::{MapFlags, ProtFlags},
-    time::{ClockId, clock_gettime},
-};
+use palimpsest_sys::memory::calls::map_for_onlookers;
+use rustix::time::{ClockId, clock_gettime};
 
 use self::record::{CodeLoad, Header};
 use super::{
@@ -159,7 +156,10 @@ impl Dump {
 enum DumpError {
     #[error(transparent)]
     Open(#[from] OpenFileError),
-    #[error("cannot map {} as executable, by which perf finds it; choose a directory that is not mounted noexec", path.display())]
+    #[error(
+        "cannot map {} as executable, by which perf finds it; choose a directory that is not mounted noexec",
+        path.display()
+    )]
     Marker {
         path: PathBuf,
         #[source]
@@ -234,19 +234,7 @@ impl DumpFile {
 /// `perf inject` takes one of this name for the dump (`jit_detect`, tools/perf/util/jitdump.c). The mapping is left in
 /// place, since `perf` attaching later reads it from /proc/PID/maps.
 fn map_marker(output: &OutputFile) -> io::Result<()> {
-    // SAFETY: without MAP_FIXED, so no existing mapping changes; nothing in this process reads, writes or calls the new
-    // one.
-    let mapped = unsafe {
-        rustix::mm::mmap(
-            ptr::null_mut(),
-            rustix::param::page_size(),
-            ProtFlags::READ | ProtFlags::EXEC,
-            MapFlags::PRIVATE,
-            output,
-            0,
-        )
-    };
-    mapped.map(drop).map_err(io::Error::from)
+    map_for_onlookers(output, rustix::param::page_size()).map_err(io::Error::from)
 }
 
 /// The clock of `perf record -k mono`.

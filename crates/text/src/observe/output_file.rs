@@ -50,7 +50,10 @@ pub(super) enum OpenFileError {
     ForeignOwner { path: PathBuf, owner: u32, user: u32 },
     #[error("{} has {links} hard links; remove it", path.display())]
     Linked { path: PathBuf, links: u64 },
-    #[error("{} is already written by another code generator in this process; choose another directory", path.display())]
+    #[error(
+        "{} is already written by another code generator in this process; choose another directory",
+        path.display()
+    )]
     InUse { path: PathBuf },
 }
 

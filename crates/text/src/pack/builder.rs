@@ -37,8 +37,8 @@ impl PacksBuilder {
         self
     }
 
-    /// Places the region so that direct branches between it and `address` reach, such as that of a function of the
-    /// program that the code calls (`f as *const () as usize`). Opening fails if no gap of the address space is within
+    /// Places the region so near `address` that direct branches reach from one to the other. `address` may be that of a
+    /// function that the code calls (`f as *const () as usize`). Opening fails if no gap of the address space is within
     /// reach.
     pub fn near(mut self, address: usize) -> Self {
         self.0.near = Some(address);

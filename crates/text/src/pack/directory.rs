@@ -16,8 +16,8 @@
 //! | *unlinked* | cleared | nobody | readers whose guard is older than the unlinking |
 //!
 //! An unlinked entry becomes free after every reader that was there has left. Readers are counted by two counters;
-//! which one a reader takes is a matter of the *phase*, so that the one which the reclaimer looks at runs dry even if
-//! there are always readers. Reader R and reclaimer X, for either counter:
+//! the *phase* decides which one a reader takes, so that the one that the reclaimer waits for runs dry even if there
+//! are always readers. Reader R and reclaimer X, for either counter:
 //!
 //! ```text
 //!   R: (a) count += 1            X: (c) clear start bit and owner

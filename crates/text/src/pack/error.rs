@@ -127,7 +127,11 @@ pub enum StageError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FaultError {
     /// An offset or a landing that is not in the program.
-    #[error("fault at offset {} with landing {} is outside the program, which has {len} bytes", fault.offset, fault.landing)]
+    #[error(
+        "fault at offset {} with landing {} is outside the program, which has {len} bytes",
+        fault.offset,
+        fault.landing
+    )]
     Outside {
         /// The entry.
         fault: Fault,
@@ -135,7 +139,11 @@ pub enum FaultError {
         len: usize,
     },
     /// Two landings for one instruction.
-    #[error("the fault at offset {offset} has two landings, {} and {}; give each instruction one", landings[0], landings[1])]
+    #[error(
+        "the fault at offset {offset} has two landings, {} and {}; give each instruction one",
+        landings[0],
+        landings[1]
+    )]
     Twice {
         /// The instruction.
         offset: u32,

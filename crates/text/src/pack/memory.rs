@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use palimpsest_sys::{
-    HUGE_PAGE, Mapping, OnFork, Pages, ProcMem, Protection, Reservation, SharedMemory, Shutter, Source, View, Window,
-    arch, collapse,
+    HUGE_PAGE, Mapping, OnFork, Pages, PlacedMapping, ProcMem, Protection, Reservation, SharedMemory, Shutter, Source,
+    Window, arch, collapse,
 };
 
 use super::backing::{Backing, BackingError};
@@ -67,7 +67,7 @@ pub(super) struct PackMemory {
 
 /// A memory object, where it is run, and how it is written.
 struct PackCopy {
-    view: View,
+    view: PlacedMapping,
     writer: Writer,
     /// Why it is in base pages though huge ones were wanted.
     downgraded: Option<BackingError>,

@@ -1,8 +1,8 @@
 //! What keeps threads that load at the same time out of each other's cache lines.
 //!
-//! Every program holds the store that it lies in, and every load and every drop is counted. Were that one reference
-//! count and one set of counters, threads would spend their time passing two cache lines around. So there is a *shard*
-//! per CPU: a reference count of its own, which in turn holds the store, and a tally.
+//! Every program holds a reference to the store that it lies in, and every load and every drop is counted. With one
+//! reference count and one set of counters, threads would spend their time passing two cache lines around. So each CPU
+//! has a *shard*: a reference count, which in turn holds the store, and counters.
 //!
 //! A shard whose threads keep finding packs locked by others gets a pack of its own, its *home*. So memory is spent on
 //! parallel loading only where there is some: at most one pack for each shard beyond what the programs need.

@@ -13,8 +13,7 @@ use super::table::{Verdict, judge};
 /// Traps that were claimed.
 static HIT: AtomicU64 = AtomicU64::new(0);
 
-/// How many traps of batches threads of this process have run into since it began, those of its parent before the fork
-/// included.
+/// How many traps of batches the threads of this process have run into; its parent's, before the fork, are included.
 pub fn traps_hit() -> u64 {
     // Relaxed: a statistic.
     HIT.load(Ordering::Relaxed)

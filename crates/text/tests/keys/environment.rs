@@ -62,7 +62,8 @@ fn errors_are_told_and_the_rest_is_done() {
     for line in [
         "palimpsest: PALIMPSEST_KEYS: keys can be on or off, and not \"yes\" as in \"environment.net.out=yes\"\n",
         "palimpsest: PALIMPSEST_KEYS: no key of the program is named environment.none\n",
-        "palimpsest: PALIMPSEST_KEYS: \"=off\" does not name keys: an empty pattern names no key; for all keys write *\n",
+        "palimpsest: PALIMPSEST_KEYS: \"=off\" does not name keys: an empty pattern names no key; \
+         for all keys write *\n",
         "palimpsest: PALIMPSEST_KEYS: \"x\" does not say what the keys are to be; write x=on or x=off\n",
     ] {
         assert!(err.contains(line), "{line}{err}");

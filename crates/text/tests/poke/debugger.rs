@@ -69,7 +69,7 @@ fn breakpoints_and_batches_live_together() {
     // Not before the handler is installed: gdb also passes on the SIGTRAPs of `exec` and of its own breakpoints.
     gdb.args(["-ex", "break poke_breakpoint", "-ex", "run", "-ex", "handle SIGTRAP nostop noprint pass"]);
     gdb.args((0..=STOPS).flat_map(|_| ["-ex", "signal 0"]));
-    gdb.arg("--args").arg(executable).args(["--exact", "debugger::child", "--nocapture", "--test-threads=1"]);
+    gdb.arg("--args").arg(executable).args(["--exact", "isa::debugger::child", "--nocapture", "--test-threads=1"]);
     let Ok(output) = gdb.env(CHILD, "1").output() else {
         eprintln!("skipped: gdb is not installed");
         return;

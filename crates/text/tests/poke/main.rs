@@ -9,11 +9,7 @@ mod isa;
 
 mod basics;
 mod blob;
-#[cfg(target_arch = "x86_64")]
-mod debugger;
 mod processes;
-#[cfg(target_arch = "x86_64")]
-mod sigtrap;
 mod torture;
 mod writing;
 

@@ -2,8 +2,8 @@
 
 use palimpsest_paging::format::{Entry, Format};
 use palimpsest_paging::{
-    AddressSpace, Attributes, Fault, Frame, Level, Machine, Node, Options, PAGE, PageSize, PageSizes, Rights,
-    ShareTables, Sharing, Stores, VirtAddr,
+    AddressSpace, Attributes, Fault, Frame, Level, Machine, Node, PAGE, PageSize, PageSizes, Rights, ShareTables,
+    Sharing, SpaceOptions, Stores, VirtAddr,
 };
 
 use crate::arch::mmu::{self, UserFormat, UserSpace};
@@ -17,7 +17,7 @@ const GIGABYTE: u64 = 1 << 30;
 pub(super) const START: VirtAddr = VirtAddr(1 << 39);
 
 /// A space with `bytes` mapped by small pages.
-fn filled(options: Options, bytes: u64) -> UserSpace {
+fn filled(options: SpaceOptions, bytes: u64) -> UserSpace {
     let space: UserSpace =
         AddressSpace::new(Memory, next_id(), &[Node(0)], options).unwrap_or_else(|error| panic!("{error}"));
     fill(&space, bytes);
@@ -126,7 +126,7 @@ fn stores(space: &UserSpace) {
 
 pub(super) fn run() {
     let frames = memory::in_use();
-    let cow = filled(Options::default(), GIGABYTE);
+    let cow = filled(SpaceOptions::default(), GIGABYTE);
     let shared = fork("cow", &cow);
     let verified = cow.verify();
     check::holds("counts.verify", verified.is_ok(), format_args!("{verified:?}"));
@@ -135,7 +135,7 @@ pub(super) fn run() {
     stores(&cow);
     drop(child);
     drop(cow);
-    let full = filled(Options { share: ShareTables::None, ..Options::default() }, GIGABYTE);
+    let full = filled(SpaceOptions { share: ShareTables::None, ..SpaceOptions::default() }, GIGABYTE);
     let copied = fork("full", &full);
     drop(full);
     say!("# entries written: {} times fewer", copied.1 / shared.1);

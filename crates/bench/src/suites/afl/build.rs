@@ -24,6 +24,8 @@ pub(super) struct Built {
     pub(super) plain: PathBuf,
     /// The target that resets itself.
     pub(super) reset: PathBuf,
+    /// The target that runs again and again in one process and puts nothing back.
+    pub(super) persistent: PathBuf,
     /// The preload object.
     pub(super) preload: PathBuf,
     /// For what campaigns leave.
@@ -70,17 +72,22 @@ pub(super) fn all(purpose: Purpose) -> Result<Built, ProgramError> {
         compiler.env("AFL_QUIET", "1").arg(level).args(FLAGS).arg("-c").arg(sqlite.join("sqlite3.c"));
         finish(compiler.arg("-o").arg(&object))?;
     }
-    let built =
-        Built { plain: folder.join("plain"), reset: folder.join("reset"), preload, scratch: folder.join("campaigns") };
+    let [plain, reset, persistent] = ["plain", "reset", "persistent"].map(|name| folder.join(name));
+    let built = Built { plain, reset, persistent, preload, scratch: folder.join("campaigns") };
     // The harness is not fuzzed: without edges of its own, both targets number those of SQLite alike.
     let deny = folder.join("not-instrumented");
     fs::write(&deny, "src: *sqlite_harness.c\n").map_err(doing(format!("write {}", deny.display())))?;
-    for (target, extra) in [(&built.plain, None), (&built.reset, Some(&library))] {
+    let targets: [(_, &[&str], _); 3] = [
+        (&built.plain, &[], None),
+        (&built.reset, &["-DRESET"], Some(&library)),
+        (&built.persistent, &["-DPERSISTENT"], None),
+    ];
+    for (target, defined, library) in targets {
         let mut compiler = Command::new("afl-clang-fast");
         compiler.env("AFL_QUIET", "1").env("AFL_LLVM_DENYLIST", &deny).arg(level).args(FLAGS).arg("-I").arg(&sqlite);
-        compiler.arg(harness().join("sqlite_harness.c")).arg(&object);
-        if let Some(library) = extra {
-            compiler.arg("-DRESET").arg(library).arg("-lgcc_s");
+        compiler.args(defined).arg(harness().join("sqlite_harness.c")).arg(&object);
+        if let Some(library) = library {
+            compiler.arg(library).arg("-lgcc_s");
         }
         compiler.args(["-lm", "-lpthread", "-ldl", "-o"]).arg(target);
         finish(&mut compiler)?;

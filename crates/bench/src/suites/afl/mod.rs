@@ -8,6 +8,7 @@
 //! | `frozen_huge` | the same, with huge pages |
 //! | `empty` | no data: what a fork server can reach at all |
 //! | `reset` | one process that puts its memory back, `crates/fork/examples/reset.rs` |
+//! | `persistent` | one process that puts nothing back, AFL++'s own loop: what one run leaves, the next one finds |
 //!
 //! All are shown the same queue of inputs too, which must leave the same coverage maps. AFL++ counts the runs over its
 //! dry run, some dozen, which flatters the slow contestants a little.
@@ -50,11 +51,17 @@ enum Target {
     Frozen,
     FrozenHuge,
     Empty,
+    EmptyFrozen,
     Reset,
+    Persistent,
 }
 
 impl Target {
-    const ALL: [Self; 6] = [Self::Plain, Self::Thp, Self::Frozen, Self::FrozenHuge, Self::Empty, Self::Reset];
+    const ALL: [Self; 7] =
+        [Self::Plain, Self::Thp, Self::Frozen, Self::FrozenHuge, Self::Empty, Self::Reset, Self::Persistent];
+
+    /// Those without data.
+    const BARE: [Self; 2] = [Self::Empty, Self::EmptyFrozen];
 
     fn name(self) -> &'static str {
         match self {
@@ -63,7 +70,9 @@ impl Target {
             Self::Frozen => "frozen",
             Self::FrozenHuge => "frozen_huge",
             Self::Empty => "empty",
+            Self::EmptyFrozen => "empty_frozen",
             Self::Reset => "reset",
+            Self::Persistent => "persistent",
         }
     }
 
@@ -71,27 +80,37 @@ impl Target {
         format!("afl.sqlite.{MEBIBYTES}m.{}", self.name())
     }
 
+    /// Id of its figure beside those of other programs with little memory.
+    fn bare_id(self) -> String {
+        format!("{EMPTY}.{}", if self == Self::EmptyFrozen { "frozen" } else { "plain" })
+    }
+
     /// What is run, with its part of the environment.
     fn program(self, built: &Built, mebibytes: u32) -> (PathBuf, Vec<(&'static str, String)>) {
-        let mebibytes = if self == Self::Empty { 0 } else { mebibytes };
+        let mebibytes = if Self::BARE.contains(&self) { 0 } else { mebibytes };
         let mut environment = vec![("SQLITE_HARNESS_MIB", mebibytes.to_string())];
         let preload = || ("AFL_PRELOAD", built.preload.display().to_string());
         match self {
-            Self::Plain | Self::Empty | Self::Reset => {}
+            Self::Plain | Self::Empty | Self::Reset | Self::Persistent => {}
             Self::Thp => environment.push(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1".to_owned())),
-            Self::Frozen => environment.push(preload()),
+            Self::Frozen | Self::EmptyFrozen => environment.push(preload()),
             Self::FrozenHuge => environment.extend([preload(), ("PALIMPSEST_HUGE", "collapse".to_owned())]),
         }
-        (if self == Self::Reset { built.reset.clone() } else { built.plain.clone() }, environment)
+        let program = match self {
+            Self::Reset => &built.reset,
+            Self::Persistent => &built.persistent,
+            _ => &built.plain,
+        };
+        (program.clone(), environment)
     }
 
     /// Ids that its figure is compared with.
     fn rivals(self) -> Vec<String> {
         let rivals: &[Self] = match self {
-            Self::Plain | Self::Empty => &[],
+            Self::Plain | Self::Empty | Self::EmptyFrozen | Self::Persistent => &[],
             Self::Thp => &[Self::Plain],
             Self::Frozen | Self::FrozenHuge => &[Self::Plain, Self::Thp, Self::Empty],
-            Self::Reset => &[Self::Frozen, Self::Plain, Self::Thp],
+            Self::Reset => &[Self::Frozen, Self::Plain, Self::Thp, Self::Persistent],
         };
         rivals.iter().map(|rival| rival.id()).collect()
     }
@@ -118,7 +137,7 @@ impl Suite for Afl {
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
         for group in context.wanted(self.groups()) {
-            if let Some(reason) = TOOLS.into_iter().find_map(Tool::missing).or_else(build::missing) {
+            if let Some(reason) = missing() {
                 context.skip(&group, &reason);
                 continue;
             }
@@ -141,23 +160,72 @@ fn check() -> Result<usize, ProgramError> {
     coverage::compare(&built, &build::seeds(), MEBIBYTES_OF_CHECK)
 }
 
-fn measure(effort: Effort) -> Result<Samples, ProgramError> {
-    let built = build::all(Purpose::Measuring)?;
+fn missing() -> Option<String> {
+    TOOLS.into_iter().find_map(Tool::missing).or_else(build::missing)
+}
+
+/// The figures of an empty database, which belong to the suite `programs`.
+pub(super) fn empty_group() -> Group {
+    let [plain, frozen] = Target::BARE.map(|target| Contestant::new(target.bare_id(), Unit::PerSecond));
+    let frozen = frozen.against([plain.id.as_str()]);
+    Group::new(EMPTY, "runs per second of AFL++ on SQLite with an empty database", [plain, frozen])
+}
+
+const EMPTY: &str = "fork.programs.afl";
+
+/// Measures them, if they are wanted.
+pub(super) fn run_empty(context: &mut Context<'_>) -> Result<(), BenchError> {
+    let group = empty_group();
+    if !context.wants(&group) {
+        return Ok(());
+    }
+    if let Some(reason) = missing() {
+        context.skip(&group, &reason);
+        return Ok(());
+    }
+    if context.effort == Effort::Check {
+        context.skip(&group, "left out of checks: the suite `afl` builds the same targets");
+        return Ok(());
+    }
+    context.begin(&group.id);
+    let build = || build::all(Purpose::Measuring).map_err(failed(&group.id, "a target"));
+    let mut samples = Samples::default();
+    campaigns(&build()?, context.effort, Target::BARE, Target::bare_id, &mut samples)
+        .map_err(failed(&group.id, "a target"))?;
+    context.record(&group, samples);
+    Ok(())
+}
+
+/// Has all targets be fuzzed in turns.
+fn campaigns<const N: usize>(
+    built: &Built,
+    effort: Effort,
+    targets: [Target; N],
+    id: fn(Target) -> String,
+    samples: &mut Samples,
+) -> Result<(), ProgramError> {
     // Filling the database and freezing it count: that should be a small part.
     let (rounds, time) = effort.pick((1, Duration::from_secs(6)), (3, Duration::from_secs(15)));
     let rounds = Rounds { least: rounds, most: rounds, budget: Duration::MAX };
-    let mut samples = Samples::default();
-    let mut least = Target::ALL.map(|target| (target, f64::INFINITY, f64::INFINITY));
+    let mut least = targets.map(|target| (target, f64::INFINITY, f64::INFINITY));
     interleave(&mut least, rounds, |(target, stability, coverage)| {
-        let statistics = campaign::run(*target, &built, &build::seeds(), time)?;
-        samples.add(&target.id(), statistics.per_second);
+        let statistics = campaign::run(*target, built, &build::seeds(), time)?;
+        samples.add(&id(*target), statistics.per_second);
         *stability = stability.min(statistics.stability);
         *coverage = coverage.min(statistics.coverage);
         Ok::<(), ProgramError>(())
     })?;
     for (target, stability, coverage) in least {
-        samples.note(&target.id(), format!("stability {stability:.2} %, coverage {coverage:.2} % at least"));
+        samples.note(&id(target), format!("stability {stability:.2} %, coverage {coverage:.2} % at least"));
     }
+    Ok(())
+}
+
+fn measure(effort: Effort) -> Result<Samples, ProgramError> {
+    let built = build::all(Purpose::Measuring)?;
+    let mut samples = Samples::default();
+    campaigns(&built, effort, Target::ALL, Target::id, &mut samples)?;
+    samples.note(&Target::Persistent.id(), "puts nothing back: a run finds what earlier ones have left");
     // The richest queue there is: what a campaign has found.
     let inputs = coverage::compare(&built, &campaign::queue(&built, Target::Frozen), MEBIBYTES_OF_CHECK)?;
     samples.note(&Target::Frozen.id(), same(inputs));

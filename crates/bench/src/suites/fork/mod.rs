@@ -5,11 +5,13 @@
 
 mod crew;
 mod figures;
+mod pause;
 mod question;
 mod reset;
 mod who;
 mod worker;
 
+pub(super) use pause::{PAUSER, work as work_pause};
 pub(super) use reset::{Reset, tour as tour_reset, tour_group as tour_reset_group};
 pub(super) use worker::work;
 
@@ -78,6 +80,7 @@ impl Suite for Fork {
         let mut groups: Vec<Group> = SIZES.iter().map(|(name, _)| size_group(name)).collect();
         groups.extend(FIGURES.iter().map(Figure::group));
         groups.push(freeze_group());
+        groups.extend(pause::groups());
         groups
     }
 
@@ -90,7 +93,8 @@ impl Suite for Fork {
         for (name, bytes) in SIZES {
             by_size(context, name, bytes)?;
         }
-        others(context)
+        others(context)?;
+        pause::run(context)
     }
 }
 

@@ -26,6 +26,8 @@ pub(super) enum Question {
     ResetScan(usize),
     /// A fork whose child writes so many pages and ends: µs.
     ForkPerRun(usize),
+    /// A turn of a child that writes so many pages and stops, without putting anything back: µs.
+    Turn(usize),
 }
 
 impl fmt::Display for Question {
@@ -41,6 +43,7 @@ impl fmt::Display for Question {
             Self::ResetKnown(pages) => write!(f, "reset_known {pages}"),
             Self::ResetScan(pages) => write!(f, "reset_scan {pages}"),
             Self::ForkPerRun(pages) => write!(f, "fork_per_run {pages}"),
+            Self::Turn(pages) => write!(f, "turn {pages}"),
         }
     }
 }
@@ -68,6 +71,7 @@ impl FromStr for Question {
             ("reset_known", Some(pages)) => Self::ResetKnown(pages),
             ("reset_scan", Some(pages)) => Self::ResetScan(pages),
             ("fork_per_run", Some(pages)) => Self::ForkPerRun(pages),
+            ("turn", Some(pages)) => Self::Turn(pages),
             _ => return Err(unknown()),
         })
     }
@@ -90,6 +94,7 @@ mod tests {
             Question::ResetKnown(1),
             Question::ResetScan(4096),
             Question::ForkPerRun(16),
+            Question::Turn(16),
         ];
         for question in all {
             assert_eq!(question.to_string().parse::<Question>().ok(), Some(question));

@@ -19,11 +19,18 @@ const HEAP: usize = 64 << 20;
 /// Pages written in each round.
 const PAGES: [usize; 4] = [1, 16, 256, 4096];
 
-/// Ways to put pages back; the last is what people do without a snapshot.
-const WAYS: [(&str, Way); 3] =
-    [("known", Question::ResetKnown), ("scan", Question::ResetScan), (FORK, Question::ForkPerRun)];
+/// Ways to put pages back; the last two are what people do without a snapshot.
+const WAYS: [(&str, Way); 4] = [
+    ("known", Question::ResetKnown),
+    ("scan", Question::ResetScan),
+    (FORK, Question::ForkPerRun),
+    (PERSISTENT, Question::Turn),
+];
 
 const FORK: &str = "fork_per_run";
+
+/// AFL++'s persistent mode.
+const PERSISTENT: &str = "persistent";
 
 type Way = fn(usize) -> Question;
 
@@ -33,17 +40,21 @@ fn group(pages: usize) -> Group {
         let contestant = Contestant::new(id(way), Unit::Microseconds);
         match way {
             FORK => contestant.note("a fork, the child's writes, and its end; wall time"),
-            _ => contestant.against([id(FORK)]),
+            PERSISTENT => contestant.note(
+                "puts nothing back: a child is continued (SIGCONT), writes, and stops itself, as AFL++'s persistent \
+                 mode does; wall time",
+            ),
+            _ => contestant.against([id(FORK), id(PERSISTENT)]),
         }
     };
     Group::new(format!("reset.{pages}"), format!("putting back {pages} pages of a heap of 64m"), WAYS.map(contestant))
 }
 
-/// Samples of each way to put so many pages back.
-fn measure(context: &Context<'_>, pages: usize, rounds: Rounds) -> Result<Samples, BenchError> {
+/// Samples of each of `ways` to put so many pages back.
+fn measure(context: &Context<'_>, pages: usize, ways: &[(&str, Way)], rounds: Rounds) -> Result<Samples, BenchError> {
     let mut samples = Samples::default();
     let mut workers = Vec::new();
-    for (way, question) in WAYS {
+    for &(way, question) in ways {
         let id = format!("reset.{pages}.{way}");
         match Worker::start(context, Who::Plain, HEAP)? {
             Answer::Refused(reason) => samples.refuse(&id, reason),
@@ -57,6 +68,11 @@ fn measure(context: &Context<'_>, pages: usize, rounds: Rounds) -> Result<Sample
 /// Pages of the tour.
 const TOUR: usize = 16;
 
+/// The tour's ways: those that put something back, and a fork.
+fn tour_ways() -> impl Iterator<Item = (&'static str, Way)> {
+    WAYS.into_iter().filter(|(way, _)| *way != PERSISTENT)
+}
+
 /// The tour's figures.
 pub(in crate::suites) fn tour_group() -> Group {
     group(TOUR).only(&[FORK, "scan", "known"].map(|way| format!("reset.{TOUR}.{way}")))
@@ -64,7 +80,7 @@ pub(in crate::suites) fn tour_group() -> Group {
 
 /// The tour's samples.
 pub(in crate::suites) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<Samples, BenchError> {
-    measure(context, TOUR, rounds)
+    measure(context, TOUR, &tour_ways().collect::<Vec<_>>(), rounds)
 }
 
 impl Suite for Reset {
@@ -91,7 +107,7 @@ impl Suite for Reset {
                 continue;
             }
             context.begin(&group.id);
-            let samples = measure(context, pages, context.effort.rounds(9, 60, Duration::from_secs(4)))?;
+            let samples = measure(context, pages, &WAYS, context.effort.rounds(9, 60, Duration::from_secs(4)))?;
             context.record(&group, samples);
         }
         Ok(())

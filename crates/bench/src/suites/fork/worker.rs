@@ -12,7 +12,7 @@ use super::who::Who;
 use crate::harness::BenchError;
 use crate::harness::clock::Stopwatch;
 use crate::machine::{
-    Child, ForkWay, Heap, HeapPages, Reset, Watch, Watcher, ask_child, freeze, freeze_arena, sleep, spawn,
+    Child, ForkWay, Heap, HeapPages, Looping, Reset, Watch, Watcher, ask_child, freeze, freeze_arena, sleep, spawn,
 };
 use palimpsest_sys::Causes;
 
@@ -128,6 +128,7 @@ impl Worker {
             Question::ResetKnown(pages) => self.restore(question, Sweep::Never, pages),
             Question::ResetScan(pages) => self.restore(question, Sweep::Always, pages),
             Question::ForkPerRun(pages) => self.fork_per_run(pages),
+            Question::Turn(pages) => self.turn(pages),
         }
     }
 
@@ -228,6 +229,29 @@ impl Worker {
             child.wait().map_err(told)?;
             times.push(started.elapsed());
         }
+        times.sort_unstable();
+        Ok(times[FORKS / 2].as_secs_f64() * 1e6)
+    }
+
+    /// What a turn of a child costs that goes on with whatever the last one has left.
+    fn turn(&self, pages: usize) -> Result<f64, String> {
+        let step = self.heap.pages() / pages;
+        let mut round = 0;
+        let looping = Looping::start(|| {
+            round += 1;
+            (0..pages).for_each(|index| self.heap.write(index * step, round));
+        })
+        .map_err(told)?;
+        // Its first writes copy pages.
+        looping.turn().map_err(told)?;
+        let mut times = [Duration::ZERO; FORKS];
+        for taken in &mut times {
+            // The child is another process, so the clock is the wall's.
+            let started = Instant::now();
+            looping.turn().map_err(told)?;
+            *taken = started.elapsed();
+        }
+        looping.end().map_err(told)?;
         times.sort_unstable();
         Ok(times[FORKS / 2].as_secs_f64() * 1e6)
     }

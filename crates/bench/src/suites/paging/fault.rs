@@ -6,7 +6,7 @@ use std::time::Duration;
 use palimpsest_paging::format::X86_64;
 use palimpsest_paging::sim::{Computer, Config, MapSimulated};
 use palimpsest_paging::{
-    Access, Accounting, AddressSpace, Fault, Node, Options, PageSize, PageSizes, Resolution, ShareTables, SpaceId,
+    Access, Accounting, AddressSpace, Fault, Node, PageSize, PageSizes, Resolution, ShareTables, SpaceId, SpaceOptions,
     VirtAddr,
 };
 
@@ -27,7 +27,7 @@ const TABLES: u64 = 512;
 /// Pages of a table.
 const IN_TABLE: u64 = 512;
 
-const OPTIONS: Options = Options { share: ShareTables::Last, accounting: Accounting::Deferred };
+const OPTIONS: SpaceOptions = SpaceOptions { share: ShareTables::Last, accounting: Accounting::Deferred };
 
 fn time_group() -> Group {
     let note = "mean of 512; without the bytes of the page that is copied too";

@@ -9,7 +9,7 @@ use std::time::Duration;
 use palimpsest_paging::format::X86_64;
 use palimpsest_paging::sim::{Computer, Config, MapSimulated};
 use palimpsest_paging::{
-    Accounting, AddressSpace, Level, Node, Options, PAGE, PageSize, PageSizes, ShareTables, SpaceId,
+    Accounting, AddressSpace, Level, Node, PAGE, PageSize, PageSizes, ShareTables, SpaceId, SpaceOptions,
 };
 
 use super::{HostSpace, READ_WRITE, map_from, range_of, small_pages};
@@ -42,9 +42,9 @@ impl Size {
         format!("paging.fork.{}.{way}", self.name)
     }
 
-    fn options(self, way: &str) -> Options {
+    fn options(self, way: &str) -> SpaceOptions {
         let share = if way == "cow" { self.share } else { ShareTables::None };
-        Options { share, accounting: Accounting::Deferred }
+        SpaceOptions { share, accounting: Accounting::Deferred }
     }
 
     /// Tables of parent and child.

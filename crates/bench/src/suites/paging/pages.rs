@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::time::Duration;
 
-use palimpsest_paging::{Node, Options, PageSize, PageSizes, SpaceId, VirtAddr};
+use palimpsest_paging::{Node, PageSize, PageSizes, SpaceId, SpaceOptions, VirtAddr};
 
 use super::{HostSpace, READ_WRITE, START, expect, range_of};
 use crate::TableError;
@@ -189,7 +189,7 @@ fn timed(size: Size, part: Part<'_>) -> Result<Times, TableError> {
 }
 
 fn ours(who: Who, size: Size, host: &Rc<TableHost>) -> Result<Times, TableError> {
-    let space = HostSpace::new(host, SpaceId(1), &[Node(0)], Options::default())?;
+    let space = HostSpace::new(host, SpaceId(1), &[Node(0)], SpaceOptions::default())?;
     host.give(size.size, FIRST as usize..(FIRST + size.pages) as usize);
     let times = timed(size, &mut |operation| match who {
         Who::Range => by_range(&space, operation, size),
@@ -331,7 +331,7 @@ mod tests {
         let size = Size { pages: 600, ..SIZES[0] };
         let flushes = |who| {
             let host = Rc::new(TableHost::new(64, (FIRST + size.pages) as usize, 0).expect("memory"));
-            let space = HostSpace::new(&host, SpaceId(1), &[Node(0)], Options::default()).expect("a root");
+            let space = HostSpace::new(&host, SpaceId(1), &[Node(0)], SpaceOptions::default()).expect("a root");
             map_from(&host, &space, size.size, FIRST..FIRST + size.pages).expect("it is free");
             let before = host.asked().flushes;
             let unmapped = match who {

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// A program that has to be installed.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +114,66 @@ impl Drop for Ended {
     }
 }
 
+/// A server with children of its own: asked to end by a signal when it is dropped, and killed with its process group
+/// if it does not.
+pub(in crate::suites) struct Stopped {
+    /// Started in a process group of its own.
+    pub(in crate::suites) process: Child,
+    /// What it takes for a request to end, and its children with it.
+    pub(in crate::suites) by: Signal,
+}
+
+impl Stopped {
+    /// Starts `command`.
+    pub(in crate::suites) fn start(command: &mut Command, by: Signal) -> Result<Self, ProgramError> {
+        let process = command.process_group(0).spawn().map_err(doing(format!("start {}", name(command))))?;
+        Ok(Self { process, by })
+    }
+
+    /// Its number.
+    pub(in crate::suites) fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
+    /// Asks until there is an answer; an error if the program ends, or says nothing for a minute.
+    pub(in crate::suites) fn wait_for<T>(
+        &mut self,
+        program: &'static str,
+        mut ask: impl FnMut() -> Option<T>,
+    ) -> Result<T, ProgramError> {
+        let start = Instant::now();
+        loop {
+            if let Some(answer) = ask() {
+                return Ok(answer);
+            }
+            if self.process.try_wait().map_err(doing(format!("wait for {program}")))?.is_some() {
+                return Err(ProgramError::Ended { program });
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(ProgramError::TimeLimit { command: program.to_owned(), seconds: PATIENCE.as_secs() });
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// How long a server may take to start, or to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // Nothing here can fail but for a program that has ended.
+        let _ = kill_process(self.pid(), self.by);
+        let start = Instant::now();
+        while matches!(self.process.try_wait(), Ok(None)) && start.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(10));
+        }
+        // The group is this program's own; whoever is left in it is its child.
+        let _ = kill_process_group(self.pid(), Signal::KILL);
+        let _ = self.process.wait();
+    }
+}
+
 /// A folder that goes when it is dropped.
 pub(in crate::suites) struct Scratch(pub(in crate::suites) PathBuf);
 
@@ -135,6 +195,9 @@ impl Drop for Scratch {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+
     use super::*;
 
     #[test]
@@ -151,6 +214,25 @@ mod tests {
         let failed = finish(Command::new("sh").args(["-c", "echo out; echo why >&2; exit 3"]));
         let text = failed.map(drop).expect_err("it ends with 3").to_string();
         assert!(text.contains("why") && text.contains('3'), "{text}");
+    }
+
+    #[test]
+    fn a_server_ends_with_its_children() {
+        let mut command = Command::new("sh");
+        // The child ignores what ends its parent.
+        command.args(["-c", "(trap '' TERM; echo here; sleep 3; echo alive) & wait"]);
+        let mut server = Stopped::start(command.stdout(Stdio::piped()), Signal::TERM).expect("there is sh");
+        let mut lines = BufReader::new(server.process.stdout.take().expect("a pipe")).lines();
+        assert_eq!(lines.next().and_then(Result::ok).as_deref(), Some("here"));
+        drop(server);
+        assert!(lines.next().is_none(), "the child has lived on");
+    }
+
+    #[test]
+    fn a_server_that_ends_at_its_start_is_told() {
+        let mut server = Stopped::start(&mut Command::new("true"), Signal::TERM).expect("there is true");
+        let told = server.wait_for("true", || None::<()>);
+        assert!(matches!(told, Err(ProgramError::Ended { program: "true" })), "{told:?}");
     }
 
     #[test]

@@ -1,20 +1,28 @@
-//! Suites of unmodified programs out of Debian's packages: `redis` and `python`, which fork with a big heap.
+//! Suites of unmodified programs out of Debian's packages: `redis`, `python` and `mix`, which fork with a big heap, and
+//! `programs`, most of which have a small one.
 //!
 //! Each contestant is the same program with the same data, started in another [`Mode`]. One life of it gives samples of
 //! several groups.
 
 mod external;
+mod mix;
 mod python;
 mod redis;
+mod server;
+mod usual;
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use palimpsest_sys::Causes;
 
-pub(super) use external::{Ended, ProgramError, Scratch, Tool, doing, finish, run_within};
+pub(super) use external::{Ended, ProgramError, Scratch, Stopped, Tool, doing, finish, run_within};
+pub(super) use mix::Mix;
 pub(super) use python::Python;
 pub(super) use python::{tour as tour_python, tour_group as tour_python_group};
 pub(super) use redis::Redis;
+pub(super) use usual::Programs;
 
 use crate::harness::host::available_memory;
 use crate::harness::record::Unit;
@@ -56,10 +64,26 @@ impl Mode {
 
     /// A command that runs `program` in this way, with nothing on its standard input.
     fn command(self, context: &Context<'_>, program: &str, threads: Threads) -> Result<Command, ProgramError> {
+        self.reporting(context, program, threads, None)
+    }
+
+    /// The same; what is frozen is told in the file `report`.
+    fn reporting(
+        self,
+        context: &Context<'_>,
+        program: &str,
+        threads: Threads,
+        report: Option<&Path>,
+    ) -> Result<Command, ProgramError> {
         let mut command = match self {
             Self::Plain | Self::Thp => Command::new(program),
             Self::Frozen | Self::FrozenHuge => {
                 let mut command = context.frozen().map_err(ProgramError::Unfrozen)?;
+                if let Some(report) = report {
+                    let mut place = OsString::from("--report=");
+                    place.push(report);
+                    command.arg(place);
+                }
                 command.args(match threads {
                     Threads::Refuse => ["--threads", "refuse"],
                     Threads::Stop => ["--threads", "stop"],

@@ -3,7 +3,7 @@
 pub(super) mod aarch64;
 pub(super) mod x86_64;
 
-use super::buffer::{Buffer, Gap};
+use super::buffer::{Buffer, Gap, Mark};
 use super::frame::Frame;
 use super::{CompileError, Surroundings, Target};
 
@@ -37,6 +37,12 @@ pub(super) trait Isa {
 
     /// The code of the instruction that `surroundings` are of.
     fn instruction(buffer: &mut Buffer, surroundings: &Surroundings<'_>) -> Result<(), CompileError>;
+
+    /// Ends a function: where it leaves, or a jump there.
+    fn leave(buffer: &mut Buffer, frame: &Frame);
+
+    /// What helpers call to call `function`: it gets the gauge as `r5`, and gives it back as a second result.
+    fn entry(buffer: &mut Buffer, function: Mark);
 
     /// Writes the distance from `gap` to `place`.
     fn patch(code: &mut [u8], gap: Gap, place: usize);

@@ -88,7 +88,8 @@ fn mark(svg: &mut String, entry: &Entry, scale: Scale, middle: f64, mark: Mark) 
     push(
         svg,
         format_args!(
-            "<path class=\"spread\" d=\"M{min:.1} {middle:.1}H{max:.1}M{min:.1} {0:.1}V{1:.1}M{max:.1} {0:.1}V{1:.1}\"/>\
+            "<path class=\"spread\" d=\"M{min:.1} {middle:.1}H{max:.1}\
+             M{min:.1} {0:.1}V{1:.1}M{max:.1} {0:.1}V{1:.1}\"/>\
              <text class=\"value\" x=\"{2:.1}\" y=\"{3:.1}\">{4}</text>",
             middle - 4.0,
             middle + 4.0,
@@ -105,7 +106,8 @@ fn axis(svg: &mut String, scale: Scale, bottom: f64, unit: Unit, logarithmic: bo
         push(
             svg,
             format_args!(
-                "<path class=\"grid\" d=\"M{x:.1} {TOP}V{bottom}\"/><text class=\"tick\" x=\"{x:.1}\" y=\"{}\">{}</text>\n",
+                "<path class=\"grid\" d=\"M{x:.1} {TOP}V{bottom}\"/>\
+                 <text class=\"tick\" x=\"{x:.1}\" y=\"{}\">{}</text>\n",
                 bottom + 15.0,
                 format::tick(tick)
             ),

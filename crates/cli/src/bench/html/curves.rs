@@ -150,7 +150,8 @@ pub(super) fn chart(family: &Family<'_>) -> String {
         push(
             &mut svg,
             format_args!(
-                "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{RIGHT}\"/><text class=\"tick end\" x=\"{}\" y=\"{:.1}\">{}</text>\n",
+                "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{RIGHT}\"/>\
+                 <text class=\"tick end\" x=\"{}\" y=\"{:.1}\">{}</text>\n",
                 LEFT - 7.0,
                 at + 4.0,
                 format::tick(tick)
@@ -165,7 +166,8 @@ pub(super) fn chart(family: &Family<'_>) -> String {
         push(
             &mut svg,
             format_args!(
-                "<path class=\"grid\" d=\"M{at:.1} {TOP}V{BOTTOM}\"/><text class=\"tick\" x=\"{at:.1}\" y=\"{}\">{count}</text>\n",
+                "<path class=\"grid\" d=\"M{at:.1} {TOP}V{BOTTOM}\"/>\
+                 <text class=\"tick\" x=\"{at:.1}\" y=\"{}\">{count}</text>\n",
                 BOTTOM + 17.0
             ),
         );

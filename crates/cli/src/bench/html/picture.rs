@@ -1,5 +1,5 @@
-//! One picture of four charts, for the README and the book: what stays flat where others climb. An SVG that needs nothing
-//! else.
+//! One picture of four charts, for the README and the book: what stays flat where others climb. An SVG that needs
+//! nothing else.
 
 use palimpsest_bench::harness::record::Report;
 

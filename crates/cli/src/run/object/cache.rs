@@ -8,15 +8,15 @@
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatVfsMountFlags, fstatvfs, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
-use rustix::process::{Resource, geteuid, getrlimit};
+use rustix::process::{Resource, getrlimit};
 
-use super::place::{Refused, check_names, check_own, check_path};
+use super::old;
+use super::place::{Refused, check_names, check_path, is_own, open_folder, rights};
 use crate::run::is_one_entry;
 
 /// Puts `bytes` at `FOLDER/ID/NAME`, if they are not there yet, and returns the path, in which no symbolic link is.
@@ -46,31 +46,13 @@ pub(super) fn put(folder: &Path, id: &str, name: &str, bytes: &[u8]) -> Result<P
         return Err(Refused::NoExec);
     }
     let within = own_folder(&opened, id)?;
-    if !has_bytes(&within, name, bytes) {
+    if has_bytes(&within, name, bytes) {
+        old::note_use(&within, name);
+    } else {
         replace(&within, name, bytes)?;
+        old::remove(&opened, &folder, id, name);
     }
     Ok(path)
-}
-
-/// Root's programs may become another user's, who must be able to read.
-fn rights() -> (u32, u32) {
-    if geteuid().is_root() { (0o755, 0o444) } else { (0o700, 0o400) }
-}
-
-fn open_folder(at: impl AsFd, path: impl rustix::path::Arg) -> Result<File, Refused> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened: OwnedFd = match openat(at, path, flags, Mode::empty()) {
-        Err(Errno::LOOP | Errno::NOTDIR) => return Err(Refused::NoFolder),
-        opened => opened.map_err(io::Error::from)?,
-    };
-    let opened = File::from(opened);
-    check_own(&opened.metadata()?)?;
-    let (folders, _) = rights();
-    if opened.metadata()?.mode() & 0o777 != folders {
-        // Made just now, by way of the umask. One on a read-only file system stays as it is.
-        let _unchanged = opened.set_permissions(Permissions::from_mode(folders));
-    }
-    Ok(opened)
 }
 
 fn own_folder(above: &File, name: &str) -> Result<File, Refused> {
@@ -88,7 +70,7 @@ fn has_bytes(folder: &File, name: &str, bytes: &[u8]) -> bool {
     let Ok(file) = openat(folder, name, flags, Mode::empty()) else { return false };
     let file = File::from(file);
     let Ok(found) = file.metadata() else { return false };
-    let safe = found.is_file() && found.uid() == geteuid().as_raw() && found.mode() & 0o022 == 0;
+    let safe = found.is_file() && is_own(found.uid()) && found.mode() & 0o022 == 0;
     let mut there = Vec::with_capacity(bytes.len());
     // One byte more than expected is one too many.
     let limit = bytes.len() as u64 + 1;

@@ -1,10 +1,14 @@
 //! Whether a folder can be trusted with the object: nobody but root and this user can change what is in it.
 
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use palimpsest_sys::proc::owners::Numbers;
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 /// Why a folder will not do.
@@ -17,9 +21,9 @@ pub(crate) enum Refused {
     },
     #[error("is a symbolic link or no folder")]
     NoFolder,
-    #[error("belongs to user {owner}")]
+    #[error("belongs to {}", called(*owner))]
     Foreign { owner: u32 },
-    #[error("is below {}, which user {owner} owns", above.display())]
+    #[error("is below {}, which belongs to {}", above.display(), called(*owner))]
     BelowForeign { above: PathBuf, owner: u32 },
     #[error("can be written by others (mode {mode:o})")]
     Open { mode: u32 },
@@ -34,8 +38,21 @@ pub(crate) enum Refused {
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
+/// Whether what is shown as this user's is: in a user namespace, one number is shown for all whom that does not know.
+pub(super) fn is_own(owner: u32) -> bool {
+    owner == geteuid().as_raw() && Numbers::of_users().is_known(owner)
+}
+
 fn is_trusted(owner: u32) -> bool {
-    owner == 0 || owner == geteuid().as_raw()
+    is_own(owner) || owner == 0 && Numbers::of_users().is_known(0)
+}
+
+fn called(owner: u32) -> String {
+    if Numbers::of_users().is_known(owner) {
+        format!("user {owner}")
+    } else {
+        format!("somebody whom this user namespace does not know (shown as user {owner})")
+    }
 }
 
 /// Checks every folder above `path`, which has no symbolic links: whoever can rename one of them can replace the file.
@@ -84,13 +101,39 @@ pub(super) fn check_own(found: &Metadata) -> Result<(), Refused> {
     if !found.is_dir() {
         return Err(Refused::NoFolder);
     }
-    if found.uid() != geteuid().as_raw() {
+    if !is_own(found.uid()) {
         return Err(Refused::Foreign { owner: found.uid() });
     }
     if found.mode() & OTHERS_WRITE != 0 {
         return Err(Refused::Open { mode: found.mode() & 0o7777 });
     }
     Ok(())
+}
+
+/// Root's programs may become another user's, who must be able to read.
+pub(super) fn rights() -> (u32, u32) {
+    if geteuid().is_root() { (0o755, 0o444) } else { (0o700, 0o400) }
+}
+
+/// Opens a folder of ours.
+///
+/// # Errors
+///
+/// It is none, or somebody else can change it.
+pub(super) fn open_folder(at: impl AsFd, path: impl rustix::path::Arg) -> Result<File, Refused> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened: OwnedFd = match openat(at, path, flags, Mode::empty()) {
+        Err(Errno::LOOP | Errno::NOTDIR) => return Err(Refused::NoFolder),
+        opened => opened.map_err(io::Error::from)?,
+    };
+    let opened = File::from(opened);
+    check_own(&opened.metadata()?)?;
+    let (folders, _) = rights();
+    if opened.metadata()?.mode() & 0o777 != folders {
+        // Made just now, by way of the umask. One on a read-only file system stays as it is.
+        let _unchanged = opened.set_permissions(Permissions::from_mode(folders));
+    }
+    Ok(opened)
 }
 
 /// Whether this is a file that nobody but root and this user can write to.

@@ -21,7 +21,10 @@ fn mode(path: &Path) -> u32 {
 #[test]
 fn it_is_inside_this_program() {
     assert_eq!(BYTES.get(..4), Some(&b"\x7fELF"[..]));
-    assert!(ID.starts_with(env!("CARGO_PKG_VERSION")), "{ID}");
+    assert!(id(BYTES).starts_with(env!("CARGO_PKG_VERSION")), "{}", id(BYTES));
+    let mut other = BYTES.to_vec();
+    other[8] ^= 1;
+    assert_ne!(id(&other), id(BYTES), "another version has a folder of its own");
 }
 
 #[test]
@@ -218,5 +221,66 @@ fn what_is_named_is_taken_as_it_is() {
         fs::write(&path, "").expect("it can be written");
         let refused = find(Some(path.as_os_str()), Path::new("/bin/x"), &none);
         assert!(matches!(refused, Err(ObjectError::NotOneEntry { .. })), "{name}");
+    }
+}
+
+/// A cache with a file of an earlier version, whose last use was so long ago.
+fn with_earlier(age: std::time::Duration) -> (tempfile::TempDir, PathBuf) {
+    let above = folder();
+    let path = cache::put(above.path(), "0.0.9-1", NAME, b"an earlier object").expect("a folder of one's own");
+    let time = std::time::SystemTime::now() - age;
+    fs::File::open(&path).and_then(|file| file.set_modified(time)).expect("it is ours");
+    (above, path)
+}
+
+#[test]
+fn what_earlier_versions_have_left_goes_when_nobody_uses_it() {
+    let (above, earlier) = with_earlier(old::REST * 2);
+    let other = above.path().join("not-ours");
+    fs::create_dir(&other).expect("it can be made");
+    fs::write(other.join("file"), "").expect("it can be written");
+    put_in(above.path()).expect("a folder of one's own");
+    assert!(!earlier.parent().expect("a folder").exists());
+    assert!(other.join("file").exists() && above.path().join("id").join(NAME).exists());
+}
+
+#[test]
+fn what_was_used_lately_or_is_in_use_stays() {
+    let (above, earlier) = with_earlier(old::REST / 2);
+    put_in(above.path()).expect("a folder of one's own");
+    assert!(earlier.exists(), "used lately");
+    // A program that has it in its environment and not mapped, as one that is statically linked.
+    let (above, earlier) = with_earlier(old::REST * 2);
+    let mut sleeper = std::process::Command::new("sleep");
+    let mut sleeper = sleeper.arg("600").env("PALIMPSEST_TEST_ENTRY", &earlier).spawn().expect("coreutils are there");
+    put_in(above.path()).expect("a folder of one's own");
+    let is_kept = earlier.exists();
+    sleeper.kill().expect("a child of ours");
+    sleeper.wait().expect("a child of ours");
+    assert!(is_kept, "in an environment");
+    // And a use counts from then on.
+    let (above, earlier) = with_earlier(old::REST * 2);
+    cache::put(above.path(), "0.0.9-1", NAME, b"an earlier object").expect("it is there");
+    put_in(above.path()).expect("a folder of one's own");
+    assert!(earlier.exists(), "used just now");
+}
+
+#[test]
+fn what_is_not_what_this_program_leaves_stays() {
+    for change in 0..3 {
+        let elsewhere = folder();
+        let (above, earlier) = with_earlier(old::REST * 2);
+        let within = earlier.parent().expect("a folder").to_owned();
+        match change {
+            0 => fs::write(within.join("more"), "").expect("it can be written"),
+            1 => fs::hard_link(&earlier, above.path().join("second")).expect("on the same disk"),
+            _ => {
+                fs::rename(&within, elsewhere.path().join("moved")).expect("on the same disk");
+                symlink(elsewhere.path().join("moved"), &within).expect("a link");
+            }
+        }
+        put_in(above.path()).expect("a folder of one's own");
+        assert!(within.exists(), "{change}");
+        assert!(change == 0 || fs::read(&earlier).is_ok_and(|bytes| !bytes.is_empty()), "{change}");
     }
 }

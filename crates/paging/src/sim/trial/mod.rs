@@ -31,7 +31,7 @@ use crate::address::VirtAddr;
 use crate::attributes::Rights;
 use crate::id::SpaceId;
 use crate::machine::{Machine, Node};
-use crate::space::{AddressSpace, Options};
+use crate::space::{AddressSpace, SpaceOptions};
 use chance::Chance;
 
 /// A machine that has a computer behind it, perhaps one that makes mistakes.
@@ -55,7 +55,7 @@ unsafe impl Host for &Computer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Case {
     /// Of the first space, and so of all.
-    pub options: Options,
+    pub options: SpaceOptions,
     /// Nodes, of the computer and of each space.
     pub nodes: usize,
     /// When flushes arrive.
@@ -75,7 +75,7 @@ pub struct Case {
 impl Default for Case {
     fn default() -> Self {
         Self {
-            options: Options::default(),
+            options: SpaceOptions::default(),
             nodes: 1,
             delivery: Delivery::Random,
             marking: Marking::ByFormat,

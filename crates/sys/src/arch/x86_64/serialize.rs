@@ -96,7 +96,11 @@ fn has_shadow_stack() -> bool {
     // `rdsspq rax`, in bytes.
     // SAFETY: reads a register into `rax`, or does nothing.
     unsafe {
-        asm!(".byte 0xf3, 0x48, 0x0f, 0x1e, 0xc8", inlateout("rax") 0_u64 => pointer, options(nomem, nostack, preserves_flags));
+        asm!(
+            ".byte 0xf3, 0x48, 0x0f, 0x1e, 0xc8",
+            inlateout("rax") 0_u64 => pointer,
+            options(nomem, nostack, preserves_flags),
+        );
     }
     pointer != 0
 }

@@ -133,7 +133,7 @@ pub unsafe fn store_whole(alias: *mut u8, bytes: &[u8]) {
 mod emulation;
 
 #[cfg(all(test, not(loom), feature = "std"))]
-#[path = "x86_64_fork.rs"]
+#[path = "x86_64_fork_tests.rs"]
 mod fork;
 
 #[cfg(test)]

@@ -2,6 +2,9 @@
 
 use crate::Generated;
 
+/// Whether some of 56 sites lie across words, so that no single store can change them: instructions are aligned.
+pub(crate) const SITES_CROSS_WORDS: bool = false;
+
 /// A function of a pointer to one byte per site. At each site it stores 1, runs the site, and stores 2 if the site let
 /// it through: sites are NOPs when old and jump when new.
 pub(crate) fn generate(sites: usize) -> Generated {

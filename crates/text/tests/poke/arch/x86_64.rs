@@ -2,6 +2,14 @@
 
 use crate::Generated;
 
+#[path = "../debugger.rs"]
+mod debugger;
+#[path = "../sigtrap.rs"]
+mod sigtrap;
+
+/// Whether some of 56 sites lie across words, so that no single store can change them.
+pub(crate) const SITES_CROSS_WORDS: bool = true;
+
 /// A function of a pointer to one byte per site. At each site it stores 1, runs the site, and stores 2 if the site let
 /// it through: sites fall through when old and jump when new.
 ///

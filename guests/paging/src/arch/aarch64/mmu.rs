@@ -3,7 +3,7 @@
 use core::arch::asm;
 use core::cell::UnsafeCell;
 
-use palimpsest_paging::{AddressSpace, Frame, MemoryType, NoTables, Options, SpaceId, VirtAddr, format};
+use palimpsest_paging::{AddressSpace, Frame, MemoryType, NoTables, SpaceId, SpaceOptions, VirtAddr, format};
 
 use super::layout;
 use crate::memory::{Memory, nodes};
@@ -33,7 +33,7 @@ static EMPTY: Empty = Empty(UnsafeCell::new([0; 512]));
 
 /// A space for a process, with nothing of its own yet.
 pub(crate) fn new_user_space(_kernel: &KernelSpace, id: SpaceId) -> Result<UserSpace, NoTables> {
-    UserSpace::new(Memory, id, &nodes(), Options::default())
+    UserSpace::new(Memory, id, &nodes(), SpaceOptions::default())
 }
 
 /// What a process's space needs after a fork: nothing, since the kernel is not in it.

@@ -82,7 +82,15 @@ pub(crate) fn flush_page(address: VirtAddr) {
 pub(crate) fn flush_all() {
     // SAFETY: only forgets; the register is as before.
     unsafe {
-        asm!("mov {0}, cr4", "xor {0}, 0x80", "mov cr4, {0}", "xor {0}, 0x80", "mov cr4, {0}", out(reg) _, options(nostack));
+        asm!(
+            "mov {0}, cr4",
+            "xor {0}, 0x80",
+            "mov cr4, {0}",
+            "xor {0}, 0x80",
+            "mov cr4, {0}",
+            out(reg) _,
+            options(nostack),
+        );
     }
 }
 

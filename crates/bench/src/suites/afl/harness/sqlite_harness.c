@@ -4,6 +4,7 @@
  *     export AFL_LLVM_DENYLIST=FILE  # with the line "src: *sqlite_harness.c", so that only SQLite has edges
  *     afl-clang-fast -O2 -I SQLITE sqlite_harness.c SQLITE/sqlite3.c -o plain
  *     afl-clang-fast -O2 -DRESET -I SQLITE sqlite_harness.c SQLITE/sqlite3.c libreset.a -o reset
+ *     afl-clang-fast -O2 -DPERSISTENT -I SQLITE sqlite_harness.c SQLITE/sqlite3.c -o persistent
  *
  * SQLITE_HARNESS_MIB is the size of the database in MiB; 0 leaves it empty.
  *
@@ -109,6 +110,9 @@ int main(void) {
 #ifdef RESET
   shared_input = input;
   if (__AFL_LOOP(1 << 30)) return palimpsest_rounds(round_of, db);
+#elif defined PERSISTENT
+  /* A new process after as many runs as AFL++'s documentation names, which bounds what runs can leave to later ones. */
+  while (__AFL_LOOP(10000)) run(db, input, __AFL_FUZZ_TESTCASE_LEN);
 #else
   run(db, input, __AFL_FUZZ_TESTCASE_LEN);
 #endif

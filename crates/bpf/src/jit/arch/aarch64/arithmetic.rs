@@ -4,15 +4,15 @@
 //! and the dividend; and remainders follow.
 
 use super::encode::{self, Bits, Field, Logic, Native, One, Sum, Three};
-use super::{SCRATCH, extended, native};
-use crate::insn::{AluOp, ByteOrder, Operand, Size};
+use super::{SCRATCH, Source, extended};
+use crate::insn::{AluOp, ByteOrder, Size};
 use crate::jit::buffer::Buffer;
 
 /// `dst = dst op operand`
-pub(super) fn alu(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, operand: Operand) {
+pub(super) fn alu(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, operand: Source) {
     let right = match operand {
-        Operand::Register(src) => native(src),
-        Operand::Immediate(value) => {
+        Source::Register(src) => src,
+        Source::Immediate(value) => {
             if immediate(buffer, bits, op, dst, value) {
                 return;
             }

@@ -281,6 +281,24 @@ pub(super) fn barrier(buffer: &mut Buffer) {
     word(buffer, 0xd503_3bbf);
 }
 
+/// Nothing behind it begins before all before it is done: `dsb nsh; isb`, which machines without `sb` have (Linux,
+/// `spec_bar` in `arch/arm64/include/asm/barrier.h`).
+pub(super) fn speculation_barrier(buffer: &mut Buffer) {
+    word(buffer, 0xd503_379f);
+    word(buffer, 0xd503_3fdf);
+}
+
+/// `rd = rn if rn < end, else 0`, for the machine ahead of time as well (`csdb`: what conditions gave is no guess
+/// behind it).
+pub(super) fn mask_below(buffer: &mut Buffer, rd: Native, rn: Native, end: Native) {
+    three(buffer, Bits::B64, Three::Subs, ZERO, rn, end);
+    // sbc rd, xzr, xzr: all ones if the difference has borrowed.
+    word(buffer, 0xda00_0000 | rd.d() | ZERO.n() | ZERO.m());
+    // csdb
+    word(buffer, 0xd503_229f);
+    three(buffer, Bits::B64, Three::And, rd, rd, rn);
+}
+
 /// Conditions, by their codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -289,6 +307,8 @@ pub(super) enum Flag {
     NotEqual = 1,
     AboveEqual = 2,
     Below = 3,
+    Minus = 4,
+    Plus = 5,
     Above = 8,
     BelowEqual = 9,
     GreaterEqual = 10,
@@ -301,6 +321,12 @@ impl Flag {
     const fn opposite(self) -> u32 {
         self as u32 ^ 1
     }
+}
+
+/// A jump over what comes next, unless the flag is set; it is filled in by [`end_hole`].
+pub(super) fn hole_unless(buffer: &mut Buffer, flag: Flag) -> usize {
+    word(buffer, 0x5400_0000 | flag.opposite());
+    buffer.len() - 4
 }
 
 /// Forms of distances: 26 bits at the bottom, 19 bits from bit 5. Both count words.
@@ -354,9 +380,21 @@ pub(super) fn skip_if(buffer: &mut Buffer, flag: Flag, words: u32) {
     word(buffer, 0x5400_0000 | (words + 1) << 5 | flag as u32);
 }
 
+/// A jump over what comes next, if the low 32 bits of `rt` are not 0; it is filled in by [`end_hole`].
+pub(super) fn hole_unless_zero_word(buffer: &mut Buffer, rt: Native) -> usize {
+    word(buffer, 0x3500_0000 | rt.d());
+    buffer.len() - 4
+}
+
 /// A jump over what comes next, if `rt` is 0; it is filled in by [`end_hole`].
 pub(super) fn hole_if_zero(buffer: &mut Buffer, rt: Native) -> usize {
     word(buffer, 0xb400_0000 | rt.d());
+    buffer.len() - 4
+}
+
+/// The same, if the flag is set.
+pub(super) fn hole_if(buffer: &mut Buffer, flag: Flag) -> usize {
+    word(buffer, 0x5400_0000 | flag as u32);
     buffer.len() - 4
 }
 

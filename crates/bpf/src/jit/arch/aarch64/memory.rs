@@ -1,8 +1,9 @@
 //! Stores, ordered accesses, and operations on memory that nothing comes between.
 
-use super::encode::{self, Access, Bits, Flag, Kind, Native, Ordered, Sum, Three};
-use super::{SCRATCH, bits, extended, native};
-use crate::insn::{AtomicOp, Operand, Register, Size, Width};
+use super::encode::{self, Access, Bits, Flag, Kind, Native, Ordered, Sum, Three, ZERO};
+use super::{SCRATCH, Source, bits, extended, native};
+use crate::insn::{AtomicOp, Register, Size, Width};
+use crate::jit::ArrayPlace;
 use crate::jit::buffer::Buffer;
 
 /// The bytes of an access as a power of 2.
@@ -11,11 +12,11 @@ pub(super) const fn log(size: Size) -> u32 {
 }
 
 /// `*(base + offset) = value`
-pub(super) fn store(buffer: &mut Buffer, size: Size, base: Native, offset: i16, value: Operand) {
+pub(super) fn store(buffer: &mut Buffer, size: Size, base: Native, offset: i16, value: Source) {
     let [scratch, other, ..] = SCRATCH;
     let src = match value {
-        Operand::Register(src) => native(src),
-        Operand::Immediate(value) => {
+        Source::Register(src) => src,
+        Source::Immediate(value) => {
             encode::mov_immediate(buffer, Bits::B64, other, extended(Bits::B64, value));
             other
         }
@@ -79,7 +80,7 @@ pub(super) fn atomic(buffer: &mut Buffer, op: AtomicOp, width: Width, base: Nati
         AtomicOp::Xor | AtomicOp::FetchXor => combined(buffer, bits, Three::Xor, new, old, src),
         AtomicOp::Exchange => src,
         AtomicOp::CompareExchange => {
-            encode::three(buffer, bits, Three::Subs, encode::ZERO, old, native(Register::R0));
+            encode::three(buffer, bits, Three::Subs, ZERO, old, native(Register::R0));
             // Over the store and its jump.
             encode::skip_if(buffer, Flag::NotEqual, 2);
             src
@@ -99,4 +100,22 @@ pub(super) fn atomic(buffer: &mut Buffer, op: AtomicOp, width: Width, base: Nati
 fn combined(buffer: &mut Buffer, bits: Bits, op: Three, new: Native, old: Native, src: Native) -> Native {
     encode::three(buffer, bits, op, new, old, src);
     new
+}
+
+/// `r0` = the address of the value with the number at `r2`, or 0.
+pub(super) fn look_up(buffer: &mut Buffer, array: ArrayPlace) {
+    let [index, other, ..] = SCRATCH;
+    let result = native(Register::R0);
+    encode::access(buffer, Access { log: 2, kind: Kind::Load }, index, native(Register::R2), 0, other);
+    encode::mov_immediate(buffer, Bits::B64, result, 0);
+    if !encode::add_immediate(buffer, Bits::B32, Sum::Subs, ZERO, index, array.count.into()) {
+        encode::mov_immediate(buffer, Bits::B32, other, array.count.into());
+        encode::three(buffer, Bits::B32, Three::Subs, ZERO, index, other);
+    }
+    let is_none = encode::hole_if(buffer, Flag::AboveEqual);
+    encode::mov_immediate(buffer, Bits::B64, other, array.stride.into());
+    encode::three(buffer, Bits::B64, Three::Mul, index, index, other);
+    encode::mov_immediate(buffer, Bits::B64, result, array.values);
+    encode::three(buffer, Bits::B64, Three::Add, result, result, index);
+    encode::end_hole(buffer, is_none);
 }

@@ -6,6 +6,7 @@
 //! | `r1` to `r5` | `x0` to `x4` | where the procedure call standard has arguments |
 //! | `r6` to `r9` | `x19` to `x22` | kept by calls |
 //! | `r10` | `x23` | end of the frame |
+//! | – | `x24` | the gauge ([`Gauge`](crate::jit::Gauge)), where there is one |
 //!
 //! `x9` to `x12` hold what is needed within an instruction. Only instructions of Armv8.0 are used.
 
@@ -14,18 +15,22 @@ mod encode;
 mod memory;
 
 use super::Isa;
-use crate::insn::{Callee, Condition, Extension, Instruction, Operand, Register, Wide, Width};
+use crate::insn::{AluOp, Callee, Condition, Extension, Instruction, Operand, Register, Wide, Width};
 use crate::interp::FRAME;
 use crate::jit::buffer::{Buffer, Gap, Mark};
 use crate::jit::frame::{Frame, KEPT};
-use crate::jit::{CompileError, Surroundings, Then};
+use crate::jit::{CompileError, Outside, Surroundings, Then};
+use crate::verify::{Guard, Side};
 use encode::{ADDRESS, Access, Bits, FAR, FP, Flag, Kind, LR, Logic, Native, SP, Sum, Three, ZERO};
 
 /// The compiler for AArch64.
 pub(in crate::jit) struct Aarch64;
 
 const RESULT: Native = Native(0);
+const SECOND_RESULT: Native = Native(1);
 const SIXTH_ARGUMENT: Native = Native(5);
+/// Where the gauge is.
+const GAUGE: Native = Native(24);
 const SCRATCH: [Native; 4] = [Native(9), Native(10), Native(11), Native(12)];
 
 const fn native(register: Register) -> Native {
@@ -62,7 +67,11 @@ fn pairs(frame: &Frame) -> impl DoubleEndedIterator<Item = (Native, Native)> {
     let links = (frame.calls).then_some((FP, LR));
     let low = (has(KEPT[0]) || has(KEPT[1])).then_some((native(KEPT[0]), native(KEPT[1])));
     let high = (has(KEPT[2]) || has(KEPT[3])).then_some((native(KEPT[2]), native(KEPT[3])));
-    let end = frame.used.has(Register::R10).then_some((native(Register::R10), ZERO));
+    let end = if frame.begins_gauge() {
+        Some((native(Register::R10), GAUGE))
+    } else {
+        frame.used.has(Register::R10).then_some((native(Register::R10), ZERO))
+    };
     [links, low, high, end].into_iter().flatten()
 }
 
@@ -91,6 +100,9 @@ impl Isa for Aarch64 {
             encode::mov_immediate(buffer, Bits::B64, SCRATCH[0], ROUNDS);
             encode::access(buffer, Access { log: 2, kind: Kind::Store }, SCRATCH[0], SP, 0, SCRATCH[1]);
         }
+        if frame.begins_gauge() {
+            encode::mov(buffer, Bits::B64, GAUGE, SIXTH_ARGUMENT);
+        }
         if frame.function == 0 {
             // The result is always given, so that nothing of the host's is.
             for register in [Register::R0].into_iter().chain(KEPT.into_iter().filter(|kept| frame.used.has(*kept))) {
@@ -102,7 +114,15 @@ impl Isa for Aarch64 {
     fn instruction(buffer: &mut Buffer, surroundings: &Surroundings<'_>) -> Result<(), CompileError> {
         match surroundings.code.instructions()[surroundings.index] {
             Instruction::Alu { width, op, dst, operand } => {
-                arithmetic::alu(buffer, bits(width), op, native(dst), operand);
+                let operand = operand_of(buffer, surroundings, op, operand);
+                match surroundings.guard() {
+                    Some(Guard::Mask { most, number }) => masked_sum(buffer, op, native(dst), operand, (most, number)),
+                    Some(_) => {
+                        encode::speculation_barrier(buffer);
+                        arithmetic::alu(buffer, bits(width), op, native(dst), operand);
+                    }
+                    None => arithmetic::alu(buffer, bits(width), op, native(dst), operand),
+                }
             }
             Instruction::Negate { width, dst } => {
                 encode::three(buffer, bits(width), Three::Sub, native(dst), ZERO, native(dst));
@@ -113,7 +133,10 @@ impl Isa for Aarch64 {
             }
             Instruction::Swap { order, size, dst } => arithmetic::swap(buffer, order, size, native(dst)),
             Instruction::LoadWide { dst, value: Wide::Function(distance) } => {
-                encode::address(buffer, native(dst), SCRATCH[0], surroundings.function(distance));
+                encode::address(buffer, native(dst), SCRATCH[0], surroundings.entry(distance));
+            }
+            Instruction::LoadWide { dst, value: Wide::Value(value) } if surroundings.key().is_some() => {
+                blinded(buffer, surroundings, native(dst), value);
             }
             Instruction::LoadWide { dst, value } => {
                 let value = surroundings.resolved(value).ok_or_else(|| surroundings.unsupported())?;
@@ -132,26 +155,45 @@ impl Isa for Aarch64 {
                 }
             }
             Instruction::Store { size, base, offset, value } => {
+                let value = constant_of(buffer, surroundings, value);
                 memory::store(buffer, size, native(base), offset, value);
+                if surroundings.guard().is_some() {
+                    encode::speculation_barrier(buffer);
+                }
             }
             Instruction::LoadAcquire { size, dst, base, offset } => {
                 memory::load_acquire(buffer, size, native(dst), native(base), offset);
             }
             Instruction::StoreRelease { size, base, offset, src } => {
                 memory::store_release(buffer, size, native(src), native(base), offset);
+                if surroundings.guard().is_some() {
+                    encode::speculation_barrier(buffer);
+                }
             }
             Instruction::Atomic { op, width, base, offset, src } => {
                 memory::atomic(buffer, op, width, native(base), offset, native(src));
             }
+            Instruction::Jump { offset, .. } if surroundings.pays() => pay(buffer, surroundings, offset),
             Instruction::Jump { offset, .. } => encode::jump(buffer, surroundings.jump(offset)),
             Instruction::Branch { width, condition, dst, operand, offset } => {
+                let operand = constant_of(buffer, surroundings, operand);
                 compare(buffer, bits(width), condition, native(dst), operand);
-                encode::jump_if(buffer, flag(condition), surroundings.jump(offset.into()));
+                if is_plain(surroundings) {
+                    encode::jump_if(buffer, flag(condition), surroundings.jump(offset.into()));
+                } else {
+                    let goes_on = encode::hole_unless(buffer, flag(condition));
+                    take(buffer, surroundings, offset, goes_on);
+                }
             }
             Instruction::MayGoto { offset } => {
                 let [count, scratch, ..] = SCRATCH;
                 encode::access(buffer, Access { log: 2, kind: Kind::Load }, count, SP, 0, scratch);
-                encode::jump_if_zero(buffer, count, surroundings.jump(offset.into()));
+                if is_plain(surroundings) {
+                    encode::jump_if_zero(buffer, count, surroundings.jump(offset.into()));
+                } else {
+                    let goes_on = encode::hole_unless_zero_word(buffer, count);
+                    take(buffer, surroundings, offset, goes_on);
+                }
                 encode::add_immediate(buffer, Bits::B32, Sum::Sub, count, count, 1);
                 encode::access(buffer, Access { log: 2, kind: Kind::Store }, count, SP, 0, scratch);
             }
@@ -162,6 +204,23 @@ impl Isa for Aarch64 {
             }
         }
         Ok(())
+    }
+
+    fn leave(buffer: &mut Buffer, frame: &Frame) {
+        exit(buffer, frame);
+    }
+
+    fn entry(buffer: &mut Buffer, function: Mark) {
+        encode::push_pair(buffer, FP, LR);
+        encode::add_immediate(buffer, Bits::B64, Sum::Add, FP, SP, 0);
+        encode::push_pair(buffer, GAUGE, ZERO);
+        encode::mov(buffer, Bits::B64, GAUGE, native(Register::R5));
+        // The function moves its result to where helpers have it.
+        encode::call(buffer, function);
+        encode::mov(buffer, Bits::B64, SECOND_RESULT, GAUGE);
+        encode::pop_pair(buffer, GAUGE, ZERO);
+        encode::pop_pair(buffer, FP, LR);
+        encode::ret(buffer);
     }
 
     fn patch(code: &mut [u8], gap: Gap, place: usize) {
@@ -199,13 +258,87 @@ const fn extended(bits: Bits, value: i32) -> u64 {
     }
 }
 
+/// A second operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    Register(Native),
+    Immediate(i32),
+}
+
+/// Puts `value` into `dst` so that it stands nowhere in the code.
+fn blinded(buffer: &mut Buffer, surroundings: &Surroundings<'_>, dst: Native, value: u64) {
+    let (key, other) = (surroundings.key().unwrap_or_default(), SCRATCH[3]);
+    encode::mov_immediate(buffer, Bits::B64, dst, value ^ key);
+    encode::mov_immediate(buffer, Bits::B64, other, key);
+    encode::three(buffer, Bits::B64, Three::Xor, dst, dst, other);
+}
+
+/// A second operand, in a register of its own if it is a constant that is blinded.
+fn constant_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, operand: Operand) -> Source {
+    match operand {
+        Operand::Register(register) => Source::Register(native(register)),
+        Operand::Immediate(value) if surroundings.key().is_some() => {
+            blinded(buffer, surroundings, SCRATCH[2], value as u64);
+            Source::Register(SCRATCH[2])
+        }
+        Operand::Immediate(value) => Source::Immediate(value),
+    }
+}
+
+/// The same of an operation; of shifts, whose constants are small, none is blinded.
+fn operand_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, op: AluOp, operand: Operand) -> Source {
+    match (op, operand) {
+        (AluOp::ShiftLeft | AluOp::ShiftRight | AluOp::ShiftRightSigned, Operand::Immediate(by)) => {
+            Source::Immediate(by & 63)
+        }
+        _ => constant_of(buffer, surroundings, operand),
+    }
+}
+
+/// A sum of an address and a number, or their difference: ahead of time, too, the number is `most` at the most.
+fn masked_sum(buffer: &mut Buffer, op: AluOp, dst: Native, operand: Source, (most, side): (u32, Side)) {
+    let Source::Register(src) = operand else { return arithmetic::alu(buffer, Bits::B64, op, dst, operand) };
+    let [end, masked, ..] = SCRATCH;
+    let number = if side == Side::Left { dst } else { src };
+    encode::mov_immediate(buffer, Bits::B64, end, u64::from(most) + 1);
+    encode::mask_below(buffer, masked, number, end);
+    if side == Side::Left {
+        encode::mov(buffer, Bits::B64, dst, masked);
+        arithmetic::alu(buffer, Bits::B64, op, dst, Source::Register(src));
+    } else {
+        arithmetic::alu(buffer, Bits::B64, op, dst, Source::Register(masked));
+    }
+}
+
+/// Whether a branch is but a jump.
+fn is_plain(surroundings: &Surroundings<'_>) -> bool {
+    !surroundings.pays() && surroundings.guard().is_none()
+}
+
+/// The jump of a branch, which `goes_on` leads behind.
+fn take(buffer: &mut Buffer, surroundings: &Surroundings<'_>, offset: i16, goes_on: usize) {
+    let is_guarded = surroundings.guard().is_some();
+    if is_guarded {
+        encode::speculation_barrier(buffer);
+    }
+    if surroundings.pays() {
+        pay(buffer, surroundings, offset.into());
+    } else {
+        encode::jump(buffer, surroundings.jump(offset.into()));
+    }
+    encode::end_hole(buffer, goes_on);
+    if is_guarded {
+        encode::speculation_barrier(buffer);
+    }
+}
+
 /// Sets the flags by two operands.
-fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, right: Operand) {
+fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, right: Source) {
     let is_test = condition == Condition::Common;
     let op = if is_test { Three::Ands } else { Three::Subs };
     let right = match right {
-        Operand::Register(right) => native(right),
-        Operand::Immediate(value) => {
+        Source::Register(right) => right,
+        Source::Immediate(value) => {
             let done = if is_test {
                 encode::logic_immediate(buffer, bits, Logic::Ands, ZERO, left, extended(bits, value))
             } else if value < 0 {
@@ -224,26 +357,62 @@ fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, 
     encode::three(buffer, bits, op, ZERO, left, right);
 }
 
+/// Jumps back if that can be paid for, and otherwise ends the program.
+fn pay(buffer: &mut Buffer, surroundings: &Surroundings<'_>, offset: i32) {
+    encode::add_immediate(buffer, Bits::B64, Sum::Subs, GAUGE, GAUGE, 1);
+    encode::jump_if(buffer, Flag::Plus, surroundings.jump(offset));
+    encode::jump(buffer, surroundings.leave());
+}
+
+/// Leaves if the program was ended.
+fn leave_if_ended(buffer: &mut Buffer, surroundings: &Surroundings<'_>) {
+    encode::three(buffer, Bits::B64, Three::Ands, ZERO, GAUGE, GAUGE);
+    encode::jump_if(buffer, Flag::Minus, surroundings.leave());
+}
+
 fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) -> Result<(), CompileError> {
-    let id = match callee {
+    let who = match callee {
         Callee::Local(distance) => {
             encode::call(buffer, surroundings.function(distance));
+            if surroundings.has_gauge() {
+                leave_if_ended(buffer, surroundings);
+            }
             return Ok(());
         }
-        Callee::Helper(id) => Some(id),
+        Callee::Helper(id) => {
+            if let Some(array) = surroundings.lookup() {
+                memory::look_up(buffer, array);
+                return Ok(());
+            }
+            Outside::Helper(id)
+        }
         Callee::Register(register) => {
             encode::mov(buffer, Bits::B64, SIXTH_ARGUMENT, native(register));
-            None
+            Outside::Dispatcher
         }
-        Callee::Kernel { .. } => return Err(surroundings.unsupported()),
+        Callee::Kernel { id, .. } => Outside::Function(id),
     };
-    let called = surroundings.literals.called(id);
+    let called = surroundings.literals.called(who);
+    if called.then == Then::Calls {
+        encode::mov(buffer, Bits::B64, native(Register::R5), GAUGE);
+    }
     if let Some(data) = called.data {
         encode::mov_immediate(buffer, Bits::B64, SIXTH_ARGUMENT, data);
     }
     encode::mov_immediate(buffer, Bits::B64, SCRATCH[0], called.function);
     encode::call_register(buffer, SCRATCH[0]);
     encode::mov(buffer, Bits::B64, native(Register::R0), RESULT);
+    match called.then {
+        Then::GoOn => {}
+        Then::Calls => {
+            encode::mov(buffer, Bits::B64, GAUGE, SECOND_RESULT);
+            leave_if_ended(buffer, surroundings);
+        }
+        Then::MayStop | Then::LeaveUnlessZero => {
+            encode::three(buffer, Bits::B64, Three::Or, GAUGE, GAUGE, SECOND_RESULT);
+            leave_if_ended(buffer, surroundings);
+        }
+    }
     if called.then == Then::LeaveUnlessZero {
         let goes_on = encode::hole_if_zero(buffer, native(Register::R0));
         exit(buffer, &surroundings.frame);
@@ -258,6 +427,9 @@ fn exit(buffer: &mut Buffer, frame: &Frame) {
     }
     if room(frame) != 0 {
         encode::add_immediate(buffer, Bits::B64, Sum::Add, SP, SP, room(frame));
+    }
+    if frame.begins_gauge() {
+        encode::mov(buffer, Bits::B64, SECOND_RESULT, GAUGE);
     }
     for (first, second) in pairs(frame).rev() {
         encode::pop_pair(buffer, first, second);

@@ -1,26 +1,26 @@
 //! Operations on registers.
 
 use super::encode::{self, Bits, Flag, Group, Native, R9, R10, R11, RAX, RCX, RDX};
-use super::{group, native};
-use crate::insn::{AluOp, ByteOrder, Operand, Size};
+use super::{Source, group};
+use crate::insn::{AluOp, ByteOrder, Size};
 use crate::jit::buffer::Buffer;
 
 /// `dst = dst op operand`
-pub(super) fn alu(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, operand: Operand) {
+pub(super) fn alu(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, operand: Source) {
     match (op, operand) {
-        (AluOp::Move, Operand::Register(src)) => encode::mov(buffer, bits, dst, native(src)),
-        (AluOp::Move, Operand::Immediate(value)) => {
+        (AluOp::Move, Source::Register(src)) => encode::mov(buffer, bits, dst, src),
+        (AluOp::Move, Source::Immediate(value)) => {
             encode::mov_immediate(buffer, dst, if bits == Bits::B64 { value as u64 } else { value as u32 as u64 });
         }
-        (AluOp::Mul, Operand::Register(src)) => encode::rr(buffer, bits, &[0x0f, 0xaf], dst, native(src)),
-        (AluOp::Mul, Operand::Immediate(value)) => match i8::try_from(value) {
+        (AluOp::Mul, Source::Register(src)) => encode::rr(buffer, bits, &[0x0f, 0xaf], dst, src),
+        (AluOp::Mul, Source::Immediate(value)) => match i8::try_from(value) {
             Ok(value) => encode::multiply_by_byte(buffer, bits, dst, value),
             Err(_) => encode::multiply_by(buffer, bits, dst, value),
         },
         (AluOp::ShiftLeft | AluOp::ShiftRight | AluOp::ShiftRightSigned, operand) => {
             shift(buffer, bits, op, dst, operand);
         }
-        (AluOp::Div | AluOp::Mod, Operand::Immediate(value)) if is_power_of_2(bits, value) => {
+        (AluOp::Div | AluOp::Mod, Source::Immediate(value)) if is_power_of_2(bits, value) => {
             by_power_of_2(buffer, bits, op, dst, value);
         }
         (AluOp::Div | AluOp::Mod | AluOp::SignedDiv | AluOp::SignedMod, operand) => {
@@ -29,8 +29,8 @@ pub(super) fn alu(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, opera
         (op, operand) => {
             let op = group(op).expect("all others are above");
             match operand {
-                Operand::Register(src) => encode::rr(buffer, bits, &[op.opcode()], native(src), dst),
-                Operand::Immediate(value) => encode::group_immediate(buffer, bits, op, dst, value),
+                Source::Register(src) => encode::rr(buffer, bits, &[op.opcode()], src, dst),
+                Source::Immediate(value) => encode::group_immediate(buffer, bits, op, dst, value),
             }
         }
     }
@@ -66,12 +66,12 @@ const fn shift_code(op: AluOp) -> u8 {
     }
 }
 
-fn shift(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, operand: Operand) {
+fn shift(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, operand: Source) {
     let code = shift_code(op);
     let src = match operand {
         // The machine takes as many low bits as the width needs, as eBPF does.
-        Operand::Immediate(value) => return encode::ri8(buffer, bits, &[0xc1], code, dst, value as i8),
-        Operand::Register(src) => native(src),
+        Source::Immediate(value) => return encode::ri8(buffer, bits, &[0xc1], code, dst, value as i8),
+        Source::Register(src) => src,
     };
     if dst == RCX {
         // Shifted elsewhere, since `cl` has the number.
@@ -92,19 +92,19 @@ fn shift(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, operand: Opera
 /// Division by what is no power of 2: `rax` and `rdx` are lent to it.
 ///
 /// The machine traps where eBPF has results: for the divisor 0, and where the least number is divided by -1.
-fn divide(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, operand: Operand) {
+fn divide(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, operand: Source) {
     let is_signed = matches!(op, AluOp::SignedDiv | AluOp::SignedMod);
     let is_mod = matches!(op, AluOp::Mod | AluOp::SignedMod);
     match operand {
-        Operand::Immediate(0) => return by_zero(buffer, bits, is_mod, dst),
-        Operand::Immediate(-1) if is_signed => return by_minus_1(buffer, bits, is_mod, dst),
-        Operand::Immediate(value) => {
+        Source::Immediate(0) => return by_zero(buffer, bits, is_mod, dst),
+        Source::Immediate(-1) if is_signed => return by_minus_1(buffer, bits, is_mod, dst),
+        Source::Immediate(value) => {
             let value = if bits == Bits::B64 { value as u64 } else { value as u32 as u64 };
             encode::mov_immediate(buffer, R11, value);
         }
-        Operand::Register(src) => encode::mov(buffer, bits, R11, native(src)),
+        Source::Register(src) => encode::mov(buffer, bits, R11, src),
     }
-    if matches!(operand, Operand::Immediate(_)) {
+    if matches!(operand, Source::Immediate(_)) {
         return quotient(buffer, bits, is_signed, is_mod, dst);
     }
     // By zero, or else with signs by -1, or else by the machine: each way ends by a jump behind the others.

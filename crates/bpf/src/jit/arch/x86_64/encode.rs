@@ -18,6 +18,7 @@ pub(super) const R8: Native = Native(8);
 pub(super) const R9: Native = Native(9);
 pub(super) const R10: Native = Native(10);
 pub(super) const R11: Native = Native(11);
+pub(super) const R12: Native = Native(12);
 pub(super) const R13: Native = Native(13);
 pub(super) const R14: Native = Native(14);
 pub(super) const R15: Native = Native(15);
@@ -106,7 +107,7 @@ impl Line {
     }
 
     fn emit(&self, buffer: &mut Buffer) {
-        buffer.push(&self.bytes[..self.len]);
+        buffer.push_line(&self.bytes, self.len);
     }
 }
 
@@ -269,10 +270,31 @@ pub(super) enum Flag {
     NotEqual = 0x5,
     BelowEqual = 0x6,
     Above = 0x7,
+    Sign = 0x8,
+    NotSign = 0x9,
     Less = 0xc,
     GreaterEqual = 0xd,
     LessEqual = 0xe,
     Greater = 0xf,
+}
+
+impl Flag {
+    pub(super) const fn opposite(self) -> Self {
+        match self {
+            Self::Below => Self::AboveEqual,
+            Self::AboveEqual => Self::Below,
+            Self::Equal => Self::NotEqual,
+            Self::NotEqual => Self::Equal,
+            Self::BelowEqual => Self::Above,
+            Self::Above => Self::BelowEqual,
+            Self::Sign => Self::NotSign,
+            Self::NotSign => Self::Sign,
+            Self::Less => Self::GreaterEqual,
+            Self::GreaterEqual => Self::Less,
+            Self::LessEqual => Self::Greater,
+            Self::Greater => Self::LessEqual,
+        }
+    }
 }
 
 /// Forms of distances: bytes of the number, which ends the instruction.
@@ -335,6 +357,11 @@ pub(super) fn back_if(buffer: &mut Buffer, flag: Flag, to: usize) {
     let distance = buffer.len() + 2 - to;
     debug_assert!(distance <= 128, "{distance} bytes are too far for a short jump");
     buffer.push(&[0x70 | flag as u8, (distance as u8).wrapping_neg()]);
+}
+
+/// Nothing behind it begins before all before it is done (`lfence`; Intel's and AMD's guidance on speculation).
+pub(super) fn barrier(buffer: &mut Buffer) {
+    buffer.push(&[0x0f, 0xae, 0xe8]);
 }
 
 pub(super) fn call(buffer: &mut Buffer, to: Mark) {

@@ -1,8 +1,10 @@
 //! Loads, stores, and operations on memory that nothing comes between.
 
+use super::Source;
 use super::encode::{self, Bits, Flag, Group, Native, Place, R10, R11, RAX};
 use super::native;
-use crate::insn::{AtomicOp, Extension, Operand, Size};
+use crate::insn::{AtomicOp, Extension, Register, Size};
+use crate::jit::ArrayPlace;
 use crate::jit::buffer::Buffer;
 
 /// `dst = *place`
@@ -33,7 +35,7 @@ pub(super) fn probe(buffer: &mut Buffer, size: Size, extension: Extension, dst: 
 }
 
 /// `*place = value`
-pub(super) fn store(buffer: &mut Buffer, size: Size, place: Place, value: Operand) {
+pub(super) fn store(buffer: &mut Buffer, size: Size, place: Place, value: Source) {
     let bits = match size {
         Size::Byte => Bits::B8,
         Size::Half => Bits::B16,
@@ -41,10 +43,10 @@ pub(super) fn store(buffer: &mut Buffer, size: Size, place: Place, value: Operan
         Size::Double => Bits::B64,
     };
     match value {
-        Operand::Immediate(value) => encode::store_immediate(buffer, bits, place, value),
-        Operand::Register(src) => {
+        Source::Immediate(value) => encode::store_immediate(buffer, bits, place, value),
+        Source::Register(src) => {
             let opcode = if bits == Bits::B8 { 0x88 } else { 0x89 };
-            encode::rm(buffer, bits, &[opcode], native(src), place);
+            encode::rm(buffer, bits, &[opcode], src, place);
         }
     }
 }
@@ -89,4 +91,22 @@ fn fetch(buffer: &mut Buffer, op: Group, bits: Bits, place: Place, src: Native) 
         encode::mov(buffer, bits, src, RAX);
         encode::mov(buffer, Bits::B64, RAX, R11);
     }
+}
+
+/// `r0` = the address of the value with the number at `r2`, or 0.
+pub(super) fn look_up(buffer: &mut Buffer, array: ArrayPlace) {
+    encode::rm(buffer, Bits::B32, &[0x8b], R10, Place { base: native(Register::R2), offset: 0 });
+    encode::mov_immediate(buffer, RAX, 0);
+    encode::group_immediate(buffer, Bits::B32, Group::Compare, R10, array.count as i32);
+    let is_none = encode::hole_if(buffer, Flag::AboveEqual);
+    if array.stride.is_power_of_two() {
+        // shl
+        encode::ri8(buffer, Bits::B64, &[0xc1], 4, R10, array.stride.trailing_zeros() as i8);
+    } else {
+        // A value has less than 2 GiB.
+        encode::multiply_by(buffer, Bits::B64, R10, array.stride as i32);
+    }
+    encode::mov_immediate(buffer, RAX, array.values);
+    encode::rr(buffer, Bits::B64, &[Group::Add.opcode()], R10, RAX);
+    is_none.ends_here(buffer);
 }

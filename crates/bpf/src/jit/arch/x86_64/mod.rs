@@ -6,6 +6,7 @@
 //! | `r1` to `r5` | `rdi`, `rsi`, `rdx`, `rcx`, `r8` | where the System V calling convention has arguments |
 //! | `r6` to `r9` | `rbx`, `r13`, `r14`, `r15` | kept by calls |
 //! | `r10` | `rbp` | end of the frame |
+//! | – | `r12` | the gauge ([`Gauge`](crate::jit::Gauge)), where there is one |
 //!
 //! `r9`, `r10` and `r11` hold what is needed within an instruction. A function's frame, downwards from `rbp`: 512 bytes
 //! of the program's, 16 for the count of loops where there are any, and the registers that it keeps for its caller.
@@ -19,7 +20,8 @@ use crate::insn::{AluOp, Callee, Condition, Instruction, Operand, Register, Wide
 use crate::interp::FRAME;
 use crate::jit::buffer::{Buffer, Gap, Mark};
 use crate::jit::frame::{Frame, KEPT};
-use crate::jit::{CompileError, Surroundings, Then};
+use crate::jit::{CompileError, Outside, Surroundings, Then};
+use crate::verify::{Guard, Side};
 use encode::{Bits, FAR, Flag, Group, Native, Place};
 
 /// The compiler for x86-64.
@@ -53,6 +55,9 @@ const COUNT: usize = 16;
 /// How often a function passes its `may_goto`s before it leaves its loops.
 const ROUNDS: i32 = 0xffff;
 
+/// Where the gauge is.
+const GAUGE: Native = encode::R12;
+
 /// Where the count of loops is.
 const fn count() -> Place {
     Place { base: encode::RBP, offset: -(FRAME as i32) - 8 }
@@ -60,7 +65,8 @@ const fn count() -> Place {
 
 /// The registers that a function must keep for its caller, in the order in which they are pushed.
 fn kept(frame: &Frame) -> impl DoubleEndedIterator<Item = Native> + '_ {
-    KEPT.into_iter().filter(|register| frame.used.has(*register)).map(native)
+    let gauge = frame.begins_gauge().then_some(GAUGE);
+    gauge.into_iter().chain(KEPT.into_iter().filter(|register| frame.used.has(*register)).map(native))
 }
 
 /// Bytes between `rbp` and the registers that are kept: so many that the stack is aligned to 16 where calls are made,
@@ -94,6 +100,10 @@ impl Isa for X86_64 {
         if frame.counts {
             encode::store_immediate(buffer, Bits::B32, count(), ROUNDS);
         }
+        if frame.begins_gauge() {
+            // The sixth argument.
+            encode::mov(buffer, Bits::B64, GAUGE, encode::R9);
+        }
         if frame.function == 0 {
             for register in [Register::R0].into_iter().chain(KEPT).filter(|register| frame.used.has(*register)) {
                 encode::mov_immediate(buffer, native(register), 0);
@@ -104,7 +114,15 @@ impl Isa for X86_64 {
     fn instruction(buffer: &mut Buffer, surroundings: &Surroundings<'_>) -> Result<(), CompileError> {
         match surroundings.code.instructions()[surroundings.index] {
             Instruction::Alu { width, op, dst, operand } => {
-                arithmetic::alu(buffer, bits(width), op, native(dst), operand);
+                let operand = operand_of(buffer, surroundings, op, operand);
+                match surroundings.guard() {
+                    Some(Guard::Mask { most, number }) => masked_sum(buffer, op, native(dst), operand, (most, number)),
+                    Some(_) => {
+                        encode::barrier(buffer);
+                        arithmetic::alu(buffer, bits(width), op, native(dst), operand);
+                    }
+                    None => arithmetic::alu(buffer, bits(width), op, native(dst), operand),
+                }
             }
             Instruction::Negate { width, dst } => encode::r(buffer, bits(width), &[0xf7], 3, native(dst)),
             Instruction::MoveSigned { width, from, dst, src } => {
@@ -112,7 +130,10 @@ impl Isa for X86_64 {
             }
             Instruction::Swap { order, size, dst } => arithmetic::swap(buffer, order, size, native(dst)),
             Instruction::LoadWide { dst, value: Wide::Function(distance) } => {
-                encode::address(buffer, native(dst), surroundings.function(distance));
+                encode::address(buffer, native(dst), surroundings.entry(distance));
+            }
+            Instruction::LoadWide { dst, value: Wide::Value(value) } if surroundings.key().is_some() => {
+                blinded(buffer, surroundings, native(dst), value);
             }
             Instruction::LoadWide { dst, value } => {
                 let value = surroundings.resolved(value).ok_or_else(|| surroundings.unsupported())?;
@@ -129,22 +150,31 @@ impl Isa for X86_64 {
                 memory::load(buffer, size, crate::insn::Extension::Zero, native(dst), place(base, offset));
             }
             Instruction::Store { size, base, offset, value } => {
+                let value = constant_of(buffer, surroundings, value);
                 memory::store(buffer, size, place(base, offset), value);
+                if surroundings.guard().is_some() {
+                    encode::barrier(buffer);
+                }
             }
             Instruction::StoreRelease { size, base, offset, src } => {
-                memory::store(buffer, size, place(base, offset), Operand::Register(src));
+                memory::store(buffer, size, place(base, offset), Source::Register(native(src)));
+                if surroundings.guard().is_some() {
+                    encode::barrier(buffer);
+                }
             }
             Instruction::Atomic { op, width, base, offset, src } => {
                 memory::atomic(buffer, op, bits(width), place(base, offset), native(src));
             }
+            Instruction::Jump { offset, .. } if surroundings.pays() => pay(buffer, surroundings, offset),
             Instruction::Jump { offset, .. } => encode::jump(buffer, surroundings.jump(offset)),
             Instruction::Branch { width, condition, dst, operand, offset } => {
+                let operand = constant_of(buffer, surroundings, operand);
                 compare(buffer, bits(width), condition, native(dst), operand);
-                encode::jump_if(buffer, flag(condition), surroundings.jump(offset.into()));
+                branch(buffer, surroundings, flag(condition), offset);
             }
             Instruction::MayGoto { offset } => {
                 encode::group_memory(buffer, Bits::B32, Group::Compare, count(), 0);
-                encode::jump_if(buffer, Flag::Equal, surroundings.jump(offset.into()));
+                branch(buffer, surroundings, Flag::Equal, offset);
                 encode::group_memory(buffer, Bits::B32, Group::Sub, count(), 1);
             }
             Instruction::Call(callee) => return call(buffer, surroundings, callee),
@@ -154,6 +184,20 @@ impl Isa for X86_64 {
             }
         }
         Ok(())
+    }
+
+    fn leave(buffer: &mut Buffer, frame: &Frame) {
+        exit(buffer, frame);
+    }
+
+    fn entry(buffer: &mut Buffer, function: Mark) {
+        encode::push(buffer, GAUGE);
+        encode::mov(buffer, Bits::B64, GAUGE, native(Register::R5));
+        encode::call(buffer, function);
+        encode::mov(buffer, Bits::B64, encode::RDX, GAUGE);
+        encode::pop(buffer, GAUGE);
+        // ret
+        buffer.push(&[0xc3]);
     }
 
     fn patch(code: &mut [u8], gap: Gap, place: usize) {
@@ -186,29 +230,145 @@ const fn flag(condition: Condition) -> Flag {
 }
 
 /// Sets the flags by two operands.
-fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, right: Operand) {
+fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, right: Source) {
     match (condition, right) {
-        (Condition::Common, Operand::Register(right)) => encode::rr(buffer, bits, &[0x85], native(right), left),
-        (Condition::Common, Operand::Immediate(value)) => encode::ri32(buffer, bits, &[0xf7], 0, left, value),
-        (_, Operand::Register(right)) => {
-            encode::rr(buffer, bits, &[Group::Compare.opcode()], native(right), left);
-        }
+        (Condition::Common, Source::Register(right)) => encode::rr(buffer, bits, &[0x85], right, left),
+        (Condition::Common, Source::Immediate(value)) => encode::ri32(buffer, bits, &[0xf7], 0, left, value),
+        (_, Source::Register(right)) => encode::rr(buffer, bits, &[Group::Compare.opcode()], right, left),
         // Shorter, and the flags are those of a comparison with 0.
-        (_, Operand::Immediate(0)) => encode::rr(buffer, bits, &[0x85], left, left),
-        (_, Operand::Immediate(value)) => encode::group_immediate(buffer, bits, Group::Compare, left, value),
+        (_, Source::Immediate(0)) => encode::rr(buffer, bits, &[0x85], left, left),
+        (_, Source::Immediate(value)) => encode::group_immediate(buffer, bits, Group::Compare, left, value),
     }
+}
+
+/// A second operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    Register(Native),
+    Immediate(i32),
+}
+
+/// Puts `value` into `dst` so that it stands nowhere in the code.
+fn blinded(buffer: &mut Buffer, surroundings: &Surroundings<'_>, dst: Native, value: u64) {
+    let key = surroundings.key().unwrap_or_default();
+    // Not the one of the constant of an instruction.
+    let other = if dst == encode::R10 { encode::R11 } else { encode::R10 };
+    encode::mov_immediate(buffer, dst, value ^ key);
+    encode::mov_immediate(buffer, other, key);
+    encode::rr(buffer, Bits::B64, &[Group::Xor.opcode()], other, dst);
+}
+
+/// A second operand, in `r10` if it is a constant that is blinded.
+fn constant_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, operand: Operand) -> Source {
+    match operand {
+        Operand::Register(register) => Source::Register(native(register)),
+        Operand::Immediate(value) if surroundings.key().is_some() => {
+            blinded(buffer, surroundings, encode::R10, value as u64);
+            Source::Register(encode::R10)
+        }
+        Operand::Immediate(value) => Source::Immediate(value),
+    }
+}
+
+/// The same of an operation; of shifts, whose constants are small, none is blinded.
+fn operand_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, op: AluOp, operand: Operand) -> Source {
+    match (op, operand) {
+        (AluOp::ShiftLeft | AluOp::ShiftRight | AluOp::ShiftRightSigned, Operand::Immediate(by)) => {
+            Source::Immediate(by & 63)
+        }
+        _ => constant_of(buffer, surroundings, operand),
+    }
+}
+
+/// A sum of an address and a number, or their difference: ahead of time, too, the number is `most` at the most.
+fn masked_sum(buffer: &mut Buffer, op: AluOp, dst: Native, operand: Source, (most, side): (u32, Side)) {
+    let Source::Register(src) = operand else { return arithmetic::alu(buffer, Bits::B64, op, dst, operand) };
+    let number = if side == Side::Left { dst } else { src };
+    let mask = encode::R11;
+    // cmp number, most + 1; sbb mask, mask; and mask, number
+    encode::group_immediate(buffer, Bits::B64, Group::Compare, number, most as i32 + 1);
+    encode::rr(buffer, Bits::B64, &[0x19], mask, mask);
+    encode::rr(buffer, Bits::B64, &[Group::And.opcode()], number, mask);
+    if side == Side::Left {
+        encode::mov(buffer, Bits::B64, dst, mask);
+        arithmetic::alu(buffer, Bits::B64, op, dst, Source::Register(src));
+    } else {
+        arithmetic::alu(buffer, Bits::B64, op, dst, Source::Register(mask));
+    }
+}
+
+/// Jumps if the flag is set.
+fn branch(buffer: &mut Buffer, surroundings: &Surroundings<'_>, flag: Flag, offset: i16) {
+    let is_guarded = surroundings.guard().is_some();
+    if !surroundings.pays() && !is_guarded {
+        return encode::jump_if(buffer, flag, surroundings.jump(offset.into()));
+    }
+    let goes_on = encode::hole_if(buffer, flag.opposite());
+    if is_guarded {
+        encode::barrier(buffer);
+    }
+    if surroundings.pays() {
+        pay(buffer, surroundings, offset.into());
+    } else {
+        encode::jump(buffer, surroundings.jump(offset.into()));
+    }
+    goes_on.ends_here(buffer);
+    if is_guarded {
+        encode::barrier(buffer);
+    }
+}
+
+/// Jumps back if that can be paid for, and otherwise ends the program.
+fn pay(buffer: &mut Buffer, surroundings: &Surroundings<'_>, offset: i32) {
+    encode::group_immediate(buffer, Bits::B64, Group::Sub, GAUGE, 1);
+    encode::jump_if(buffer, Flag::NotSign, surroundings.jump(offset));
+    encode::jump(buffer, surroundings.leave());
+}
+
+/// Leaves if the program was ended.
+fn leave_if_ended(buffer: &mut Buffer, surroundings: &Surroundings<'_>) {
+    encode::rr(buffer, Bits::B64, &[0x85], GAUGE, GAUGE);
+    encode::jump_if(buffer, Flag::Sign, surroundings.leave());
 }
 
 fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) -> Result<(), CompileError> {
     match callee {
-        Callee::Local(distance) => encode::call(buffer, surroundings.function(distance)),
-        Callee::Helper(id) => {
-            let called = surroundings.literals.called(Some(id));
+        Callee::Local(distance) => {
+            encode::call(buffer, surroundings.function(distance));
+            if surroundings.has_gauge() {
+                leave_if_ended(buffer, surroundings);
+            }
+        }
+        Callee::Helper(_) | Callee::Kernel { .. } => {
+            if let (Callee::Helper(_), Some(array)) = (callee, surroundings.lookup()) {
+                memory::look_up(buffer, array);
+                return Ok(());
+            }
+            let who = match callee {
+                Callee::Kernel { id, .. } => Outside::Function(id),
+                Callee::Helper(id) | Callee::Local(id) => Outside::Helper(id),
+                Callee::Register(_) => Outside::Dispatcher,
+            };
+            let called = surroundings.literals.called(who);
+            if called.then == Then::Calls {
+                encode::mov(buffer, Bits::B64, native(Register::R5), GAUGE);
+            }
             if let Some(data) = called.data {
                 // The sixth argument.
                 encode::mov_immediate(buffer, encode::R9, data);
             }
-            encode::call_through(buffer, surroundings.literals.mark(Some(id)));
+            encode::call_through(buffer, surroundings.literals.mark(who));
+            match called.then {
+                Then::GoOn => {}
+                Then::Calls => {
+                    encode::mov(buffer, Bits::B64, GAUGE, encode::RDX);
+                    leave_if_ended(buffer, surroundings);
+                }
+                Then::MayStop | Then::LeaveUnlessZero => {
+                    encode::rr(buffer, Bits::B64, &[Group::Or.opcode()], encode::RDX, GAUGE);
+                    encode::jump_if(buffer, Flag::Sign, surroundings.leave());
+                }
+            }
             if called.then == Then::LeaveUnlessZero {
                 encode::rr(buffer, Bits::B64, &[0x85], encode::RAX, encode::RAX);
                 let goes_on = encode::hole_if(buffer, Flag::Equal);
@@ -219,9 +379,8 @@ fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) ->
         Callee::Register(register) => {
             // The sixth argument.
             encode::mov(buffer, Bits::B64, encode::R9, native(register));
-            encode::call_through(buffer, surroundings.literals.mark(None));
+            encode::call_through(buffer, surroundings.literals.mark(Outside::Dispatcher));
         }
-        Callee::Kernel { .. } => return Err(surroundings.unsupported()),
     }
     Ok(())
 }
@@ -229,6 +388,9 @@ fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) ->
 fn exit(buffer: &mut Buffer, frame: &Frame) {
     if !buffer.begin_leave() {
         return encode::jump(buffer, Mark::Leave(frame.function));
+    }
+    if frame.begins_gauge() {
+        encode::mov(buffer, Bits::B64, encode::RDX, GAUGE);
     }
     for register in kept(frame).rev() {
         encode::pop(buffer, register);

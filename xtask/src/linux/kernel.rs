@@ -2,23 +2,30 @@
 
 use std::{fs, path::PathBuf};
 
-use crate::{process, step::StepError, workspace::Workspace};
+use crate::{guest::Arch, process, step::StepError, workspace::Workspace};
 
 /// Depends on the package of the newest kernel.
-const META_PACKAGE: &str = "linux-image-cloud-arm64:arm64";
+const fn meta_package(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "linux-image-cloud-amd64:amd64",
+        Arch::Aarch64 => "linux-image-cloud-arm64:arm64",
+    }
+}
 
 /// Where the kernel image is, once fetched.
-pub(crate) fn image(workspace: &Workspace) -> PathBuf {
-    folder(workspace).join("vmlinuz")
+pub(crate) fn image(workspace: &Workspace, arch: Arch) -> PathBuf {
+    folder(workspace, arch).join("vmlinuz")
 }
 
-fn folder(workspace: &Workspace) -> PathBuf {
-    workspace.separate_target("guest")
+/// Where it is, and what a guest boots with it.
+pub(super) fn folder(workspace: &Workspace, arch: Arch) -> PathBuf {
+    workspace.separate_target("guest").join(arch.name())
 }
 
-/// Downloads the package and keeps its image. The package lists must know arm64.
-pub(crate) fn fetch(workspace: &Workspace) -> Result<(), StepError> {
-    let folder = folder(workspace);
+/// Downloads the package and keeps its image. The package lists must know the architecture.
+pub(crate) fn fetch(workspace: &Workspace, arch: Arch) -> Result<(), StepError> {
+    let meta_package = meta_package(arch);
+    let folder = folder(workspace, arch);
     let unpacked = folder.join("unpacked");
     let _absent = fs::remove_dir_all(&folder);
     fs::create_dir_all(&unpacked).map_err(|source| StepError::File {
@@ -26,16 +33,16 @@ pub(crate) fn fetch(workspace: &Workspace) -> Result<(), StepError> {
         path: unpacked.clone(),
         source,
     })?;
-    let depends = process::capture(process::program("apt-cache", workspace).args(["depends", META_PACKAGE]))?;
+    let depends = process::capture(process::program("apt-cache", workspace).args(["depends", meta_package]))?;
     let package =
-        kernel_package(&depends).ok_or(StepError::NoKernelPackage { package: META_PACKAGE, found: depends.clone() })?;
+        kernel_package(&depends).ok_or(StepError::NoKernelPackage { package: meta_package, found: depends.clone() })?;
     process::stream(
         process::program("apt-get", workspace).args(["download", "--quiet", package]).current_dir(&folder),
     )?;
     let archive = file_in(&folder, |name| name.ends_with(".deb"))?;
     process::stream(process::program("dpkg-deb", workspace).arg("--extract").arg(archive).arg(&unpacked))?;
     let found = file_in(&unpacked.join("boot"), |name| name.starts_with("vmlinuz-"))?;
-    let image = image(workspace);
+    let image = image(workspace, arch);
     fs::rename(found, &image).map_err(|source| StepError::File { action: "write", path: image, source })?;
     fs::remove_dir_all(&unpacked).map_err(|source| StepError::File { action: "remove", path: unpacked, source })
 }
@@ -43,7 +50,7 @@ pub(crate) fn fetch(workspace: &Workspace) -> Result<(), StepError> {
 /// The package that the meta package depends on, from the output of `apt-cache depends`.
 fn kernel_package(depends: &str) -> Option<&str> {
     let dependencies = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-    dependencies.map(str::trim).find(|name| name.starts_with("linux-image-") && name.contains("cloud-arm64"))
+    dependencies.map(str::trim).find(|name| name.starts_with("linux-image-") && name.contains("-cloud-"))
 }
 
 /// The first file of `folder` whose name is `wanted`.
@@ -63,6 +70,8 @@ mod tests {
         let depends =
             "linux-image-cloud-arm64:arm64\n  Depends: linux-image-6.1.0-56-cloud-arm64:arm64\n  Suggests: x\n";
         assert_eq!(kernel_package(depends), Some("linux-image-6.1.0-56-cloud-arm64:arm64"));
+        let native = "linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-56-cloud-amd64\n";
+        assert_eq!(kernel_package(native), Some("linux-image-6.1.0-56-cloud-amd64"));
         assert_eq!(kernel_package("N: unable to locate"), None);
     }
 }

@@ -1,0 +1,296 @@
+//! Who takes part: engines that load byte code and run it.
+//!
+//! Each has its programs by their own types, so that a call goes to the engine as its users make it; what the suite
+//! sees is a [`Contest`], whose methods do many loads or calls at once.
+
+use std::error::Error;
+use std::hint::black_box;
+
+use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers};
+use palimpsest_bpf::verify::{ContextAccess, Contract};
+use palimpsest_bpf::{Code, Packs, Program, VerifiedProgram};
+
+use super::source::Source;
+use crate::harness::Contestant;
+use crate::harness::record::Unit;
+#[cfg(feature = "peers")]
+use crate::machine::{RbpfProgram, SbpfLoader, SbpfProgram};
+
+/// Why an engine did not do what was asked.
+pub(super) type Refusal = Box<dyn Error + Send + Sync>;
+
+/// Everyone who can take part. The name is the last part of an entry's id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    /// Palimpsest's compiler, into packs, without verification.
+    Jit,
+    /// The same with verification.
+    VerifyJit,
+    /// Palimpsest's reference interpreter.
+    Interp,
+    /// The crate `rbpf`, compiled.
+    Rbpf,
+    /// The crate `rbpf`, interpreted.
+    RbpfInterp,
+    /// The crate `solana-sbpf`: verified and compiled.
+    SolanaSbpf,
+}
+
+impl Who {
+    pub(super) const ALL: [Self; 6] =
+        [Self::Jit, Self::VerifyJit, Self::Interp, Self::Rbpf, Self::RbpfInterp, Self::SolanaSbpf];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Jit => "jit",
+            Self::VerifyJit => "verify_jit",
+            Self::Interp => "interp",
+            Self::Rbpf => "rbpf",
+            Self::RbpfInterp => "rbpf_interp",
+            Self::SolanaSbpf => "solana_sbpf",
+        }
+    }
+
+    /// The one with this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|who| who.name() == name)
+    }
+
+    /// What it does when it loads a program.
+    pub(super) fn note(self) -> &'static str {
+        match self {
+            Self::Jit => "decoded, structure checked, compiled, placed",
+            Self::VerifyJit => "the same, and verified in between",
+            Self::Interp => "decoded, structure checked",
+            Self::Rbpf => "structure checked, compiled for memory of its own, which is writable and executable",
+            Self::RbpfInterp => "structure checked",
+            Self::SolanaSbpf => "structure checked, compiled with its checks of addresses and its meter",
+        }
+    }
+
+    pub(super) fn is_ours(self) -> bool {
+        matches!(self, Self::Jit | Self::VerifyJit | Self::Interp)
+    }
+
+    /// Whether its code is in packs.
+    fn is_packed(self) -> bool {
+        matches!(self, Self::Jit | Self::VerifyJit)
+    }
+
+    /// The figure of this one among `all`; those in packs are compared with the best of the others' compilers.
+    pub(super) fn contestant(self, all: &[Self], unit: Unit, id: impl Fn(Self) -> String) -> Contestant {
+        let contestant = Contestant::new(id(self), unit);
+        if !self.is_packed() {
+            return contestant;
+        }
+        let rivals = all.iter().filter(|who| matches!(who, Self::Rbpf | Self::SolanaSbpf));
+        contestant.in_packs().against_best(rivals.map(|who| id(*who)))
+    }
+
+    /// An engine without programs.
+    pub(super) fn open(self) -> Result<Box<dyn Contest>, Refusal> {
+        Ok(match self {
+            Self::Jit => Running::boxed(Jit(Packs::new()?)),
+            Self::VerifyJit => Running::boxed(VerifyJit(Packs::new()?)),
+            Self::Interp => Running::boxed(Interp),
+            #[cfg(feature = "peers")]
+            Self::Rbpf => Running::boxed(Rbpf::Compiled),
+            #[cfg(feature = "peers")]
+            Self::RbpfInterp => Running::boxed(Rbpf::Interpreted),
+            #[cfg(feature = "peers")]
+            Self::SolanaSbpf => Running::boxed(Sbpf(SbpfLoader::new())),
+            #[cfg(not(feature = "peers"))]
+            Self::Rbpf | Self::RbpfInterp | Self::SolanaSbpf => {
+                return Err(crate::PlaceError::NotBuilt { peer: self.name() }.into());
+            }
+        })
+    }
+}
+
+/// An engine with programs.
+pub(super) trait Contest {
+    /// Loads all of these beside those that are there.
+    fn load(&mut self, sources: &[Source]) -> Result<(), Refusal>;
+
+    /// Ends all programs.
+    fn clear(&mut self) -> Result<(), Refusal>;
+
+    /// Loads each of these, which have no context, and ends it before the next.
+    fn load_and_free(&mut self, programs: &mut dyn Iterator<Item = &[u8]>) -> Result<(), Refusal>;
+
+    /// Calls each program once; the sum of the results.
+    fn pass(&self, context: &mut [u8]) -> Result<u64, Refusal>;
+
+    /// Calls the first program so many times; the last result.
+    fn call(&self, times: u64, context: &mut [u8]) -> Result<u64, Refusal>;
+}
+
+/// How one engine does it.
+trait Engine {
+    type Program;
+
+    fn load(&self, bytes: &[u8], context: u32) -> Result<Self::Program, Refusal>;
+
+    fn run(&self, program: &Self::Program, context: &mut [u8]) -> Result<u64, Refusal>;
+
+    /// Finishes what ends of programs left for later.
+    fn settle(&self) -> Result<(), Refusal> {
+        Ok(())
+    }
+}
+
+struct Running<E: Engine> {
+    engine: E,
+    programs: Vec<E::Program>,
+}
+
+impl<E: Engine + 'static> Running<E> {
+    fn boxed(engine: E) -> Box<dyn Contest> {
+        Box::new(Self { engine, programs: Vec::new() })
+    }
+}
+
+impl<E: Engine> Contest for Running<E> {
+    fn load(&mut self, sources: &[Source]) -> Result<(), Refusal> {
+        self.programs.reserve(sources.len());
+        for source in sources {
+            self.programs.push(self.engine.load(&source.bytes, source.context)?);
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self) -> Result<(), Refusal> {
+        self.programs.clear();
+        self.engine.settle()
+    }
+
+    fn load_and_free(&mut self, programs: &mut dyn Iterator<Item = &[u8]>) -> Result<(), Refusal> {
+        for bytes in programs {
+            self.engine.load(bytes, 0)?;
+        }
+        self.engine.settle()
+    }
+
+    fn pass(&self, context: &mut [u8]) -> Result<u64, Refusal> {
+        let mut sum = 0_u64;
+        for program in &self.programs {
+            sum = sum.wrapping_add(self.engine.run(program, context)?);
+        }
+        Ok(sum)
+    }
+
+    fn call(&self, times: u64, context: &mut [u8]) -> Result<u64, Refusal> {
+        let program = self.programs.first().ok_or("no program is loaded")?;
+        let mut last = 0;
+        for _ in 0..times {
+            last = self.engine.run(black_box(program), black_box(&mut *context))?;
+        }
+        Ok(last)
+    }
+}
+
+/// What a program with so many bytes of context may do.
+pub(super) fn contract(context: u32) -> Contract {
+    Contract::new().context(context, ContextAccess::Write)
+}
+
+struct Jit(Packs);
+
+impl Engine for Jit {
+    type Program = Program;
+
+    fn load(&self, bytes: &[u8], _context: u32) -> Result<Program, Refusal> {
+        Ok(Program::load(&self.0, &Code::new(bytes)?, &())?)
+    }
+
+    /// What was not verified is not run by safe code. Its calls are those of [`VerifyJit`], whose code is the same.
+    fn run(&self, _program: &Program, _context: &mut [u8]) -> Result<u64, Refusal> {
+        Err("programs that were not verified are loaded and not run".into())
+    }
+
+    fn settle(&self) -> Result<(), Refusal> {
+        self.0.reclaim()?;
+        Ok(())
+    }
+}
+
+struct VerifyJit(Packs);
+
+impl Engine for VerifyJit {
+    type Program = VerifiedProgram;
+
+    fn load(&self, bytes: &[u8], context: u32) -> Result<VerifiedProgram, Refusal> {
+        let verified = contract(context).verify(Code::new(bytes)?)?;
+        Ok(VerifiedProgram::load(&self.0, &verified, &())?)
+    }
+
+    fn run(&self, program: &VerifiedProgram, context: &mut [u8]) -> Result<u64, Refusal> {
+        Ok(program.run(context)?)
+    }
+
+    fn settle(&self) -> Result<(), Refusal> {
+        self.0.reclaim()?;
+        Ok(())
+    }
+}
+
+struct Interp;
+
+impl Engine for Interp {
+    type Program = Code;
+
+    fn load(&self, bytes: &[u8], _context: u32) -> Result<Code, Refusal> {
+        Ok(Code::new(bytes)?)
+    }
+
+    fn run(&self, program: &Code, context: &mut [u8]) -> Result<u64, Refusal> {
+        /// Where it has the context.
+        const PLACE: u64 = 0x10_0000;
+        let mut memory = Memory::new();
+        let arguments = [PLACE, context.len() as u64, 0, 0, 0];
+        memory.add(PLACE, context)?;
+        Ok(Interpreter::default().run(program, arguments, &mut memory, &mut NoHelpers)?)
+    }
+}
+
+#[cfg(feature = "peers")]
+enum Rbpf {
+    Compiled,
+    Interpreted,
+}
+
+#[cfg(feature = "peers")]
+impl Engine for Rbpf {
+    type Program = RbpfProgram;
+
+    fn load(&self, bytes: &[u8], _context: u32) -> Result<RbpfProgram, Refusal> {
+        let mut program = RbpfProgram::new(bytes)?;
+        if matches!(self, Self::Compiled) {
+            program.compile()?;
+        }
+        Ok(program)
+    }
+
+    fn run(&self, program: &RbpfProgram, context: &mut [u8]) -> Result<u64, Refusal> {
+        match self {
+            Self::Compiled => Ok(program.run_compiled(context)?),
+            Self::Interpreted => Ok(program.interpret(context)?),
+        }
+    }
+}
+
+#[cfg(feature = "peers")]
+struct Sbpf(SbpfLoader);
+
+#[cfg(feature = "peers")]
+impl Engine for Sbpf {
+    type Program = SbpfProgram;
+
+    fn load(&self, bytes: &[u8], _context: u32) -> Result<SbpfProgram, Refusal> {
+        Ok(self.0.load(bytes)?)
+    }
+
+    fn run(&self, _program: &SbpfProgram, _context: &mut [u8]) -> Result<u64, Refusal> {
+        Err("solana-sbpf has programs run in a machine of their own, which is not what is measured here".into())
+    }
+}

@@ -1,0 +1,177 @@
+//! How long a freeze stops a process: `fork.pause.{size}.{longest,total}`.
+//!
+//! | contestant | what stands still |
+//! |---|---|
+//! | `at_once` | the heap is copied in one go |
+//! | `slices` | the heap is copied in slices of 2 ms, one after the other; the look that plans them is a stop, too |
+//! | `allocation` | the heap was given out by the arena, so that freezing it is a seal; `fill` is what that costs before |
+//!
+//! A process can be frozen for the first time only once, so each sample is a process of its own. `fill` is what it takes
+//! to have the memory at all, each page written once: memory of files is not given out as quickly as anonymous memory.
+
+use std::time::Duration;
+
+use palimpsest_fork::Pages;
+use palimpsest_fork::arena::Arena;
+use palimpsest_sys::Causes;
+
+use super::SIZES;
+use crate::harness::clock::Stopwatch;
+use crate::harness::host::available_memory;
+use crate::harness::record::Unit;
+use crate::harness::sampler::interleave;
+use crate::harness::{BenchError, Contestant, Context, Effort, Group, Samples};
+use crate::machine::{Heap, HeapPages, freeze, freeze_arena, freeze_in_slices};
+
+/// Name of the helper that calls [`work`] with the arguments that follow.
+pub(in crate::suites) const PAUSER: &str = "fork-pause";
+
+/// How the memory comes to be frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Slices,
+    Allocation,
+    AtOnce,
+}
+
+impl Way {
+    const ALL: [Self; 3] = [Self::Slices, Self::Allocation, Self::AtOnce];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Slices => "slices",
+            Self::Allocation => "allocation",
+            Self::AtOnce => "at_once",
+        }
+    }
+}
+
+/// What is told of it, in the order in which the helper tells.
+const FIGURES: [(&str, &str); 3] = [
+    ("longest", "the longest stop of a freeze"),
+    ("total", "all stops of a freeze together"),
+    ("fill", "writing each page once before the freeze"),
+];
+
+fn id(size: &str, figure: &str, way: Way) -> String {
+    format!("fork.pause.{size}.{figure}.{}", way.name())
+}
+
+fn group(size: &str, (figure, title): (&str, &str)) -> Group {
+    let contestant = |way| {
+        let contestant = Contestant::new(id(size, figure, way), Unit::Milliseconds);
+        if way == Way::AtOnce { contestant } else { contestant.against([id(size, figure, Way::AtOnce)]) }
+    };
+    let title = format!("{title}, heap of {size}");
+    Group::new(format!("fork.pause.{size}.{figure}"), title, Way::ALL.map(contestant))
+}
+
+/// All groups.
+pub(super) fn groups() -> Vec<Group> {
+    SIZES.iter().flat_map(|(size, _)| FIGURES.map(|figure| group(size, figure))).collect()
+}
+
+/// Measures the wanted ones.
+pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
+    for (size, bytes) in SIZES {
+        let wanted = context.wanted(FIGURES.map(|figure| group(size, figure)));
+        if wanted.is_empty() {
+            continue;
+        }
+        let available = available_memory();
+        let reason = if context.effort != Effort::Full && bytes > super::QUICK {
+            Some("left out of quick runs".to_owned())
+        } else if available < bytes + bytes / 4 {
+            Some(format!("{} MiB of memory are available, which is too little", available >> 20))
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            wanted.iter().for_each(|group| context.skip(group, &reason));
+            continue;
+        }
+        context.begin(&format!("fork.pause.{size}"));
+        let mut samples = Samples::default();
+        let rounds = context.effort.rounds(3, 12, Duration::from_secs(10));
+        interleave(&mut Way::ALL.to_vec(), rounds, |&mut way| {
+            for ((figure, _), told) in FIGURES.iter().zip(ask(context, way, bytes)?) {
+                samples.add(&id(size, figure, way), told);
+            }
+            Ok::<(), BenchError>(())
+        })?;
+        for group in wanted {
+            let own = samples.take(&group);
+            context.record(&group, own);
+        }
+    }
+    Ok(())
+}
+
+/// Has a process of its own freeze so many bytes; milliseconds in the order of [`FIGURES`].
+fn ask(context: &Context<'_>, way: Way, bytes: usize) -> Result<[f64; 3], BenchError> {
+    let failed = |reason: String| BenchError::Helper { contestant: way.name().to_owned(), reason };
+    let mut command = context.helper(PAUSER).map_err(failed)?;
+    let output = command.arg(way.name()).arg(bytes.to_string()).output().map_err(|error| failed(error.to_string()))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut numbers = said.split_whitespace().map(str::parse::<f64>);
+    match [0; 3].map(|_| numbers.next()) {
+        [Some(Ok(longest)), Some(Ok(total)), Some(Ok(fill))] => Ok([longest, total, fill]),
+        _ => Err(failed(format!("it said `{}{}`", said.trim(), String::from_utf8_lossy(&output.stderr).trim()))),
+    }
+}
+
+/// What a slice may take, as by default for programs that are run.
+const BUDGET: Duration = Duration::from_millis(2);
+
+static ARENA: Arena = Arena::new();
+
+/// Freezes `bytes` as `way` says and prints the milliseconds.
+///
+/// # Errors
+///
+/// Unknown ways, what is no number, and what the machine refuses.
+pub(in crate::suites) fn work(way: &str, bytes: &str) -> Result<(), BenchError> {
+    let failed = |reason: String| BenchError::Helper { contestant: way.to_owned(), reason };
+    let told = |error: &dyn std::error::Error| failed(Causes(error).to_string());
+    let len: usize = bytes.parse().map_err(|_| failed(format!("`{bytes}` is no number of bytes")))?;
+    let known = Way::ALL.into_iter().find(|known| known.name() == way);
+    let way = known.ok_or_else(|| failed("there is no such way".to_owned()))?;
+    let filling = Stopwatch::start();
+    let heap = match way {
+        Way::AtOnce | Way::Slices => Heap::map(len, HeapPages::Base),
+        Way::Allocation => Heap::allocate(len, &ARENA),
+    }
+    .map_err(|error| told(&error))?;
+    (0..heap.pages()).for_each(|page| heap.write(page, page as u64 + 1));
+    let filled = filling.elapsed();
+    let stops = match way {
+        Way::AtOnce => vec![freeze(Pages::Base).map_err(|error| told(&error))?],
+        Way::Allocation => vec![freeze_arena(&ARENA).map_err(|error| told(&error))?],
+        Way::Slices => freeze_in_slices(BUDGET).map_err(failed)?,
+    };
+    let (longest, total) = (stops.iter().max().copied().unwrap_or_default(), stops.iter().sum());
+    if let Some(page) = (0..heap.pages()).find(|&page| heap.read(page) != page as u64 + 1) {
+        return Err(failed(format!("page {page} lost its contents")));
+    }
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+    println!("{} {} {}", milliseconds(longest), milliseconds(total), milliseconds(filled));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_size_has_three_figures_and_the_pause_is_compared_with_a_freeze_at_once() {
+        let groups = groups();
+        assert_eq!(groups.len(), 9);
+        let ids: Vec<&str> = groups[0].ids().collect();
+        let expected = ["slices", "allocation", "at_once"].map(|way| format!("fork.pause.64m.longest.{way}"));
+        assert_eq!(ids, expected);
+        for (place, id) in ids.iter().enumerate().take(2) {
+            let ours = Contestant::new(*id, Unit::Milliseconds).against([ids[2]]);
+            assert_eq!(groups[0].contestants[place], ours);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Reading replicated data: `numa.replicated.get`.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use palimpsest_numa::{Options, Replicated};
+
+use crate::harness::clock::Stopwatch;
+use crate::harness::record::Unit;
+use crate::harness::sampler::interleave;
+use crate::harness::{BenchError, Contestant, Context, Group, Samples, expect, failed};
+
+const ID: &str = "numa.replicated.get";
+
+/// Values of the table.
+const LEN: u32 = 4096;
+
+/// Reads of one sample.
+const READS: u32 = 100_000;
+
+pub(super) fn group() -> Group {
+    let own = |name: &str| Contestant::new(format!("{ID}.{name}"), Unit::Nanoseconds);
+    let slice = own("slice").note("a load from a slice, without a look for the node or an update");
+    let contestants = [own("reader").against([slice.id.as_str()]), own("local"), slice];
+    Group::new(ID, "one value of replicated data, from the copy of the thread's node", contestants)
+}
+
+pub(super) fn measure(context: &mut Context<'_>, group: &Group) -> Result<(), BenchError> {
+    context.begin(ID);
+    let values: Vec<u32> = (0..LEN).collect();
+    let data = Replicated::<[u32]>::new(&values, Options::default()).map_err(failed(ID, "reader"))?;
+    let mut samples = Samples::default();
+    let rounds = context.effort.rounds(20, 200, Duration::from_secs(4));
+    interleave(&mut ["reader", "local", "slice"], rounds, |name| {
+        let mut sum = 0_u64;
+        let mut reader = data.reader();
+        let stopwatch = Stopwatch::start();
+        for read in 0..READS {
+            let at = black_box(read % LEN) as usize;
+            let value = match *name {
+                "reader" => reader.get()[at],
+                "local" => data.get()[at],
+                _ => values[at],
+            };
+            sum += u64::from(value);
+        }
+        let taken = stopwatch.elapsed();
+        expect(ID, name, (0..READS).map(|read| u64::from(read % LEN)).sum(), sum)?;
+        samples.add(&format!("{ID}.{name}"), taken.as_secs_f64() * 1e9 / f64::from(READS));
+        Ok::<(), BenchError>(())
+    })?;
+    context.record(group, samples);
+    Ok(())
+}

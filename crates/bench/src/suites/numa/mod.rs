@@ -1,0 +1,235 @@
+//! Suite `numa`: programs from huge pages on one node, alone and shared, and reading replicated data.
+
+mod get;
+mod life;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use palimpsest_sys::Causes;
+
+use self::life::{Hot, Mode, Running};
+use super::programs::{ProgramError, Tool, finish};
+use crate::harness::record::Unit;
+use crate::harness::sampler::interleave;
+use crate::harness::{BenchError, Contestant, Context, Effort, Group, Samples, Suite, failed};
+
+/// See the module.
+pub(super) struct Numa;
+
+const TEXT: &str = "numa.text";
+const START: &str = "numa.text.start";
+const BYTES: &str = "numa.text.bytes_per_process";
+const NODE: &str = "numa.text.node";
+
+/// Work for a real program that is bound by its text: much of the compiler and of the library, little of each.
+const SCRIPT: &str = "let n=0;for(let i=0;i<4000;i++){n+=new Function('a','return a+'+i+';')(i)\
+    +JSON.stringify({i,a:[i]}).length+/(\\d+)x?/.exec('n'+i)[1].length}console.log(n)";
+
+/// Starts of the program in one figure: the one that makes the copies, and one that finds them.
+const STARTS: [(&str, Mode); 4] =
+    [("plain", Mode::Plain), ("private", Mode::Private), ("first", Mode::Local), ("second", Mode::Local)];
+
+fn modes(id: &str, title: &str, unit: Unit) -> Group {
+    let own = |mode: Mode| format!("{id}.{}", mode.name());
+    let contestant = |mode: Mode| match mode {
+        Mode::Plain => Contestant::new(own(mode), unit),
+        Mode::Private | Mode::Local => Contestant::new(own(mode), unit).against([own(Mode::Plain)]),
+    };
+    Group::new(id, title, Mode::ALL.map(contestant))
+}
+
+fn text() -> Group {
+    modes(TEXT, "20 000 functions in 33 MB of text, each called once", Unit::Microseconds)
+}
+
+fn start() -> Group {
+    let contestant = |(name, mode): (&str, Mode)| {
+        let contestant = Contestant::new(format!("{START}.{name}"), Unit::Milliseconds);
+        match mode {
+            Mode::Plain => contestant,
+            Mode::Private | Mode::Local => contestant.against([format!("{START}.plain")]),
+        }
+    };
+    Group::new(START, "the start of that program: the first and the second process", STARTS.map(contestant))
+}
+
+fn bytes() -> Group {
+    modes(BYTES, "memory of ten processes of that program that have run, for each", Unit::Bytes)
+}
+
+fn node() -> Group {
+    modes(NODE, "node that compiles and runs 4000 small functions, start and end included", Unit::Milliseconds)
+}
+
+impl Suite for Numa {
+    fn id(&self) -> &'static str {
+        "numa"
+    }
+
+    fn description(&self) -> &'static str {
+        "text from huge pages on one node, alone and shared; reading replicated data"
+    }
+
+    fn groups(&self) -> Vec<Group> {
+        vec![get::group(), text(), start(), bytes(), node()]
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
+        let replicated = get::group();
+        if context.wants(&replicated) {
+            get::measure(context, &replicated)?;
+        }
+        let wanted = context.wanted([text(), start(), bytes(), node()]);
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let hot = match ready(context) {
+            Ok(hot) => hot,
+            Err(reason) => {
+                wanted.iter().for_each(|group| context.skip(group, &reason));
+                return Ok(());
+            }
+        };
+        for group in wanted {
+            context.begin(&group.id);
+            let measured = match group.id.as_str() {
+                TEXT => calls(context, &hot),
+                START => starts(context, &hot),
+                BYTES => memory(context, &hot),
+                _ => match (Tool { program: "node", package: "nodejs" }).missing() {
+                    Some(missing) => {
+                        context.skip(&group, &missing);
+                        continue;
+                    }
+                    None => whole_life(context, &hot),
+                },
+            };
+            let samples = measured.map_err(failed(&group.id, "a program"))?;
+            context.record(&group, samples);
+        }
+        Ok(())
+    }
+}
+
+/// The generated program, if it can be built and started from copies; or why not.
+fn ready(context: &Context<'_>) -> Result<Hot, String> {
+    let compiler = Tool { program: "cc", package: "gcc" };
+    compiler.missing().map_or(Ok(()), Err)?;
+    context.begin("a program with much text");
+    let told = |error: ProgramError| Causes(&error).to_string();
+    let hot = Hot::build().map_err(told)?;
+    let mut command = context.local_text()?;
+    finish(command.args(["--private", "--quiet", "--", "true"])).map_err(told)?;
+    Ok(hot)
+}
+
+/// Rounds of calls, each of all functions, in three processes that take turns.
+fn calls(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
+    let mut samples = Samples::default();
+    let folder = hot.fresh(0)?;
+    let mut crew = Vec::new();
+    for mode in Mode::ALL {
+        let mut running = Running::start(context, hot, mode, &folder)?;
+        // Pages that are not mapped yet are no part of the figure.
+        running.rounds(1)?;
+        let huge = running.memory("ShmemPmdMapped")? + running.memory("FilePmdMapped")?;
+        let id = format!("{TEXT}.{}", mode.name());
+        samples.note(&id, format!("{:.0} MiB in huge pages", huge / f64::from(1 << 20)));
+        crew.push((id, running));
+    }
+    let turns = context.effort.pick(2, 10);
+    interleave(&mut crew, context.effort.rounds(5, 60, Duration::from_secs(20)), |(id, running)| {
+        let taken = running.rounds(turns)? / turns as f64 / 1e3;
+        samples.add(id, taken);
+        Ok::<(), ProgramError>(())
+    })?;
+    Ok(samples)
+}
+
+/// Starts, in each round with another folder: the first finds nothing there, the second what the first has made.
+fn starts(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
+    let (mut samples, mut round) = (Samples::default(), 1);
+    interleave(&mut [()], context.effort.rounds(3, 20, Duration::from_secs(20)), |()| {
+        let folder = hot.fresh(round)?;
+        round += 1;
+        let mut alive = Vec::new();
+        for (name, mode) in STARTS {
+            let running = Running::start(context, hot, mode, &folder)?;
+            samples.add(&format!("{START}.{name}"), running.start.as_secs_f64() * 1e3);
+            alive.push(running);
+        }
+        Ok::<(), ProgramError>(())
+    })?;
+    Ok(samples)
+}
+
+/// Memory of many processes at a time, with what is shared counted in parts.
+fn memory(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
+    let mut samples = Samples::default();
+    let processes = if context.effort == Effort::Check { 2 } else { 10 };
+    let folder = hot.fresh(0)?;
+    for mode in Mode::ALL {
+        let mut crew = Vec::new();
+        for _ in 0..processes {
+            let mut running = Running::start(context, hot, mode, &folder)?;
+            running.rounds(1)?;
+            crew.push(running);
+        }
+        let sum = crew.iter().map(|running| running.memory("Pss")).sum::<Result<f64, _>>()?;
+        samples.add(&format!("{BYTES}.{}", mode.name()), sum / f64::from(processes));
+    }
+    Ok(samples)
+}
+
+/// Whole lives of a real program.
+fn whole_life(context: &Context<'_>, hot: &Hot) -> Result<Samples, ProgramError> {
+    let mut samples = Samples::default();
+    let folder = hot.fresh(0)?;
+    let program = located("node").unwrap_or_else(|| PathBuf::from("node"));
+    // It keeps the copies for the others.
+    let _holder = Holder::start(context, &program, &folder)?;
+    interleave(&mut Mode::ALL.to_vec(), context.effort.rounds(3, 20, Duration::from_secs(30)), |mode| {
+        let begun = Instant::now();
+        finish(mode.command(context, &program, &folder)?.args(["-e", SCRIPT]))?;
+        samples.add(&format!("{NODE}.{}", mode.name()), begun.elapsed().as_secs_f64() * 1e3);
+        Ok::<(), ProgramError>(())
+    })?;
+    Ok(samples)
+}
+
+fn located(program: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+/// A process that runs as long as this lives.
+struct Holder {
+    _process: super::programs::Ended,
+}
+
+impl Holder {
+    fn start(context: &Context<'_>, program: &Path, folder: &Path) -> Result<Self, ProgramError> {
+        let mut command = Mode::Local.command(context, program, folder)?;
+        command.args(["-e", "console.log('up');setInterval(()=>{},1e6)"]).stdout(std::process::Stdio::piped());
+        let mut child = command.spawn().map_err(super::programs::doing("start node"))?;
+        let said = child.stdout.take();
+        let process = super::programs::Ended(child);
+        if let Some(mut said) = said {
+            let mut up = [0; 2];
+            std::io::Read::read_exact(&mut said, &mut up).map_err(super::programs::doing("read from node"))?;
+        }
+        Ok(Self { _process: process })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_text_is_compared_with_plain() {
+        let ids: Vec<String> = text().ids().map(str::to_owned).collect();
+        assert_eq!(ids, ["numa.text.plain", "numa.text.private", "numa.text.local"]);
+        assert_eq!(start().ids().count(), 4);
+    }
+}

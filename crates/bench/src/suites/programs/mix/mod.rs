@@ -1,0 +1,259 @@
+//! Suite `mix`: Redis with 640 MB under a steady load while it saves every few seconds.
+//!
+//! 4000 requests come each second, whether the server answers or not: a request that has to wait is late by what it
+//! waited, and so are those behind it. Keys are drawn by Zipf's law (0.99), and 2 or 20 of a hundred requests write. In
+//! each round every mode has one life: data, two saves that warm up (the first freezes), then the measured time.
+//!
+//! `fork` is what Redis says of its forks (`latest_fork_usec`), `p99` and `p999` are latencies of all requests of the
+//! measured time, `rss` is what server and saving child occupy together at its end.
+
+mod footprint;
+mod load;
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use self::load::{Load, Writes};
+use super::server::{PROGRAM, Server};
+use super::{Mode, ProgramError, Scratch, Threads, Tool, doing, unfrozen};
+use crate::harness::host::available_memory;
+use crate::harness::record::Unit;
+use crate::harness::sampler::{Rounds, interleave};
+use crate::harness::{Asked, BenchError, Contestant, Context, Effort, Group, Samples, Suite, failed};
+
+/// See the module.
+pub(in crate::suites) struct Mix;
+
+/// Keys, with values of so many bytes: 640 MB as Redis keeps them.
+const KEYS: u64 = 1_140_000;
+const VALUE: usize = 400;
+
+/// Requests that write, of a hundred.
+const SHARES: [u32; 2] = [2, 20];
+
+const MODES: [Mode; 3] = [Mode::Plain, Mode::Thp, Mode::Frozen];
+
+/// Time between the beginnings of two saves, unless one takes longer.
+const BETWEEN: Duration = Duration::from_secs(3);
+
+/// Saves before anything counts.
+const WARM_UP: usize = 2;
+
+/// Memory that two servers' worth of data and a child's copies may need, in bytes.
+const NEEDED: usize = 2500 << 20;
+
+/// What is told of a life.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Figure {
+    Fork,
+    Late,
+    VeryLate,
+    Memory,
+}
+
+impl Figure {
+    const ALL: [Self; 4] = [Self::Fork, Self::Late, Self::VeryLate, Self::Memory];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Fork => "fork",
+            Self::Late => "p99",
+            Self::VeryLate => "p999",
+            Self::Memory => "rss",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Fork => "a fork to save",
+            Self::Late => "latency of the slowest hundredth of requests",
+            Self::VeryLate => "latency of the slowest thousandth of requests",
+            Self::Memory => "memory of server and saving child",
+        }
+    }
+
+    fn unit(self) -> Unit {
+        match self {
+            Self::Fork | Self::Late | Self::VeryLate => Unit::Microseconds,
+            Self::Memory => Unit::Bytes,
+        }
+    }
+
+    fn id(self, share: u32, mode: Mode) -> String {
+        format!("fork.mix.{share}.{}.{}", self.name(), mode.name())
+    }
+
+    fn group(self, share: u32) -> Group {
+        let contestant = |mode: Mode| {
+            let contestant = Contestant::new(self.id(share, mode), self.unit());
+            let rivals = [Mode::Plain, Mode::Thp].map(|rival| self.id(share, rival));
+            if mode == Mode::Frozen { contestant.against(rivals) } else { contestant }
+        };
+        let title = format!("{}, Redis with 640 MB, {share} % writes, saving", self.title());
+        Group::new(format!("fork.mix.{share}.{}", self.name()), title, MODES.map(contestant))
+    }
+}
+
+impl Suite for Mix {
+    fn id(&self) -> &'static str {
+        "mix"
+    }
+
+    fn description(&self) -> &'static str {
+        "Redis under a steady load while it saves: plain, with huge pages, frozen"
+    }
+
+    fn asked(&self) -> Asked {
+        Asked::ByName
+    }
+
+    fn groups(&self) -> Vec<Group> {
+        SHARES.iter().flat_map(|&share| Figure::ALL.map(|figure| figure.group(share))).collect()
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
+        let missing = || {
+            let available = available_memory();
+            let (available, needed) = (available >> 20, NEEDED >> 20);
+            let lacking = format!("{available} MiB of memory are available, and {needed} are needed");
+            let tool = Tool { program: PROGRAM, package: PROGRAM };
+            tool.missing().or((available < needed).then_some(lacking)).or_else(|| unfrozen(context))
+        };
+        let wanted = context.wanted(self.groups());
+        if let Some(reason) = missing().filter(|_| !wanted.is_empty()) {
+            wanted.iter().for_each(|group| context.skip(group, &reason));
+            return Ok(());
+        }
+        for share in SHARES {
+            let groups: Vec<Group> = Figure::ALL
+                .map(|figure| figure.group(share))
+                .into_iter()
+                .filter(|group| context.wants(group))
+                .collect();
+            if groups.is_empty() {
+                continue;
+            }
+            let id = format!("fork.mix.{share}");
+            context.begin(&id);
+            let scratch = Scratch::new("mix").map_err(failed(&id, PROGRAM))?;
+            let mut samples = Samples::default();
+            // One round of a quick run takes most of a minute for both shares.
+            let (most, time) = match context.effort {
+                Effort::Full => (5, Duration::from_secs(15)),
+                Effort::Quick => (1, Duration::from_secs(4)),
+                Effort::Check => (1, Duration::from_secs(1)),
+            };
+            let rounds = Rounds { least: 1, most, budget: Duration::from_secs(120) };
+            interleave(&mut MODES.to_vec(), rounds, |&mut mode| {
+                let command = mode.command(context, PROGRAM, Threads::Stop).map_err(failed(&id, mode.name()))?;
+                let life = Server::start(command, mode, &scratch.0).and_then(|server| live(server, share, time));
+                life.map_err(failed(&id, mode.name()))?.tell(share, mode, &mut samples);
+                Ok::<(), BenchError>(())
+            })?;
+            for group in groups {
+                let own = samples.take(&group);
+                context.record(&group, own);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a life has shown.
+struct Life {
+    /// The first fork, which freezes, in microseconds.
+    first: f64,
+    /// Forks of the measured time, in microseconds.
+    forks: Vec<f64>,
+    /// Latencies of the slowest hundredth and thousandth, and of the slowest request, in microseconds.
+    late: f64,
+    very_late: f64,
+    latest: f64,
+    /// In bytes.
+    memory: f64,
+    /// Requests for each second that were answered.
+    rate: f64,
+}
+
+impl Life {
+    fn tell(&self, share: u32, mode: Mode, samples: &mut Samples) {
+        let id = |figure: Figure| figure.id(share, mode);
+        samples.extend(&id(Figure::Fork), self.forks.iter().copied());
+        samples.note(&id(Figure::Fork), format!("the first, before the measured time: {:.1} ms", self.first / 1e3));
+        samples.add(&id(Figure::Late), self.late);
+        samples.note(&id(Figure::Late), format!("{:.0} requests a second answered", self.rate));
+        samples.add(&id(Figure::VeryLate), self.very_late);
+        samples.note(&id(Figure::VeryLate), format!("the slowest: {:.1} ms", self.latest / 1e3));
+        samples.add(&id(Figure::Memory), self.memory);
+    }
+}
+
+fn live(mut server: Server, share: u32, time: Duration) -> Result<Life, ProgramError> {
+    server.populate(KEYS, VALUE)?;
+    let mut load = Load::start(server.connect()?, Writes { share, keys: KEYS, value: VALUE })?;
+    let mut first = 0.0;
+    for save in 0..WARM_UP {
+        let taken = server.fork()?;
+        if save == 0 {
+            first = taken;
+        }
+    }
+    load.count_from_now();
+    let started = Instant::now();
+    let mut forks = Vec::new();
+    while started.elapsed() < time || forks.is_empty() {
+        let begun = Instant::now();
+        server.save()?;
+        forks.push(server.fork_taken()?);
+        while server.is_saving()? || begun.elapsed() < BETWEEN {
+            if load.has_ended() {
+                return Err(load.finish().err().unwrap_or(ProgramError::Ended { program: PROGRAM }));
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+    load.count_until_now();
+    // Reading the accounts holds the server up, so it comes last, with the load still on: the child's copies are those
+    // that it forces.
+    server.save()?;
+    thread::sleep(Duration::from_millis(500));
+    let memory = footprint::of(server.pid(), &server.children()?).map_err(doing("read what redis-server occupies"))?;
+    let answered = load.finish()?;
+    server.stop_saving()?;
+    let latency = |share| answered.at(share).ok_or_else(nothing);
+    Ok(Life {
+        first,
+        forks,
+        late: latency(0.99)?,
+        very_late: latency(0.999)?,
+        latest: latency(1.0)?,
+        memory: memory as f64,
+        rate: answered.rate(),
+    })
+}
+
+fn nothing() -> ProgramError {
+    doing("count answers of redis-server")(io::ErrorKind::UnexpectedEof.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_share_has_four_figures_of_three_modes() {
+        let groups = Mix.groups();
+        assert_eq!(groups.len(), 8);
+        let ids: Vec<&str> = groups.iter().flat_map(Group::ids).collect();
+        assert_eq!(ids.len(), 24);
+        for id in ["fork.mix.2.fork.plain", "fork.mix.20.p999.thp", "fork.mix.20.rss.frozen"] {
+            assert!(ids.contains(&id), "{id}");
+        }
+        let rivals = ["fork.mix.2.fork.plain", "fork.mix.2.fork.thp"];
+        assert_eq!(
+            groups[0].contestants[2],
+            Contestant::new("fork.mix.2.fork.frozen", Unit::Microseconds).against(rivals)
+        );
+    }
+}

@@ -1,0 +1,270 @@
+//! Suite `programs`: usual programs that fork, most of them with little memory, as they are and by `palimpsest run`.
+//!
+//! Freezing gains nothing in most of them. What is measured is that it costs nothing: after the first forks, which is
+//! what the warm-up is for, none should be slower than without.
+//!
+//! Each mode of a program is started once, and both are asked in turns: a sample is the mean over a number of forks, or
+//! of what the program does by one fork each.
+
+mod apache;
+mod php;
+mod postgresql;
+mod scripts;
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use super::server::Server;
+use super::{Mode, ProgramError, Scratch, Threads, Tool, unfrozen};
+use crate::harness::host::available_memory;
+use crate::harness::record::Unit;
+use crate::harness::sampler::interleave;
+use crate::harness::{Asked, BenchError, Contestant, Context, Group, Samples, Suite, failed};
+use crate::suites::afl;
+
+/// See the module.
+pub(in crate::suites) struct Programs;
+
+/// A program that runs.
+trait Subject {
+    /// One sample, in microseconds.
+    fn sample(&mut self) -> Result<f64, ProgramError>;
+}
+
+/// Where and how a program is started.
+struct Place<'a> {
+    context: &'a Context<'a>,
+    mode: Mode,
+    /// This mode's own.
+    folder: &'a Path,
+}
+
+impl Place<'_> {
+    /// A command that runs `program`.
+    fn command(&self, program: &str) -> Result<std::process::Command, ProgramError> {
+        let report = self.folder.join(REPORT);
+        self.mode.reporting(self.context, program, Threads::Stop, Some(&report))
+    }
+}
+
+/// Where the object tells what it has frozen.
+const REPORT: &str = "report";
+
+/// A program to be measured.
+struct Kind {
+    /// Last part but one of the ids.
+    name: &'static str,
+    title: &'static str,
+    /// Why it cannot be measured.
+    missing: fn() -> Option<String>,
+    /// Bytes that it needs in all modes together.
+    memory: usize,
+    start: fn(&Place<'_>) -> Result<Box<dyn Subject>, ProgramError>,
+}
+
+const KINDS: [Kind; 7] = [
+    Kind {
+        name: "postgresql",
+        title: "PostgreSQL: a connection, for which it forks",
+        missing: postgresql::missing,
+        memory: 600 << 20,
+        start: postgresql::start,
+    },
+    Kind {
+        name: "apache",
+        title: "Apache (prefork): a child of a graceful restart",
+        missing: apache::missing,
+        memory: 600 << 20,
+        start: apache::start,
+    },
+    Kind {
+        name: "php_fpm",
+        title: "php-fpm: a request to a worker that serves one and ends",
+        missing: php::missing,
+        memory: 300 << 20,
+        start: php::start,
+    },
+    Kind {
+        name: "bash",
+        title: "bash: a subshell",
+        missing: || Tool { program: scripts::BASH, package: "bash" }.missing(),
+        memory: 50 << 20,
+        start: scripts::bash,
+    },
+    Kind {
+        name: "redis",
+        title: "Redis with 2 MB: a fork to save",
+        missing: || Tool { program: "redis-server", package: "redis-server" }.missing(),
+        memory: 100 << 20,
+        start: |place| SmallRedis::start(place).map(|server| Box::new(server) as Box<dyn Subject>),
+    },
+    Kind {
+        name: "numpy",
+        title: "numpy with 512 MiB in huge pages: os.fork",
+        missing: scripts::no_numpy,
+        memory: 1800 << 20,
+        start: scripts::numpy,
+    },
+    Kind {
+        name: "make",
+        title: "make: a target that does nothing",
+        missing: || Tool { program: scripts::MAKE, package: "make" }.missing(),
+        memory: 50 << 20,
+        start: scripts::make,
+    },
+];
+
+const MODES: [Mode; 2] = [Mode::Plain, Mode::Frozen];
+
+impl Kind {
+    fn id(&self, mode: Mode) -> String {
+        format!("fork.programs.{}.{}", self.name, mode.name())
+    }
+
+    fn group(&self) -> Group {
+        let [plain, frozen] = MODES.map(|mode| Contestant::new(self.id(mode), Unit::Microseconds));
+        let frozen = frozen.against([plain.id.as_str()]);
+        Group::new(format!("fork.programs.{}", self.name), self.title, [plain, frozen])
+    }
+
+    /// Why it is left out here.
+    fn left_out(&self, context: &Context<'_>) -> Option<String> {
+        let available = available_memory();
+        if available < self.memory {
+            let (available, needed) = (available >> 20, self.memory >> 20);
+            return Some(format!("{available} MiB of memory are available, and {needed} are needed"));
+        }
+        (self.missing)().or_else(|| unfrozen(context))
+    }
+
+    fn measure(&self, context: &Context<'_>) -> Result<Samples, BenchError> {
+        let id = format!("fork.programs.{}", self.name);
+        let scratch = Scratch::new(self.name).map_err(failed(&id, self.name))?;
+        let mut subjects = Vec::new();
+        for mode in MODES {
+            let start = || {
+                let folder = scratch.0.join(mode.name());
+                fs::create_dir(&folder).map_err(super::doing("make a folder for a program"))?;
+                let mut subject = (self.start)(&Place { context, mode, folder: &folder })?;
+                // Freezes, if it does, and fills caches.
+                subject.sample()?;
+                Ok::<_, ProgramError>((self.id(mode), subject))
+            };
+            subjects.push(start().map_err(failed(&id, mode.name()))?);
+        }
+        let mut samples = Samples::default();
+        let rounds = context.effort.rounds(15, 100, Duration::from_secs(15));
+        interleave(&mut subjects, rounds, |(id, subject)| {
+            samples.add(id, subject.sample().map_err(failed(id, "the program"))?);
+            Ok::<(), BenchError>(())
+        })?;
+        drop(subjects);
+        let report = fs::read_to_string(scratch.0.join(Mode::Frozen.name()).join(REPORT)).unwrap_or_default();
+        samples.note(&self.id(Mode::Frozen), told(&report));
+        Ok(samples)
+    }
+}
+
+/// The report in a line.
+fn told(report: &str) -> String {
+    let frozen = report.lines().find_map(|line| line.strip_prefix("frozen "));
+    let kilobytes = frozen.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    let thawed = report.lines().find_map(|line| line.strip_prefix("note: thawed "));
+    match (kilobytes, thawed) {
+        (Some(0), None) => "looked, and froze nothing".to_owned(),
+        (Some(_), Some(thawed)) => format!("thawed {thawed}"),
+        (Some(kilobytes), None) => format!("froze {kilobytes} kB"),
+        (None, _) => "froze nothing".to_owned(),
+    }
+}
+
+impl Suite for Programs {
+    fn id(&self) -> &'static str {
+        "programs"
+    }
+
+    fn description(&self) -> &'static str {
+        "usual programs that fork, most with little memory: plain, and by `palimpsest run`"
+    }
+
+    fn asked(&self) -> Asked {
+        Asked::ByName
+    }
+
+    fn groups(&self) -> Vec<Group> {
+        KINDS.iter().map(Kind::group).chain([afl::empty_group()]).collect()
+    }
+
+    fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
+        for kind in &KINDS {
+            let group = kind.group();
+            if !context.wants(&group) {
+                continue;
+            }
+            if let Some(reason) = kind.left_out(context) {
+                context.skip(&group, &reason);
+                continue;
+            }
+            context.begin(&group.id);
+            let samples = kind.measure(context)?;
+            context.record(&group, samples);
+        }
+        afl::run_empty(context)
+    }
+}
+
+/// Keys, with values of so many bytes: 2 MB as Redis keeps them.
+const KEYS: u64 = 3600;
+const VALUE: usize = 400;
+
+/// Forks behind one sample.
+const SAVES: usize = 5;
+
+/// Redis with little data.
+struct SmallRedis(Server);
+
+impl SmallRedis {
+    fn start(place: &Place<'_>) -> Result<Self, ProgramError> {
+        let mut server = Server::start(place.command("redis-server")?, place.mode, place.folder)?;
+        server.populate(KEYS, VALUE)?;
+        Ok(Self(server))
+    }
+}
+
+impl Subject for SmallRedis {
+    fn sample(&mut self) -> Result<f64, ProgramError> {
+        let mut times = [0.0; SAVES];
+        for taken in &mut times {
+            *taken = self.0.fork()?;
+        }
+        times.sort_unstable_by(f64::total_cmp);
+        Ok(times[SAVES / 2])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_program_has_two_figures_of_which_ours_is_compared() {
+        let groups = Programs.groups();
+        assert_eq!(groups.len(), KINDS.len() + 1);
+        for group in groups {
+            let [plain, frozen] = &group.contestants[..] else { panic!("{group:?}") };
+            assert_eq!(plain.id, format!("{}.plain", group.id));
+            assert_eq!(*frozen, Contestant::new(format!("{}.frozen", group.id), plain.unit).against([&plain.id]));
+        }
+    }
+
+    #[test]
+    fn reports_are_told_in_a_line() {
+        assert_eq!(told(""), "froze nothing");
+        let report = "palimpsest: froze process 7 (x)\nfrozen        664 kB in 2 ranges, 1 extents of 2048 kB\n";
+        assert_eq!(told(report), "froze 664 kB");
+        assert_eq!(told(&report.replace("664", "  0")), "looked, and froze nothing");
+        let thawed = format!("{report}note: thawed 664 kB again, which made no fork quicker\n");
+        assert_eq!(told(&thawed), "thawed 664 kB again, which made no fork quicker");
+    }
+}

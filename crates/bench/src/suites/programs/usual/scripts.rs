@@ -1,0 +1,141 @@
+//! Programs that are told what to do: bash, make, and Python with numpy.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+
+use super::{Place, Subject};
+use crate::suites::programs::{Ended, ProgramError, Tool, doing, finish};
+
+pub(super) const BASH: &str = "/bin/bash";
+pub(super) const MAKE: &str = "/usr/bin/make";
+/// Debian's, which is linked dynamically.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// Answers each line of its input with the microseconds of a subshell: the mean of 50, each of which ends at once.
+const SUBSHELLS: &str = r#"
+while read -r line; do
+    start=${EPOCHREALTIME/[.,]/}
+    for ((number = 0; number < 50; number++)); do (:); done
+    end=${EPOCHREALTIME/[.,]/}
+    echo $(( (end - start) / 50 ))
+done
+"#;
+
+/// Answers each line of its input with the microseconds of a fork: the median of nine, each with an array of 512 MiB.
+const FORKS: &str = r#"
+import os, sys, time
+import numpy
+block = numpy.ones(64 << 20)
+for line in sys.stdin:
+    taken = []
+    for number in range(9):
+        start = time.perf_counter_ns()
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        taken.append(time.perf_counter_ns() - start)
+        os.waitpid(child, 0)
+    print(sorted(taken)[4] / 1000, flush=True)
+"#;
+
+/// Why numpy cannot be measured.
+pub(super) fn no_numpy() -> Option<String> {
+    let python = Tool { program: PYTHON, package: "python3" }.missing();
+    python.or_else(|| {
+        let imported = finish(Command::new(PYTHON).args(["-c", "import numpy"]).stdin(Stdio::null()));
+        imported.is_err().then(|| format!("{PYTHON} has no numpy: install Debian's package python3-numpy"))
+    })
+}
+
+pub(super) fn bash(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError> {
+    let mut command = place.command(BASH)?;
+    command.args(["-c", SUBSHELLS]);
+    Ok(Box::new(Answering::start(command, BASH)?))
+}
+
+pub(super) fn numpy(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError> {
+    let mut command = place.command(PYTHON)?;
+    // Its threads are for computing, of which there is none here.
+    command.args(["-c", FORKS]).env("OPENBLAS_NUM_THREADS", "1").env("NUMPY_MADVISE_HUGEPAGE", "1");
+    Ok(Box::new(Answering::start(command, PYTHON)?))
+}
+
+/// A script that answers each line with a number.
+struct Answering {
+    // Before the process, so that it is told to end first.
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    _process: Ended,
+    program: &'static str,
+}
+
+impl Answering {
+    fn start(mut command: Command, program: &'static str) -> Result<Self, ProgramError> {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(doing(format!("start {program}")))?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let process = Ended(child);
+        let (questions, answers) = pipes.ok_or(ProgramError::Ended { program })?;
+        Ok(Self { questions, answers: BufReader::new(answers), _process: process, program })
+    }
+}
+
+impl Subject for Answering {
+    fn sample(&mut self) -> Result<f64, ProgramError> {
+        let program = self.program;
+        writeln!(self.questions, "go").map_err(doing(format!("write to {program}")))?;
+        let mut answer = String::new();
+        if self.answers.read_line(&mut answer).map_err(doing(format!("read from {program}")))? == 0 {
+            return Err(ProgramError::Ended { program });
+        }
+        let question = "go".to_owned();
+        answer.trim().parse().map_err(|_| ProgramError::Answer { program, question, answer })
+    }
+}
+
+/// Targets of one run of make.
+const TARGETS: u32 = 50;
+
+pub(super) fn make(place: &Place<'_>) -> Result<Box<dyn Subject>, ProgramError> {
+    let file = place.folder.join("Makefile");
+    fs::write(&file, targets()).map_err(doing(format!("write {}", file.display())))?;
+    let mut command = place.command(MAKE)?;
+    command.args(["--silent", "--jobs=1", "--no-builtin-rules", "--file"]).arg(file);
+    Ok(Box::new(Making(command)))
+}
+
+/// Targets that start one program each, between two that tell the time, so that make's own start does not count.
+fn targets() -> String {
+    let names: Vec<String> = (0..TARGETS).map(|number| format!("target{number}")).collect();
+    let names = names.join(" ");
+    format!("all: start {names} end\n.PHONY: all start {names} end\nstart end:\n\t@date +%s%N\n{names}:\n\t@true\n")
+}
+
+/// make, started anew for each sample.
+struct Making(Command);
+
+impl Subject for Making {
+    fn sample(&mut self) -> Result<f64, ProgramError> {
+        let output = finish(&mut self.0)?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut moments = said.lines().filter_map(|line| line.trim().parse::<f64>().ok());
+        match (moments.next(), moments.next()) {
+            (Some(start), Some(end)) => Ok((end - start) / 1e3 / f64::from(TARGETS)),
+            _ => Err(ProgramError::Answer { program: MAKE, question: "the time".to_owned(), answer: said }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_makefile_has_its_targets_between_two_that_tell_the_time() {
+        let text = targets();
+        let all = text.lines().next().expect("a line");
+        assert!(all.starts_with("all: start target0 ") && all.ends_with(" target49 end"), "{all}");
+        assert_eq!(text.matches("\t@").count(), 2);
+    }
+}

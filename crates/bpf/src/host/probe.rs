@@ -1,0 +1,49 @@
+//! Helpers that read what may not be there, at addresses that nobody has proven.
+
+use super::call::{Call, failed};
+use crate::interp::{Answer, HelperError};
+
+const EFAULT: i64 = 14;
+const E2BIG: i64 = 7;
+/// Bytes of text that are read at once: a page of every machine begins at a multiple of it.
+const PART: usize = 64;
+
+/// `bpf_probe_read`: all of the bytes, or zeros and an error.
+pub(super) fn read(call: &mut Call<'_>) -> Result<Answer, HelperError> {
+    let mut bytes = alloc::vec![0; call.len(0)?];
+    let is_there = call.peek(2, 0, &mut bytes) == bytes.len();
+    if !is_there {
+        bytes.fill(0);
+    }
+    call.write(0, &bytes)?;
+    if is_there { Ok(Answer::Value(0)) } else { failed(EFAULT) }
+}
+
+/// `bpf_probe_read_str`: text up to its zero, which is put behind what fits; how many bytes with the zero. Behind it
+/// the room is zero.
+pub(super) fn text(call: &mut Call<'_>) -> Result<Answer, HelperError> {
+    let mut bytes = alloc::vec![0; call.len(0)?];
+    if bytes.is_empty() {
+        return failed(E2BIG);
+    }
+    let most = bytes.len() - 1;
+    let mut len = 0;
+    let found = loop {
+        let part = (PART - (call.number(2) as usize).wrapping_add(len) % PART).min(most - len);
+        if part == 0 {
+            // What does not fit is cut off.
+            break Some(most);
+        }
+        let got = call.peek(2, len, &mut bytes[len..len + part]);
+        if let Some(end) = bytes[len..len + got].iter().position(|byte| *byte == 0) {
+            break Some(len + end);
+        }
+        if got < part {
+            break None;
+        }
+        len += part;
+    };
+    bytes[found.unwrap_or(0)..].fill(0);
+    call.write(0, &bytes)?;
+    found.map_or_else(|| failed(EFAULT), |len| Ok(Answer::Value(len as u64 + 1)))
+}

@@ -1,0 +1,166 @@
+//! Linux's helpers: those that read what is not proven, that format text, and that ask for CPUs and clocks.
+
+use palimpsest_bpf::verify::Unproven;
+
+use super::*;
+
+/// Runs it both ways where loads that are not proven are tried; the context, which both leave alike, and `r0`.
+fn probed(text: &str, context: [u8; LEN]) -> (u64, [u8; LEN]) {
+    let linked = builder().build().verify(contract().unproven(Unproven::Probe), code(text)).expect(text);
+    let mut interpreted = context;
+    let expected = linked.interpret(&Interpreter::default(), &mut interpreted).expect("it ends");
+    if Target::NATIVE.is_none() {
+        eprintln!("skipped: there is no compiler for this machine");
+        return (expected, interpreted);
+    }
+    let program = HostedProgram::load(&Packs::new().expect("packs"), &linked).expect("room");
+    let mut compiled = context;
+    assert_eq!(program.run(&mut compiled), Ok(expected), "{text}");
+    assert_eq!(compiled, interpreted, "{text}");
+    (expected, interpreted)
+}
+
+const EFAULT: u64 = -14_i64 as u64;
+
+/// Reads `len` bytes at the text of the read-only map and `behind` into the beginning of the context.
+fn read(helper: i32, len: u32, behind: i32) -> String {
+    format!("r2 = {len}\nr3 = map[idx:5][0]+0 ll\nr3 += {behind}\ncall {helper}\nexit")
+}
+
+#[test]
+fn what_is_there_is_read_and_what_is_not_is_an_error() {
+    let full = [0xaa; LEN];
+    for helper in [4, 112, 113, 148] {
+        let (result, context) = probed(&read(helper, 8, 0), full);
+        assert_eq!((result, &context[..9]), (0, &b"palimpse\xaa"[..]));
+        // A number that is no address, and one that no machine has: zeros, and no fault.
+        for address in ["8", "0", "-1", "0x7fffffff00000000 ll"] {
+            let (result, context) = probed(&format!("r2 = 8\nr3 = {address}\ncall {helper}\nexit"), full);
+            assert_eq!((result, &context[..9]), (EFAULT, &b"\0\0\0\0\0\0\0\0\xaa"[..]), "{address}");
+        }
+        assert_eq!(probed(&read(helper, 0, 0), full), (0, full));
+        assert_eq!(refused(&read(helper, 8, 0)), Fault::Probes);
+    }
+    let allowed = |text: &str| {
+        let contract = contract().unproven(Unproven::Probe);
+        builder().build().verify(contract, code(text)).map(drop).expect_err(text).fault
+    };
+    assert_eq!(allowed(&read(113, 17, 0)), Fault::Context { min: 0, end: 17, len: 16 });
+    assert_eq!(allowed("r1 = map[idx:5][0]+0 ll\nr2 = 8\nr3 = 8\ncall 113\nexit"), Fault::ReadOnlyMap);
+}
+
+#[test]
+fn texts_are_read_up_to_their_zero() {
+    let full = [0xaa; LEN];
+    for helper in [45, 114, 115] {
+        let (result, context) = probed(&read(helper, 16, 0), full);
+        assert_eq!((result, &context), (11, b"palimpsest\0\0\0\0\0\0"));
+        // What does not fit is cut, and a zero stands at the end all the same.
+        let (result, context) = probed(&read(helper, 5, 0), full);
+        assert_eq!((result, &context[..6]), (5, &b"pali\0\xaa"[..]));
+        let (result, context) = probed(&read(helper, 1, 0), full);
+        assert_eq!((result, &context[..2]), (1, &b"\0\xaa"[..]));
+        assert_eq!(probed(&read(helper, 0, 0), full).0, -7_i64 as u64);
+        let (result, context) = probed(&format!("r2 = 8\nr3 = 8\ncall {helper}\nexit"), full);
+        assert_eq!((result, &context[..9]), (EFAULT, &b"\0\0\0\0\0\0\0\0\xaa"[..]));
+        assert_eq!(refused(&read(helper, 8, 0)), Fault::Probes);
+    }
+}
+
+#[test]
+fn reading_stops_where_memory_ends() {
+    if Target::NATIVE.is_none() {
+        eprintln!("skipped: there is no compiler for this machine");
+        return;
+    }
+    let packs = Packs::new().expect("packs");
+    // Behind the first thread's stack is nothing.
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("there is /proc");
+    let stack = maps.lines().find(|line| line.ends_with("[stack]")).and_then(|line| line.split(['-', ' ']).nth(1));
+    let Some(end) = stack.and_then(|end| usize::from_str_radix(end, 16).ok()) else {
+        eprintln!("skipped: /proc/self/maps names no stack");
+        return;
+    };
+    let linked = |helper: i32, len: u32| {
+        let text = format!("r2 = {len}\nr3 = *(u64 *)(r1 + 0)\ncall {helper}\nexit");
+        builder().build().verify(contract().unproven(Unproven::Probe), code(&text)).expect("harmless")
+    };
+    let run = |helper: i32, len: u32, address: usize| {
+        let mut context = [0xaa; LEN];
+        context[..8].copy_from_slice(&(address as u64).to_ne_bytes());
+        let program = HostedProgram::load(&packs, &linked(helper, len)).expect("room");
+        (program.run(&mut context).expect("it ends"), context)
+    };
+    assert_eq!(run(113, 5, end - 5).0, 0);
+    // Before the last eight bytes is the end of the program's name.
+    let (result, context) = run(113, 12, end - 12);
+    assert!(result == 0 && context[..3] != [0; 3], "{context:?}");
+    let (result, context) = run(113, 13, end - 12);
+    assert_eq!((result, &context[..13], context[13]), (EFAULT, &[0; 13][..], 0xaa));
+    assert_eq!(run(115, 16, end).0, EFAULT);
+}
+
+#[test]
+fn numbers_are_formatted_into_room() {
+    // The read-only map's text is the format, and has no numbers in it.
+    let text = "r6 = r1\n*(u64 *)(r10 - 8) = 5\nr2 = 16\nr3 = map[idx:5][0]+0 ll\nr4 = r10\nr4 += -8\nr5 = 8\ncall 165\n\
+                exit";
+    let (result, context) = probed(text, [0xaa; LEN]);
+    assert_eq!((result, &context), (11, b"palimpsest\0\0\0\0\0\0"));
+    let (result, context) = probed(&text.replace("r2 = 16", "r2 = 4"), [0xaa; LEN]);
+    assert_eq!((result, &context[..5]), (11, &b"pal\0\xaa"[..]));
+    let (result, context) = probed(&text.replace("r5 = 8", "r5 = 7"), [0xaa; LEN]);
+    assert_eq!((result, context), (-22_i64 as u64, [0; LEN]));
+    assert_eq!(refused(&text.replace("map[idx:5]", "map[idx:0]")), Fault::NoText { register: Register::R3 });
+    assert_eq!(refused(&text.replace("r2 = 16", "r2 = 17")), Fault::Context { min: 0, end: 17, len: 16 });
+    let traced = "*(u64 *)(r10 - 8) = 5\nr1 = map[idx:5][0]+0 ll\nr2 = 11\nr3 = r10\nr3 += -8\nr4 = 8\ncall 177\nexit";
+    assert_eq!(run(traced), 10);
+}
+
+#[test]
+fn clocks_and_nodes_are_asked() {
+    for helper in [5, 42, 125, 160, 208] {
+        let linked = builder().build().verify(contract(), code(&format!("call {helper}\nexit"))).expect("harmless");
+        linked.interpret(&Interpreter::default(), &mut [0; LEN]).expect("it ends");
+    }
+    // What the coarse one says the other has said before, and the boot's is never behind that.
+    assert_eq!(run("call 160\nr6 = r0\ncall 5\nr1 = 1\nif r0 >= r6 goto out\nr1 = 0\nout: r0 = r1\nexit"), 1);
+    assert_eq!(run("call 5\nr6 = r0\ncall 125\nr1 = 1\nif r0 >= r6 goto out\nr1 = 0\nout: r0 = r1\nexit"), 1);
+}
+
+#[test]
+fn values_of_other_cpus_are_found() {
+    let host = || {
+        let definition = Definition { cpus: Some(3), ..Definition::new("cpus", Kind::PerCpuArray, 4, 8, 2) };
+        let map = Arc::new(Map::new(definition).expect("good measures"));
+        let plain = Arc::new(Map::new(Definition::new("plain", Kind::Array, 4, 8, 2)).expect("good measures"));
+        Host::builder().map(map).map(plain)
+    };
+    let looked_up = |cpu: &str| {
+        format!(
+            "*(u32 *)(r10 - 4) = 1\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\nr3 = {cpu}\ncall 195\nif r0 == 0 goto none\n\
+             r1 = *(u64 *)(r0 + 0)\nr1 += 5\n*(u64 *)(r0 + 0) = r1\nr0 = r1\nexit\nnone: r0 = -1\nexit"
+        )
+    };
+    assert_eq!(run_on(host, &looked_up("2")), 5);
+    for cpu in ["3", "-1", "0x100000000 ll"] {
+        assert_eq!(run_on(host, &looked_up(cpu)), u64::MAX, "{cpu}");
+    }
+    let linked = host().build();
+    let verified = linked.verify(contract(), code(&looked_up("2"))).expect("harmless");
+    verified.interpret(&Interpreter::default(), &mut [0; LEN]).expect("it ends");
+    let mut value = [0; 8];
+    for (cpu, expected) in [(0, 0), (1, 0), (2, 5)] {
+        linked.maps()[0].read(&1_u32.to_ne_bytes(), cpu, &mut value).expect("it is there");
+        assert_eq!(u64::from_ne_bytes(value), expected, "CPU {cpu}");
+    }
+    let refused = |text: &str| host().build().verify(contract(), code(text)).map(drop).expect_err(text).fault;
+    assert_eq!(
+        refused(&looked_up("2").replace("idx:0", "idx:1")),
+        Fault::MapKind { register: Register::R1, kind: Kind::Array }
+    );
+    assert_eq!(
+        refused(&looked_up("2").replace("if r0 == 0 goto none", "")),
+        Fault::MaybeNull { register: Register::R0 }
+    );
+}

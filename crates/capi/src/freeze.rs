@@ -1,0 +1,224 @@
+//! Freezing the process, so that it forks in constant time.
+
+use std::ffi::c_int;
+use std::time::Duration;
+
+use palimpsest_fork::{Answer, Forked, FreezeError, Measure, Options, OtherThreads, Pages, Pays, Report, Verdict};
+
+use crate::result::palimpsest_result::{
+    self, PALIMPSEST_BUSY, PALIMPSEST_NO_ROOM, PALIMPSEST_REFUSED, PALIMPSEST_SYSTEM,
+};
+use crate::result::{Failure, answer, wanted};
+use crate::versioned::{self, Versioned};
+
+/// A runtime manages its memory by system calls of its own (Go, musl), and gives none of it back by discarding it.
+pub const PALIMPSEST_RAW_ALLOCATOR: u32 = 1;
+/// Whatever an io_uring holds on to is not in memory that will be frozen.
+pub const PALIMPSEST_IO_URING: u32 = 2;
+/// All future mappings are to be locked; freezing gains nothing, and memory is held twice.
+pub const PALIMPSEST_LOCKED_MEMORY: u32 = 4;
+/// No request of Linux AIO is under way, or its buffers are not in memory that will be frozen.
+pub const PALIMPSEST_LINUX_AIO: u32 = 8;
+
+/// How to freeze. Zeros are the defaults; `size` is that of this structure, set by the caller.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct palimpsest_freeze_options {
+    /// Bytes of this structure, set by the caller.
+    pub size: usize,
+    /// Mappings with fewer populated bytes are left alone; 0 for 16 pages.
+    pub least: usize,
+    /// A sum of `PALIMPSEST_RAW_ALLOCATOR`, `_IO_URING`, `_LOCKED_MEMORY` and `_LINUX_AIO`: what the caller answers
+    /// for.
+    pub answers: u32,
+    /// Freezes what is expected to pay within so many forks; 0 for all that can be frozen.
+    pub pays_within: u32,
+    /// Not 0: other threads are held still; 0: a process with several threads is refused.
+    pub stop_threads: c_int,
+    /// Not 0: asks for huge pages.
+    pub collapse: c_int,
+    /// Not 0: forks are not timed before and after.
+    pub no_measure: c_int,
+}
+
+// SAFETY: 1. numbers, of which the first is a `usize`.
+unsafe impl Versioned for palimpsest_freeze_options {}
+
+/// What a freeze did, or would do. `size` is that of this structure, set by the caller.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct palimpsest_freeze_report {
+    /// Bytes of this structure, set by the caller.
+    pub size: usize,
+    /// Bytes that are frozen.
+    pub frozen: usize,
+    /// Populated bytes that are not.
+    pub skipped: usize,
+    /// Nanoseconds for which the process was held up, without measurements.
+    pub taken_ns: u64,
+    /// Nanoseconds of the shortest fork before; 0 if not measured.
+    pub fork_before_ns: u64,
+    /// Nanoseconds of the shortest fork afterwards; 0 if not measured.
+    pub fork_after_ns: u64,
+    /// Forks after which it has paid; 0 if not known or never.
+    pub pays_after: u64,
+    /// 0: not measured. 1: forks are quicker. 2: they are not. 3: they were dearer, and all is thawed.
+    pub verdict: c_int,
+    /// Not 0: it ended early, for lack of room. What is frozen is right all the same.
+    pub is_stopped: c_int,
+}
+
+// SAFETY: 1. numbers, of which the first is a `usize`.
+unsafe impl Versioned for palimpsest_freeze_report {}
+
+fn failure(error: &FreezeError) -> Failure {
+    let code = match error {
+        FreezeError::Busy => PALIMPSEST_BUSY,
+        FreezeError::BorrowedMemory { .. }
+        | FreezeError::Threads { .. }
+        | FreezeError::NotStopped(_)
+        | FreezeError::RawAllocator { .. }
+        | FreezeError::IoUring { .. }
+        | FreezeError::LinuxAio { .. }
+        | FreezeError::FutureLocked => PALIMPSEST_REFUSED,
+        FreezeError::Tables(_) | FreezeError::TooMany(_) => PALIMPSEST_NO_ROOM,
+        _ => PALIMPSEST_SYSTEM,
+    };
+    Failure::of(code, error)
+}
+
+/// # Safety
+///
+/// 1. `options` is null or valid for reading as many bytes as its first field says.
+unsafe fn options_of(options: *const palimpsest_freeze_options) -> Result<Options, Failure> {
+    // SAFETY: 1. is contract 1.
+    let given: palimpsest_freeze_options = unsafe { versioned::read(options) }?.unwrap_or_default();
+    let mut options = Options::new();
+    if given.least != 0 {
+        options = options.least(given.least);
+    }
+    let answers = [
+        (PALIMPSEST_RAW_ALLOCATOR, Answer::RawAllocator),
+        (PALIMPSEST_IO_URING, Answer::IoUring),
+        (PALIMPSEST_LOCKED_MEMORY, Answer::LockedMemory),
+        (PALIMPSEST_LINUX_AIO, Answer::LinuxAio),
+    ];
+    let known = answers.iter().fold(0, |known, (bit, _)| known | bit);
+    if given.answers & !known != 0 {
+        return Err(Failure::invalid(format_args!("answers {:#x}: there are {known:#x}", given.answers)));
+    }
+    for (bit, answer) in answers {
+        if given.answers & bit != 0 {
+            options = options.answer_for(answer);
+        }
+    }
+    if given.pays_within != 0 {
+        options = options.pays(Pays::Within(given.pays_within));
+    }
+    if given.stop_threads != 0 {
+        options = options.other_threads(OtherThreads::Stop);
+    }
+    if given.collapse != 0 {
+        options = options.pages(Pages::Collapse);
+    }
+    if given.no_measure != 0 {
+        options = options.measure(Measure::Nothing);
+    }
+    Ok(options)
+}
+
+fn told(report: &Report) -> palimpsest_freeze_report {
+    let nanos = |time: Option<Duration>| time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    palimpsest_freeze_report {
+        size: 0,
+        frozen: report.frozen_bytes(),
+        skipped: report.skipped_bytes(),
+        taken_ns: nanos(Some(report.taken)),
+        fork_before_ns: nanos(report.fork_before),
+        fork_after_ns: nanos(report.fork_after),
+        pays_after: report.worth.and_then(|worth| worth.pays_after()).unwrap_or(0),
+        verdict: match report.verdict {
+            Verdict::Quicker => 1,
+            Verdict::NoBenefit { .. } => 2,
+            Verdict::Thawed => 3,
+            _ => 0,
+        },
+        is_stopped: c_int::from(report.stopped.is_some()),
+    }
+}
+
+/// Replaces the private memory of this process by private mappings of sealed files with the same bytes, so that a fork
+/// need not copy its page tables. A second freeze freezes what is new. `options` may be null for the defaults, `report`
+/// null for none.
+///
+/// # Safety
+///
+/// 1. `options` is null or valid for reading as many bytes as its first field says; `report` is null, or valid for
+///    reading its first field and for writing as many bytes as that says.
+/// 2. From now on nobody discards, resizes or moves frozen memory but by
+///    `palimpsest_madvise` and `palimpsest_mremap`; no direct or asynchronous I/O is under way on private memory; no
+///    other process shares or writes to it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_freeze(
+    options: *const palimpsest_freeze_options,
+    report: *mut palimpsest_freeze_report,
+) -> palimpsest_result {
+    answer(|| {
+        // SAFETY: 1. is contract 1.
+        let options = unsafe { options_of(options) }?;
+        // SAFETY: contract 2.
+        let done = unsafe { palimpsest_fork::freeze(&options) }.map_err(|error| failure(&error))?;
+        // SAFETY: 1. is contract 1.
+        if report.is_null() { Ok(()) } else { unsafe { versioned::write(report, told(&done)) } }
+    })
+}
+
+/// Tells what `palimpsest_freeze` would do, and changes nothing.
+///
+/// # Safety
+///
+/// 1. As for `palimpsest_freeze`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_survey(
+    options: *const palimpsest_freeze_options,
+    report: *mut palimpsest_freeze_report,
+) -> palimpsest_result {
+    answer(|| {
+        let report = wanted(report)?;
+        // SAFETY: 1. is contract 1.
+        let options = unsafe { options_of(options) }?;
+        let found = palimpsest_fork::survey(&options).map_err(|error| failure(&error))?;
+        // SAFETY: 1. is contract 1.
+        unsafe { versioned::write(report, told(&found)) }
+    })
+}
+
+/// `fork`, with an account of what forks take: frozen memory that was written to since is made cheap again when that
+/// pays. `child` gets 0 in the child, and in the parent the child's process id.
+///
+/// # Safety
+///
+/// 1. `child` is null or valid for writing.
+/// 2. As for `fork`: in the child of a process with several threads, only async-signal-safe functions are called.
+/// 3. Contract 2 of `palimpsest_freeze`, if this process or one that it was forked from has frozen.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_fork(child: *mut libc::pid_t) -> palimpsest_result {
+    answer(|| {
+        let child = wanted(child)?;
+        // SAFETY: 1. and 2. are contracts 2 and 3.
+        let forked = unsafe { palimpsest_fork::fork() }.map_err(|error| Failure::of(PALIMPSEST_SYSTEM, &error))?;
+        let told = match forked {
+            Forked::Parent(pid) => pid.as_raw_nonzero().get(),
+            Forked::Child => 0,
+        };
+        // SAFETY: contract 1, and not null.
+        unsafe { child.write(told) };
+        Ok(())
+    })
+}
+
+/// Bytes of this process that are frozen.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_frozen_bytes() -> usize {
+    palimpsest_fork::frozen_bytes()
+}

@@ -1,0 +1,141 @@
+//! Handles: numbers that name what C holds, so that a released, foreign or invented one is an error and no pointer.
+//!
+//! A handle is a key of a [`SlotMap`]: a place, and how often the place was used. It names one thing for ever, but for
+//! what 2^31 uses of one place would bring back. All tables have one lock, which a fork takes, so that children can go
+//! on ([`watch_forks`]).
+
+use std::cell::RefCell;
+use std::sync::{Arc, LazyLock, Mutex, Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+
+use palimpsest_text::{Data, Packs, Program, Staged, StagedData};
+use slotmap::{DefaultKey, Key, KeyData, SlotMap};
+
+use crate::result::{Failure, palimpsest_result};
+
+/// What C holds of one kind.
+pub(crate) type Slots<T> = SlotMap<DefaultKey, Arc<T>>;
+
+/// All that C holds.
+#[derive(Default)]
+pub(crate) struct Handles {
+    packs: Slots<Packs>,
+    staged: Slots<Mutex<Option<Staged>>>,
+    staged_data: Slots<Mutex<Option<StagedData>>>,
+    programs: Slots<Program>,
+    data: Slots<Data>,
+}
+
+/// A kind of thing that handles name.
+pub(crate) trait Kind: Sized + 'static {
+    /// As messages call it.
+    const NAME: &'static str;
+
+    fn slots(handles: &Handles) -> &Slots<Self>;
+    fn slots_mut(handles: &mut Handles) -> &mut Slots<Self>;
+}
+
+macro_rules! kinds {
+    ($($kind:ty = $field:ident, $name:literal;)+) => {
+        $(impl Kind for $kind {
+            const NAME: &'static str = $name;
+
+            fn slots(handles: &Handles) -> &Slots<Self> {
+                &handles.$field
+            }
+
+            fn slots_mut(handles: &mut Handles) -> &mut Slots<Self> {
+                &mut handles.$field
+            }
+        })+
+    };
+}
+
+kinds! {
+    Packs = packs, "packs";
+    Mutex<Option<Staged>> = staged, "staged program";
+    Mutex<Option<StagedData>> = staged_data, "staged data";
+    Program = programs, "program";
+    Data = data, "data";
+}
+
+static HANDLES: LazyLock<RwLock<Handles>> = LazyLock::new(RwLock::default);
+
+fn read() -> RwLockReadGuard<'static, Handles> {
+    HANDLES.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write() -> RwLockWriteGuard<'static, Handles> {
+    HANDLES.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The key that `handle` is. Every number makes a key, so what that key makes is compared.
+fn key_of(handle: u64) -> Option<DefaultKey> {
+    let data = KeyData::from_ffi(handle);
+    (data.as_ffi() == handle).then(|| DefaultKey::from(data))
+}
+
+fn stale<T: Kind>(handle: u64) -> Failure {
+    let name = T::NAME;
+    let message = format_args!("{handle:#x} names no {name}: it was released or finalized, or never handed out");
+    Failure::new(palimpsest_result::PALIMPSEST_STALE, message)
+}
+
+/// Names `value`.
+pub(crate) fn insert<T: Kind>(value: T) -> u64 {
+    watch_forks();
+    T::slots_mut(&mut write()).insert(Arc::new(value)).data().as_ffi()
+}
+
+/// What `handle` names. It lives as long as somebody uses it, released or not.
+pub(crate) fn get<T: Kind>(handle: u64) -> Result<Arc<T>, Failure> {
+    let found = key_of(handle).and_then(|key| T::slots(&read()).get(key).cloned());
+    found.ok_or_else(|| stale::<T>(handle))
+}
+
+/// As [`get`], for signal handlers: waits for nobody, and takes nothing from the heap.
+pub(crate) fn with_at_once<T: Kind, R>(handle: u64, work: impl FnOnce(&T) -> R) -> Result<R, palimpsest_result> {
+    let handles = match HANDLES.try_read() {
+        Ok(handles) => handles,
+        Err(TryLockError::Poisoned(handles)) => handles.into_inner(),
+        Err(TryLockError::WouldBlock) => return Err(palimpsest_result::PALIMPSEST_BUSY),
+    };
+    let found = key_of(handle).and_then(|key| T::slots(&handles).get(key));
+    found.map(|found| work(found)).ok_or(palimpsest_result::PALIMPSEST_STALE)
+}
+
+/// Ends a handle. Whoever uses what it named at the moment goes on with it.
+pub(crate) fn remove<T: Kind>(handle: u64) -> Result<Arc<T>, Failure> {
+    let found = key_of(handle).and_then(|key| T::slots_mut(&mut write()).remove(key));
+    found.ok_or_else(|| stale::<T>(handle))
+}
+
+/// The handle of the first that `is_it` says yes to.
+pub(crate) fn find<T: Kind>(is_it: impl Fn(&T) -> bool) -> Option<u64> {
+    let handles = read();
+    T::slots(&handles).iter().find(|(_, value)| is_it(value)).map(|(key, _)| key.data().as_ffi())
+}
+
+thread_local! {
+    /// The lock, while this thread forks.
+    static HELD: RefCell<Option<RwLockWriteGuard<'static, Handles>>> = const { RefCell::new(None) };
+}
+
+extern "C" fn before_fork() {
+    let _ = HELD.try_with(|held| held.replace(Some(write())));
+}
+
+/// In both processes: the thread that has forked holds the lock in each.
+extern "C" fn after_fork() {
+    let _ = HELD.try_with(RefCell::take);
+}
+
+/// Has each `fork` of the C library take the lock, so that a child never inherits it from a thread that it has not.
+/// `clone` by a system call of one's own does not: such a child must leave handles alone.
+fn watch_forks() {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        // SAFETY: handlers that may run at any time between calls of this library. A failure (no memory) leaves
+        // children of other threads' forks with a lock that is held, as without handlers.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
+    });
+}

@@ -1,0 +1,295 @@
+//! Packs: many programs in executable huge pages.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use palimpsest_text::observe::{GdbJit, JitDump, PerfMap, UnwindRegistry};
+use palimpsest_text::{Backing, ForkPolicy, OpenError, Packs, ReclaimPolicy, WriteView};
+
+use crate::handles;
+use crate::result::palimpsest_result::{
+    self, PALIMPSEST_INVALID, PALIMPSEST_NO_ROOM, PALIMPSEST_NOT_FOUND, PALIMPSEST_SYSTEM,
+};
+use crate::result::{Failure, answer, wanted};
+use crate::versioned::{self, Versioned};
+
+/// Packs that are open. 0 is none, as with every handle.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct palimpsest_packs {
+    /// Nothing to be computed with.
+    pub handle: u64,
+}
+
+/// How packs are opened. Zeros are the defaults; `size` is that of this structure, and tells which fields there are.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct palimpsest_packs_options {
+    /// Bytes of this structure, set by the caller.
+    pub size: usize,
+    /// Bytes of address space for all packs; 0 for the default.
+    pub region_len: usize,
+    /// An address that the packs should be near to, such as that of functions which programs call; 0 for anywhere.
+    pub near: usize,
+    /// Bytes of released programs after which their memory is reclaimed; 0 for the default, `SIZE_MAX` for never but by
+    /// `palimpsest_packs_reclaim`.
+    pub reclaim_bytes: usize,
+    /// 0: the best that works here. 1 collapsed memfd, 2 hugetlb memfd, 3 memfd in base pages, 4 `/proc/self/mem`: that
+    /// or nothing.
+    pub backing: c_int,
+    /// 0: a second view that can always be written. 1: one that can be written during copies only. 2: none.
+    pub write_view: c_int,
+    /// 0: forked children run the programs that they inherit. 1: they have none.
+    pub fork: c_int,
+    /// A sum of `PALIMPSEST_PERF_MAP`, `_JIT_DUMP`, `_GDB` and `_UNWIND`: who is told of programs.
+    pub observers: u32,
+}
+
+/// `/tmp/perf-PID.map`, for perf.
+pub const PALIMPSEST_PERF_MAP: u32 = 1;
+/// `jit-PID.dump`, for `perf inject`, with code.
+pub const PALIMPSEST_JIT_DUMP: u32 = 2;
+/// GDB's interface for compilers.
+pub const PALIMPSEST_GDB: u32 = 4;
+/// The unwinder of this process, for programs with `.eh_frame` (`palimpsest_staged_set_eh_frame`), which it believes.
+pub const PALIMPSEST_UNWIND: u32 = 8;
+
+/// Counters. `size` is that of this structure, set by the caller.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct palimpsest_packs_stats {
+    /// Bytes of this structure, set by the caller.
+    pub size: usize,
+    /// As in `palimpsest_packs_options`, never 0.
+    pub backing: c_int,
+    /// As in `palimpsest_packs_options`.
+    pub write_view: c_int,
+    /// Packs, of 2 MiB each.
+    pub packs: usize,
+    /// Programs that are not released.
+    pub programs: usize,
+    /// Bytes of packs that programs take.
+    pub used_bytes: usize,
+    /// Bytes of packs.
+    pub reserved_bytes: usize,
+    /// Bytes of released programs that are not reclaimed yet.
+    pub retired_bytes: usize,
+    /// Bytes of the longest run of free memory in one pack.
+    pub largest_free_run: usize,
+    /// Mappings of this process that the packs take.
+    pub mappings: usize,
+    /// Programs ever loaded.
+    pub loads: u64,
+    /// Programs ever released.
+    pub frees: u64,
+    /// Core synchronisations.
+    pub core_syncs: u64,
+    /// Times that an observer has failed.
+    pub observer_errors: u64,
+}
+
+/// What is found at an address.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct palimpsest_found {
+    /// Bytes of this structure, set by the caller.
+    pub size: usize,
+    /// Where the program starts.
+    pub start: usize,
+    /// Its length in bytes.
+    pub len: usize,
+    /// Where to go on if the instruction at the address has faulted; 0 if the program does not say.
+    pub landing: usize,
+    /// The program's name, cut to fit, with a zero at its end.
+    pub name: [c_char; 64],
+}
+
+// SAFETY: 1. numbers, of which the first is a `usize`.
+unsafe impl Versioned for palimpsest_packs_options {}
+// SAFETY: 1. as above.
+unsafe impl Versioned for palimpsest_packs_stats {}
+// SAFETY: 1. as above.
+unsafe impl Versioned for palimpsest_found {}
+
+fn open_failure(error: &OpenError) -> Failure {
+    let code = match error {
+        OpenError::RegionLength { .. } => PALIMPSEST_INVALID,
+        OpenError::Reserve { .. } => PALIMPSEST_NO_ROOM,
+        _ => PALIMPSEST_SYSTEM,
+    };
+    Failure::of(code, error)
+}
+
+/// Opens packs. `options` may be null for the defaults.
+///
+/// # Safety
+///
+/// 1. `options` is null or valid for reading as many bytes as its first field says.
+/// 2. `packs` is null or valid for writing.
+/// 3. With `PALIMPSEST_UNWIND`: what is given to `palimpsest_staged_set_eh_frame` says how the program is unwound.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_packs_open(
+    options: *const palimpsest_packs_options,
+    packs: *mut palimpsest_packs,
+) -> palimpsest_result {
+    answer(|| {
+        let packs = wanted(packs)?;
+        // SAFETY: 1. is contract 1.
+        let options: palimpsest_packs_options = unsafe { versioned::read(options) }?.unwrap_or_default();
+        let mut builder = Packs::builder();
+        if options.region_len != 0 {
+            builder = builder.region_len(options.region_len);
+        }
+        if options.near != 0 {
+            builder = builder.near(options.near);
+        }
+        builder = match options.reclaim_bytes {
+            0 => builder,
+            usize::MAX => builder.reclaim(ReclaimPolicy::Manual),
+            retired_bytes => builder.reclaim(ReclaimPolicy::Automatic { retired_bytes }),
+        };
+        if options.backing != 0 {
+            let index = usize::try_from(options.backing).ok().and_then(|backing| backing.checked_sub(1));
+            let backing = index.and_then(|index| Backing::ALL.get(index));
+            builder = builder.backing(*backing.ok_or_else(|| unknown("backing", options.backing, 4))?);
+        }
+        builder = builder.write_view(match options.write_view {
+            0 => WriteView::Standing,
+            1 => WriteView::DuringCopies,
+            2 => WriteView::None,
+            other => return Err(unknown("write_view", other, 2)),
+        });
+        builder = builder.fork(match options.fork {
+            0 => ForkPolicy::Inherit,
+            1 => ForkPolicy::Omit,
+            other => return Err(unknown("fork", other, 1)),
+        });
+        let known = PALIMPSEST_PERF_MAP | PALIMPSEST_JIT_DUMP | PALIMPSEST_GDB | PALIMPSEST_UNWIND;
+        if options.observers & !known != 0 {
+            return Err(Failure::invalid(format_args!("observers {:#x}: there are {known:#x}", options.observers)));
+        }
+        if options.observers & PALIMPSEST_PERF_MAP != 0 {
+            builder = builder.observer(PerfMap::new());
+        }
+        if options.observers & PALIMPSEST_JIT_DUMP != 0 {
+            builder = builder.observer(JitDump::new());
+        }
+        if options.observers & PALIMPSEST_GDB != 0 {
+            builder = builder.observer(GdbJit::new());
+        }
+        if options.observers & PALIMPSEST_UNWIND != 0 {
+            // SAFETY: 1. is contract 3.
+            builder = builder.observer(unsafe { UnwindRegistry::new() });
+        }
+        let opened = builder.open().map_err(|error| open_failure(&error))?;
+        // SAFETY: contract 2, and not null.
+        unsafe { packs.write(palimpsest_packs { handle: handles::insert(opened) }) };
+        Ok(())
+    })
+}
+
+fn unknown(field: &str, value: c_int, last: c_int) -> Failure {
+    Failure::invalid(format_args!("{field} is {value}: 0 to {last} are known"))
+}
+
+/// Gives the handle up. Programs, and what is staged, stay as they are; the memory goes with the last of them.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_packs_close(packs: palimpsest_packs) -> palimpsest_result {
+    answer(|| handles::remove::<Packs>(packs.handle).map(drop))
+}
+
+/// Fills in as much of `stats` as its field `size` says it has.
+///
+/// # Safety
+///
+/// 1. `stats` is null, or valid for reading its first field and for writing as many bytes as that says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_packs_get_stats(
+    packs: palimpsest_packs,
+    stats: *mut palimpsest_packs_stats,
+) -> palimpsest_result {
+    answer(|| {
+        let stats = wanted(stats)?;
+        let packs = handles::get::<Packs>(packs.handle)?;
+        let found = packs.stats();
+        let told = palimpsest_packs_stats {
+            size: 0,
+            backing: 1 + Backing::ALL.iter().position(|one| *one == found.backing).unwrap_or(0) as c_int,
+            write_view: match found.write_view {
+                WriteView::Standing => 0,
+                WriteView::DuringCopies => 1,
+                WriteView::None => 2,
+            },
+            packs: found.packs,
+            programs: found.programs,
+            used_bytes: found.used_bytes,
+            reserved_bytes: found.reserved_bytes,
+            retired_bytes: found.retired_bytes,
+            largest_free_run: found.largest_free_run,
+            mappings: found.mappings,
+            loads: found.loads,
+            frees: found.frees,
+            core_syncs: found.core_syncs,
+            observer_errors: found.observer_errors,
+        };
+        // SAFETY: 1. is contract 1.
+        unsafe { versioned::write(stats, told) }
+    })
+}
+
+/// Reclaims released programs that nobody can be inside of, and says how many bytes. `bytes` may be null.
+///
+/// # Safety
+///
+/// 1. `bytes` is null or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_packs_reclaim(packs: palimpsest_packs, bytes: *mut usize) -> palimpsest_result {
+    answer(|| {
+        let packs = handles::get::<Packs>(packs.handle)?;
+        let reclaimed = packs.reclaim().map_err(|error| Failure::of(PALIMPSEST_SYSTEM, &error))?;
+        if !bytes.is_null() {
+            // SAFETY: contract 1.
+            unsafe { bytes.write(reclaimed.bytes) };
+        }
+        Ok(())
+    })
+}
+
+/// Finds the program that covers `address`, released ones included as long as they may run. For signal handlers, too:
+/// waits for nobody, takes nothing from the heap, and leaves no message. `PALIMPSEST_BUSY` if another thread changes
+/// handles just then.
+///
+/// # Safety
+///
+/// 1. `found` is null, or valid for reading its first field and for writing as many bytes as that says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_lookup(
+    packs: palimpsest_packs,
+    address: *const c_void,
+    found: *mut palimpsest_found,
+) -> palimpsest_result {
+    if found.is_null() {
+        return PALIMPSEST_INVALID;
+    }
+    let told = handles::with_at_once(packs.handle, |packs: &Packs| {
+        packs.lookup(address.addr()).map(|here| {
+            let mut name = [0; 64];
+            for (to, from) in name[..63].iter_mut().zip(here.name().bytes()) {
+                *to = from as c_char;
+            }
+            palimpsest_found {
+                size: 0,
+                start: here.address().get(),
+                len: here.len(),
+                landing: here.landing().map_or(0, |landing| landing.get()),
+                name,
+            }
+        })
+    });
+    match told {
+        Err(code) => code,
+        Ok(None) => PALIMPSEST_NOT_FOUND,
+        // A failure makes a message, on the heap: a wrong `size` is nothing that happens in handlers alone.
+        // SAFETY: 1. is contract 1.
+        Ok(Some(told)) => answer(|| unsafe { versioned::write(found, told) }),
+    }
+}

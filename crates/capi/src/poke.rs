@@ -1,0 +1,120 @@
+//! Changing code that runs.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use palimpsest_text::Program;
+use palimpsest_text::poke::{AddError, Batch, Mode, PokeError};
+
+use crate::handles;
+use crate::input::{bytes, elements};
+use crate::programs::palimpsest_program;
+use crate::result::palimpsest_result::{
+    self, PALIMPSEST_CHANGED, PALIMPSEST_FORKED, PALIMPSEST_INVALID, PALIMPSEST_REFUSED, PALIMPSEST_SYSTEM,
+};
+use crate::result::{Failure, answer};
+use crate::versioned::{self, Versioned};
+
+/// One instruction that is to be replaced by another of the same length.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct palimpsest_site {
+    /// The program that the instruction is in; handle 0 for the text of the running program or of a library.
+    pub program: palimpsest_program,
+    /// Where the instruction begins.
+    pub address: *const c_void,
+    /// What is there.
+    pub old_code: *const c_void,
+    /// What is to be there.
+    pub new_code: *const c_void,
+    /// Bytes of each, 1 to 16.
+    pub len: usize,
+}
+
+/// What a batch has done. `size` is that of this structure, set by the caller.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct palimpsest_applied {
+    /// Bytes of this structure, set by the caller.
+    pub size: usize,
+    /// Sites that have changed; the others were what they should be before.
+    pub sites: usize,
+    /// Core synchronisations.
+    pub syncs: u64,
+    /// 0: by one store each. 1: by detours. 2: while every other thread was held. 3: by traps.
+    pub mode: c_int,
+}
+
+// SAFETY: 1. numbers, of which the first is a `usize`.
+unsafe impl Versioned for palimpsest_applied {}
+
+fn poke_failure(error: &PokeError) -> Failure {
+    let code = match error {
+        PokeError::Overlap { .. } => PALIMPSEST_INVALID,
+        PokeError::Mismatch { .. } => PALIMPSEST_CHANGED,
+        PokeError::Inherited { .. } => PALIMPSEST_FORKED,
+        PokeError::NotEmulated { .. } | PokeError::NotSingleStore { .. } | PokeError::Hold(_) => PALIMPSEST_REFUSED,
+        _ => PALIMPSEST_SYSTEM,
+    };
+    Failure::of(code, error)
+}
+
+/// Changes all sites, in as few core synchronisations as there can be, however many sites there are. When it returns
+/// `PALIMPSEST_OK` every core runs the new code; after an error, but for what the message says, all is as it was.
+/// `applied` may be null. Not for signal handlers.
+///
+/// # Safety
+///
+/// 1. `sites` is null or valid for reading `count` of them, and so are their bytes; the addresses of sites without a
+///    program are in mapped, readable code that stays loaded.
+/// 2. The old bytes of a site are one instruction, and so are the new ones; no jump leads between them; and all threads
+///    that run the code work with either.
+/// 3. `applied` is null, or valid for reading its first field and for writing as many bytes as that says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_poke(
+    sites: *const palimpsest_site,
+    count: usize,
+    applied: *mut palimpsest_applied,
+) -> palimpsest_result {
+    answer(|| {
+        // SAFETY: 1. is contract 1.
+        let sites = unsafe { elements(sites, count) }?;
+        let mut programs: Vec<Option<Arc<Program>>> = Vec::with_capacity(count);
+        for site in sites {
+            let is_text = site.program.handle == 0;
+            programs.push(if is_text { None } else { Some(handles::get(site.program.handle)?) });
+        }
+        let mut batch = Batch::new();
+        for (site, program) in sites.iter().zip(&programs) {
+            // SAFETY: 1. is contract 1.
+            let old = unsafe { bytes(site.old_code, site.len) }?;
+            // SAFETY: 1. is contract 1.
+            let new = unsafe { bytes(site.new_code, site.len) }?;
+            let address = site.address.addr();
+            let added = match program {
+                Some(program) => {
+                    let start = program.address().get();
+                    let before = || Failure::invalid(format_args!("{address:#x} is before its program, at {start:#x}"));
+                    let offset = address.checked_sub(start).ok_or_else(before)?;
+                    // SAFETY: 1. and 2. are contract 2.
+                    unsafe { batch.add(program, offset, old, new) }
+                }
+                // SAFETY: 1. and 4. are contract 1; 2. and 3. are contract 2.
+                None => unsafe { batch.add_text(address, old, new) },
+            };
+            added.map_err(|error: AddError| Failure::of(PALIMPSEST_INVALID, &error))?;
+        }
+        let done = batch.apply().map_err(|error| poke_failure(&error))?;
+        if applied.is_null() {
+            return Ok(());
+        }
+        let mode = match done.mode {
+            Mode::SingleStore => 0,
+            Mode::Detour => 1,
+            Mode::Held => 2,
+            Mode::Trap => 3,
+        };
+        // SAFETY: 1. is contract 3.
+        unsafe { versioned::write(applied, palimpsest_applied { size: 0, sites: done.sites, syncs: done.syncs, mode }) }
+    })
+}

@@ -1,0 +1,213 @@
+/* A C program with programs in packs, a site that is rewritten, static keys, and mistakes, which are errors. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <palimpsest.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MUST(condition)                                                                          \
+    do {                                                                                         \
+        if (!(condition)) {                                                                      \
+            printf("line %d: %s is false: %s\n", __LINE__, #condition, palimpsest_error_message()); \
+            return 1;                                                                            \
+        }                                                                                        \
+    } while (0)
+#define IS(expected, call) MUST((call) == PALIMPSEST_##expected)
+#define SAYS(text) MUST(strstr(palimpsest_error_message(), text) != NULL)
+
+/* A function that returns a number, and the instruction that says which. */
+#if defined(__x86_64__)
+#define RETURNS(number) {0xb8, number, 0, 0, 0, 0xc3}
+#define INSTRUCTION 5
+#else
+#define RETURNS(number) {0xe0 | ((number) & 7) << 5, ((number) >> 3) & 31, 0x80, 0x52, 0xc0, 0x03, 0x5f, 0xd6}
+#define INSTRUCTION 4
+#endif
+
+typedef int (*function)(void);
+
+PALIMPSEST_KEY(off_at_first, "capi.off", 0);
+PALIMPSEST_KEY(on_at_first, "capi.on", 1);
+
+static int which(void) {
+    return (palimpsest_branch_unlikely(off_at_first) ? 1 : 0) + (palimpsest_branch_likely(on_at_first) ? 2 : 0);
+}
+
+static int calls(struct palimpsest_program program) {
+    const void *entry;
+    size_t len;
+    if (palimpsest_program_entry(program, &entry, &len) != PALIMPSEST_OK) {
+        return -1;
+    }
+    function call;
+    memcpy(&call, &entry, sizeof call);
+    return call();
+}
+
+static int programs(void) {
+    const unsigned char seven[] = RETURNS(7), nine[] = RETURNS(9);
+    struct palimpsest_packs packs;
+    IS(OK, palimpsest_packs_open(NULL, &packs));
+
+    struct palimpsest_program program;
+    IS(OK, palimpsest_load(packs, "seven", seven, sizeof seven, 16, &program));
+    MUST(calls(program) == 7);
+
+    struct palimpsest_staged staged[2];
+    size_t address[2];
+    for (int index = 0; index < 2; index++) {
+        void *image;
+        IS(OK, palimpsest_stage(packs, sizeof nine, 16, &staged[index], &address[index], &image));
+        memcpy(image, nine, sizeof nine);
+        IS(OK, palimpsest_staged_set_name(staged[index], "nine"));
+    }
+    struct palimpsest_program both[2];
+    IS(OK, palimpsest_finalize(packs, staged, 2, both));
+    MUST(calls(both[0]) == 9 && calls(both[1]) == 9);
+    IS(STALE, palimpsest_staged_drop(staged[0]));
+
+    const void *entry;
+    IS(OK, palimpsest_program_entry(both[1], &entry, NULL));
+    MUST((size_t)entry == address[1]);
+    struct palimpsest_found found = {.size = sizeof found};
+    IS(OK, palimpsest_lookup(packs, (const char *)entry + 2, &found));
+    MUST(found.start == address[1] && found.len == sizeof nine && strcmp(found.name, "nine") == 0);
+    IS(NOT_FOUND, palimpsest_lookup(packs, &found, &found));
+    struct palimpsest_program same;
+    IS(OK, palimpsest_program_at(entry, &same));
+    MUST(same.handle == both[1].handle);
+
+    struct palimpsest_site sites[2];
+    for (int index = 0; index < 2; index++) {
+        struct palimpsest_program one = index == 0 ? program : both[0];
+        IS(OK, palimpsest_program_entry(one, &entry, NULL));
+        sites[index] = (struct palimpsest_site){one, entry, index == 0 ? seven : nine, index == 0 ? nine : seven,
+                                                INSTRUCTION};
+    }
+    struct palimpsest_applied applied = {.size = sizeof applied};
+    IS(OK, palimpsest_poke(sites, 2, &applied));
+    MUST(applied.sites == 2 && calls(program) == 9 && calls(both[0]) == 7 && calls(both[1]) == 9);
+    sites[0].old_code = sites[0].new_code = NULL;
+    IS(INVALID, palimpsest_poke(sites, 2, &applied));
+
+    IS(OK, palimpsest_pin(packs));
+    IS(OK, palimpsest_program_release(both[0]));
+    IS(OK, palimpsest_unpin(packs));
+    IS(NOT_FOUND, palimpsest_unpin(packs));
+    IS(STALE, palimpsest_program_release(both[0]));
+    SAYS("released");
+    IS(STALE, palimpsest_program_entry(both[0], &entry, NULL));
+    size_t bytes;
+    IS(OK, palimpsest_packs_reclaim(packs, &bytes));
+    MUST(bytes > 0);
+    struct palimpsest_packs_stats stats = {.size = sizeof stats};
+    IS(OK, palimpsest_packs_get_stats(packs, &stats));
+    MUST(stats.programs == 2 && stats.loads == 3 && stats.frees == 1);
+
+    pid_t child;
+    IS(OK, palimpsest_fork(&child));
+    if (child == 0) {
+        struct palimpsest_program own;
+        MUST(calls(program) == 9);
+        IS(OK, palimpsest_load(packs, NULL, seven, sizeof seven, 16, &own));
+        MUST(calls(own) == 7);
+        _exit(0);
+    }
+    int status;
+    MUST(waitpid(child, &status, 0) == child && status == 0);
+
+    IS(OK, palimpsest_packs_close(packs));
+    IS(STALE, palimpsest_packs_close(packs));
+    MUST(calls(program) == 9);
+    IS(OK, palimpsest_program_release(program));
+    IS(OK, palimpsest_program_release(both[1]));
+    return 0;
+}
+
+static int mistakes(void) {
+    const unsigned char code[] = RETURNS(1);
+    struct palimpsest_packs packs = {0}, invented = {0x100000000};
+    struct palimpsest_program program;
+    IS(INVALID, palimpsest_packs_open(NULL, NULL));
+    IS(STALE, palimpsest_load(packs, NULL, code, sizeof code, 16, &program));
+    struct palimpsest_packs_options options = {.size = sizeof options, .backing = 9};
+    IS(INVALID, palimpsest_packs_open(&options, &packs));
+    SAYS("backing is 9");
+    options = (struct palimpsest_packs_options){.size = 3};
+    IS(INVALID, palimpsest_packs_open(&options, &packs));
+    struct {
+        struct palimpsest_packs_options known;
+        int later;
+    } newer = {{.size = sizeof newer}, 1};
+    IS(INVALID, palimpsest_packs_open(&newer.known, &packs));
+    newer.later = 0;
+    IS(OK, palimpsest_packs_open(&newer.known, &packs));
+    (void)invented;
+    IS(INVALID, palimpsest_load(packs, NULL, NULL, 3, 16, &program));
+    IS(INVALID, palimpsest_load(packs, NULL, code, 0, 16, &program));
+    IS(INVALID, palimpsest_load(packs, NULL, code, sizeof code, 3, &program));
+    SAYS("3");
+    IS(INVALID, palimpsest_load(packs, "\xff", code, sizeof code, 16, &program));
+    IS(INVALID, palimpsest_load(packs, NULL, code, SIZE_MAX, 16, &program));
+    IS(NOT_FOUND, palimpsest_program_at(code, &program));
+    IS(OK, palimpsest_packs_close(packs));
+    return 0;
+}
+
+static int keys(void) {
+    MUST(which() == 2);
+    IS(OK, palimpsest_key_set(&off_at_first, 1));
+    MUST(which() == 3);
+    IS(OK, palimpsest_key_set(&on_at_first, 0));
+    MUST(which() == 1);
+    size_t count = 0;
+    IS(OK, palimpsest_keys_set("capi.*", 0, &count));
+    MUST(which() == 0 && count == 1);
+    IS(OK, palimpsest_key_enable(&on_at_first));
+    int is_on = -1;
+    IS(OK, palimpsest_key_is_on(&on_at_first, &is_on));
+    MUST(which() == 2 && is_on == 1);
+    IS(OK, palimpsest_key_disable(&on_at_first));
+    IS(INVALID, palimpsest_key_disable(&on_at_first));
+    IS(NOT_FOUND, palimpsest_keys_set("nothing.*", 1, NULL));
+    struct palimpsest_key foreign;
+    IS(NOT_FOUND, palimpsest_key_set(&foreign, 1));
+    return 0;
+}
+
+static int freezing(void) {
+    struct palimpsest_freeze_options options = {.size = sizeof options, .answers = 1 << 20};
+    struct palimpsest_freeze_report report = {.size = sizeof report};
+    IS(INVALID, palimpsest_survey(&options, &report));
+    options.answers = 0;
+    IS(OK, palimpsest_survey(&options, &report));
+    MUST(palimpsest_frozen_bytes() == 0);
+    enum { LENGTH = 8 << 20 };
+    char *memory = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(memory != MAP_FAILED);
+    memset(memory, 5, LENGTH);
+    IS(OK, palimpsest_freeze(&options, &report));
+    MUST(report.frozen >= LENGTH && report.is_stopped == 0 && palimpsest_frozen_bytes() >= LENGTH);
+    pid_t child;
+    IS(OK, palimpsest_fork(&child));
+    if (child == 0) {
+        MUST(memory[LENGTH / 2] == 5);
+        _exit(0);
+    }
+    int status;
+    MUST(waitpid(child, &status, 0) == child && status == 0);
+    /* Zeros, and not the bytes of the freeze. */
+    MUST(palimpsest_madvise(memory, LENGTH / 2, MADV_DONTNEED) == 0 && memory[0] == 0 && memory[LENGTH / 2] == 5);
+    char *moved = palimpsest_mremap(memory, LENGTH, 2 * LENGTH, MREMAP_MAYMOVE, NULL);
+    MUST(moved != MAP_FAILED && moved[LENGTH - 1] == 5 && moved[LENGTH] == 0);
+    MUST(palimpsest_madvise(memory + 1, 1, -1) == -1 && errno == EINVAL);
+    return 0;
+}
+
+int main(void) {
+    MUST(palimpsest_version() != 0 && palimpsest_error_message()[0] == 0);
+    return programs() || mistakes() || keys() || freezing();
+}

@@ -1,0 +1,112 @@
+//! `palimpsest top`: what freezing costs processes and saves them, while they run.
+//!
+//! A process tells it in memory of its own ([`palimpsest_fork::figures`]), which this program reads as a debugger
+//! would: it needs the right to (`ptrace(2)`), and gives nobody any. All that is read may be an attacker's.
+
+mod figures;
+mod folder;
+mod found;
+mod looker;
+mod process;
+mod refusal;
+mod table;
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use rustix::process::Pid;
+
+use crate::{complain, exit};
+use looker::Looker;
+use process::{Detail, Look, Untold};
+
+/// How long a process may take to be looked at: one that lets its memory be read by its own rules can take for ever.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Shows what is frozen in processes, what that has cost and saved, and when it pays, again and again.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Look at these processes; without any, at all that `run` serves or that are frozen
+    #[arg(value_parser = crate::numa::pid, value_name = "PID")]
+    processes: Vec<Pid>,
+    /// Tell every mapping of frozen memory
+    #[arg(short, long)]
+    verbose: bool,
+    /// Look once
+    #[arg(long)]
+    once: bool,
+    /// Print JSON: for each look a line with a list of processes
+    #[arg(long)]
+    json: bool,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    every: u16,
+}
+
+/// Why nothing was told.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("cannot list processes in /proc; is it mounted here?")]
+    List(#[source] io::Error),
+    #[error("cannot make JSON of it")]
+    Json(#[from] serde_json::Error),
+    #[error("it cannot be written")]
+    Output(#[source] io::Error),
+}
+
+/// Does what the line says.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    match watch(arguments) {
+        Ok(code) => code,
+        // The reader has seen enough, as in `palimpsest top | head`.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(failure) => {
+            complain(&failure);
+            ExitCode::from(exit::FAILED)
+        }
+    }
+}
+
+fn watch(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let detail = if arguments.verbose { Detail::Mappings } else { Detail::Sums };
+    let mut looker = Looker::new(PATIENCE, move |pid| process::look(pid, detail));
+    let mut code = ExitCode::SUCCESS;
+    loop {
+        let named = !arguments.processes.is_empty();
+        let pids = if named { arguments.processes.clone() } else { found::all().map_err(Failure::List)? };
+        let mut looks: Vec<Look> = pids.into_iter().map(|pid| looker.look(pid)).collect();
+        if !named {
+            // Gone since the list was made.
+            looks.retain(|look| !matches!(look.untold, Some(Untold::Absent | Untold::Ended)));
+        }
+        let is_told = |look: &Look| look.untold.as_ref().is_none_or(|untold| !untold.is_failure());
+        if !looks.iter().all(is_told) && arguments.once {
+            code = ExitCode::from(exit::FAILED);
+        }
+        let is_over = named && looks.iter().all(|look| matches!(look.untold, Some(Untold::Absent | Untold::Ended)));
+        show(arguments, &looks)?;
+        if arguments.once {
+            return Ok(code);
+        }
+        if is_over {
+            return Ok(ExitCode::from(if looker.has_seen() { 0 } else { exit::FAILED }));
+        }
+        thread::sleep(Duration::from_secs(arguments.every.into()));
+    }
+}
+
+/// Clears a terminal and goes to its upper left corner.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+fn show(arguments: &Arguments, looks: &[Look]) -> Result<(), Failure> {
+    let mut text = if arguments.json { serde_json::to_string(looks)? + "\n" } else { table::of(looks) };
+    let mut output = io::stdout().lock();
+    if !arguments.once && !arguments.json {
+        let is_terminal = output.is_terminal();
+        text = if is_terminal { format!("{CLEAR}{text}") } else { text + "\n" };
+    }
+    output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(Failure::Output)
+}

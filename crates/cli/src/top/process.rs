@@ -1,0 +1,212 @@
+//! One process, looked at once.
+
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileExt;
+
+use palimpsest_fork::figures::{Figures, FiguresError};
+use palimpsest_sys::memory::extent::EXTENT_NAME;
+use palimpsest_sys::pages::{maps, smaps};
+use palimpsest_sys::proc::status;
+use rustix::process::Pid;
+use serde::Serialize;
+
+use super::figures::{self, Memory, State, Told};
+use super::folder::{Folder, MOST_TEXT};
+use super::refusal;
+
+/// Whether each mapping of frozen memory is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Detail {
+    Sums,
+    Mappings,
+}
+
+/// What is told of a process.
+#[derive(Debug, Serialize)]
+pub(super) struct Look {
+    pub(super) process: i32,
+    /// As the process calls itself: it may be anything.
+    pub(super) name: String,
+    /// What `/proc` shows of frozen memory, if it may be looked at.
+    #[serde(flatten)]
+    pub(super) memory: Option<Sums>,
+    pub(super) figures: Option<Figures>,
+    /// What there is to know of the figures.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) remarks: Vec<Remark>,
+    /// Why there are no figures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) untold: Option<Untold>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) mappings: Vec<Mapping>,
+}
+
+/// All mappings of frozen memory together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct Sums {
+    /// Bytes of address space.
+    pub(super) frozen: usize,
+    /// Bytes of them that were written to since, which each fork copies page tables for again.
+    pub(super) dirty: usize,
+}
+
+/// A mapping of frozen memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct Mapping {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) present: usize,
+    pub(super) dirty: usize,
+}
+
+/// What there is to know of figures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Remark {
+    /// They are those of the process that this one was forked from, at that moment.
+    OfParent,
+    /// The process stands still in the middle of a change.
+    Torn,
+    /// All was thawed, since it did not pay.
+    Thawed,
+}
+
+/// Why a process tells nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, thiserror::Error)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Untold {
+    #[error("there is no such process, at least in this PID namespace")]
+    Absent,
+    #[error("it has ended, or executed another program, while it was looked at")]
+    Ended,
+    #[error("it has neither the object of `palimpsest run` nor the library inside")]
+    NotThere,
+    #[error("nothing is frozen by now; its report says why (`run --report`)")]
+    Nothing,
+    #[error("{reason}")]
+    Refused { reason: String },
+    #[error("{reason}")]
+    Wrong { reason: String },
+    #[error("it cannot be looked at: {reason}")]
+    Unread { reason: String },
+    #[error("it does not answer: reading its memory waits for somebody")]
+    Silent,
+}
+
+impl Untold {
+    /// Whether something stands in the way of what could be told.
+    pub(super) const fn is_failure(&self) -> bool {
+        !matches!(self, Self::Nothing)
+    }
+}
+
+impl Look {
+    pub(super) fn untold(pid: Pid, reason: Untold) -> Self {
+        Self {
+            process: pid.as_raw_nonzero().get(),
+            name: String::new(),
+            memory: None,
+            figures: None,
+            remarks: Vec::new(),
+            untold: Some(reason),
+            mappings: Vec::new(),
+        }
+    }
+}
+
+/// Looks at a process.
+pub(super) fn look(pid: Pid, detail: Detail) -> Look {
+    let folder = match Folder::open(pid) {
+        Ok(folder) => folder,
+        Err(error) => return Look::untold(pid, untold(&error)),
+    };
+    let name = folder.read("comm").unwrap_or_default();
+    let mut look = Look::untold(pid, Untold::Ended);
+    look.name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+    match mappings(&folder) {
+        Ok(mappings) => {
+            look.memory = Some(Sums {
+                frozen: mappings.iter().map(|mapping| mapping.end - mapping.start).sum(),
+                dirty: mappings.iter().map(|mapping| mapping.dirty).sum(),
+            });
+            if detail == Detail::Mappings {
+                look.mappings = mappings;
+            }
+        }
+        Err(error) => {
+            look.untold = Some(refused(&folder, &error));
+            return look;
+        }
+    }
+    look.untold = tell(&folder, &mut look).err();
+    look
+}
+
+fn tell(folder: &Folder, look: &mut Look) -> Result<(), Untold> {
+    // First, so that the list of mappings is not an older program's.
+    let memory = folder.file("mem").map_err(|error| refused(folder, &error))?;
+    let maps = maps::parse(folder.read("maps").map_err(|error| untold(&error))?)
+        .map_err(|error| Untold::Unread { reason: error.to_string() })?;
+    let first = maps.first().map_or(0, |map| map.start as u64);
+    let told = figures::of(&Memory::new(memory), &maps);
+    let (figures, state) = match told {
+        Told::Figures { figures, state } => (figures, state),
+        Told::Wrong(error @ (FiguresError::Sign | FiguresError::Short { .. } | FiguresError::Version { .. })) => {
+            return Err(Untold::Wrong { reason: error.to_string() });
+        }
+        Told::Nothing => return Err(Untold::Nothing),
+        // Memory that has gone reads as empty.
+        Told::NotThere if has_ended(folder, first) => return Err(Untold::Ended),
+        Told::NotThere => return Err(Untold::NotThere),
+    };
+    let own = folder.read("status").ok().and_then(|text| status::parse(text).ok());
+    if own.and_then(|status| status.ns_pid.last().copied()).is_some_and(|own| u64::from(own) != figures.process) {
+        look.remarks.push(Remark::OfParent);
+    }
+    if state == State::Torn {
+        look.remarks.push(Remark::Torn);
+    }
+    if figures.is_over {
+        look.remarks.push(Remark::Thawed);
+    }
+    look.figures = Some(figures);
+    Ok(())
+}
+
+/// Whether the memory of a process with something at `address` is gone.
+fn has_ended(folder: &Folder, address: u64) -> bool {
+    let mut byte = [0];
+    folder.file("mem").and_then(|memory| memory.read_at(&mut byte, address)).is_ok_and(|read| read == 0)
+        || folder.read("maps").is_ok_and(|maps| maps.is_empty())
+}
+
+fn mappings(folder: &Folder) -> io::Result<Vec<Mapping>> {
+    let text = BufReader::with_capacity(1 << 16, folder.file("smaps")?.take(MOST_TEXT));
+    let mut found = Vec::new();
+    for entry in smaps::Entries::new(text) {
+        let entry = entry.map_err(io::Error::other)?;
+        let is_extent = entry.map.path.as_deref().is_some_and(|path| path.as_os_str() == EXTENT_NAME);
+        // Views, from which repairs map memory again, have no rights.
+        if is_extent && entry.map.permissions != maps::Permissions::default() {
+            let (start, end) = (entry.map.start, entry.map.end);
+            found.push(Mapping { start, end, present: entry.rss, dirty: entry.anonymous });
+        }
+    }
+    Ok(found)
+}
+
+fn untold(error: &io::Error) -> Untold {
+    // ESRCH: the process has ended since its folder was opened.
+    match (error.kind(), error.raw_os_error().map(rustix::io::Errno::from_raw_os_error)) {
+        (io::ErrorKind::NotFound, _) => Untold::Absent,
+        (_, Some(rustix::io::Errno::SRCH)) => Untold::Ended,
+        _ => Untold::Unread { reason: error.to_string() },
+    }
+}
+
+fn refused(folder: &Folder, error: &io::Error) -> Untold {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return untold(error);
+    }
+    Untold::Refused { reason: refusal::reason(folder) }
+}

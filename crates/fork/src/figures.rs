@@ -1,0 +1,258 @@
+//! What a process tells of its frozen memory to those who may read its memory: `palimpsest top`.
+//!
+//! Nothing is opened, sent or shared for it. The figures are words in the process's own memory, which the kernel lets
+//! others read who could attach a debugger (`ptrace(2)`, "Ptrace access mode checking").
+//!
+//! They are found by a note in each object that has this library inside (`PT_NOTE`, owner [`NOTE_OWNER`], type
+//! [`NOTE_TYPE`]), whose description is [`Note`]: where a pointer to the tables of the process is, which is null before
+//! the first freeze, and where in the tables the words are. The words begin with a sign, the version and their number.
+//! New words come at the end; another version means that old ones have changed. All times are of the processor, not of
+//! the clock.
+//!
+//! A writer makes the word [`SEQUENCE`] odd, changes others, and makes it even again. A reader reads it, all words, and
+//! it again, by a system call each; what he got belongs together if both were the same and even.
+
+use std::time::Duration;
+
+use crate::worth::Worth;
+
+/// The owner of the note.
+pub const NOTE_OWNER: &str = "Palimpsest";
+/// The type of the note.
+pub const NOTE_TYPE: u32 = 0x4b52_4f46;
+/// The version of the note and of the words.
+pub const VERSION: u32 = 1;
+/// Words of this version.
+pub const WORDS: usize = Word::Lost as usize + 1;
+/// Bytes of a word.
+pub const WORD: usize = size_of::<u64>();
+/// Which word is the sequence number.
+pub const SEQUENCE: usize = Word::Sequence as usize;
+
+/// `PALIFORK`, as bytes in memory on a little-endian machine.
+const SIGN: u64 = u64::from_le_bytes(*b"PALIFORK");
+
+/// What each word is. Times are in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub(crate) enum Word {
+    Sign,
+    /// The version in the upper half, the number of words in the lower.
+    Layout,
+    Sequence,
+    /// Who has written last, as it knows itself.
+    Process,
+    Rounds,
+    /// 1 once all was thawed.
+    Over,
+    FrozenBytes,
+    Extents,
+    HotPieces,
+    Forks,
+    Repairs,
+    Debt,
+    Clean,
+    Price,
+    Once,
+    Repairing,
+    PerFork,
+    Saved,
+    Lost,
+}
+
+/// The first two words.
+pub(crate) const HEAD: [(Word, u64); 2] =
+    [(Word::Sign, SIGN), (Word::Layout, (VERSION as u64) << u32::BITS | WORDS as u64)];
+
+/// The description of the note: where to go from its own address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Note {
+    /// From the description's start to the pointer, modulo 2⁶⁴.
+    pub distance: i32,
+    /// From where the pointer leads to the first word.
+    pub offset: u32,
+}
+
+impl Note {
+    /// Bytes of a description.
+    pub const LEN: usize = 12;
+
+    /// Reads a description; it may be anybody's.
+    ///
+    /// # Errors
+    ///
+    /// It is too short, or another version's.
+    pub fn read(description: &[u8]) -> Result<Self, FiguresError> {
+        let word = |index: usize| Some(u32::from_ne_bytes(description.get(index * 4..)?.first_chunk().copied()?));
+        match (word(0), word(1), word(2)) {
+            (Some(VERSION), Some(distance), Some(offset)) => Ok(Self { distance: distance.cast_signed(), offset }),
+            (Some(version), ..) if version != VERSION => Err(FiguresError::Version { version }),
+            _ => Err(FiguresError::Short { bytes: description.len() }),
+        }
+    }
+}
+
+/// Why figures cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FiguresError {
+    /// Somebody has overwritten them, or they are somewhere else.
+    #[error("there are no figures where its note says")]
+    Sign,
+    /// Another version of this library wrote them.
+    #[error("its figures are of version {version}, and this program knows {VERSION}: use the one that came with it")]
+    Version {
+        /// That version.
+        version: u32,
+    },
+    /// There are too few bytes.
+    #[error("its figures have {bytes} bytes, which are too few")]
+    Short {
+        /// How many there are.
+        bytes: usize,
+    },
+}
+
+/// The figures of a process at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Figures {
+    /// The number of who has written them, in its own PID namespace: the process, or its parent before the fork.
+    pub process: u64,
+    /// Freezes and repairs, also those of processes that this one was forked from.
+    pub rounds: u64,
+    /// Whether all was thawed since the last freeze.
+    pub is_over: bool,
+    /// Bytes of address space that show frozen memory, as of the last round.
+    pub frozen_bytes: u64,
+    /// Sealed files that are mapped.
+    pub extents: u64,
+    /// Pieces of up to 2 MiB that are written to all the time and left alone for now.
+    pub hot_pieces: u64,
+    /// Forks since this process began or froze.
+    pub forks: u64,
+    /// Repairs in that time.
+    pub repairs: u64,
+    /// What forks took above a clean one since the last freeze or repair.
+    pub debt: Duration,
+    /// A fork when nothing was written; zero if there was none.
+    pub clean: Duration,
+    /// The debt from which on there is a repair, or a look at what it would take.
+    pub price: Duration,
+    /// What freezes took.
+    pub once: Duration,
+    /// What repairs took, and looks whether they pay.
+    pub repairing: Duration,
+    /// What each fork saves by now, as is expected of what is frozen.
+    pub per_fork: Duration,
+    /// What forks have saved in all.
+    pub saved: Duration,
+    /// What forks have taken more than they would have without freezing, in all.
+    pub lost: Duration,
+}
+
+impl Figures {
+    /// Makes figures of words that were read from a process; they may be anything.
+    ///
+    /// # Errors
+    ///
+    /// See [`FiguresError`].
+    pub fn read(bytes: &[u8]) -> Result<Self, FiguresError> {
+        let of = |word: Word| {
+            let start = word as usize * WORD;
+            bytes.get(start..).and_then(|rest| rest.first_chunk()).map(|word| u64::from_ne_bytes(*word))
+        };
+        let short = || FiguresError::Short { bytes: bytes.len() };
+        if of(Word::Sign).ok_or_else(short)? != SIGN {
+            return Err(FiguresError::Sign);
+        }
+        let layout = of(Word::Layout).ok_or_else(short)?;
+        // The halves.
+        let (version, words) = ((layout >> u32::BITS) as u32, layout as u32 as usize);
+        if version != VERSION {
+            return Err(FiguresError::Version { version });
+        }
+        if words < WORDS {
+            return Err(FiguresError::Short { bytes: words * WORD });
+        }
+        let number = |word| of(word).ok_or_else(short);
+        let time = |word| number(word).map(Duration::from_nanos);
+        Ok(Self {
+            process: number(Word::Process)?,
+            rounds: number(Word::Rounds)?,
+            is_over: number(Word::Over)? != 0,
+            frozen_bytes: number(Word::FrozenBytes)?,
+            extents: number(Word::Extents)?,
+            hot_pieces: number(Word::HotPieces)?,
+            forks: number(Word::Forks)?,
+            repairs: number(Word::Repairs)?,
+            debt: time(Word::Debt)?,
+            clean: time(Word::Clean)?,
+            price: time(Word::Price)?,
+            once: time(Word::Once)?,
+            repairing: time(Word::Repairing)?,
+            per_fork: time(Word::PerFork)?,
+            saved: time(Word::Saved)?,
+            lost: time(Word::Lost)?,
+        })
+    }
+
+    /// What the freezes took, and what each fork saves.
+    pub const fn worth(&self) -> Worth {
+        Worth { once: self.once, per_fork: self.per_fork }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words() -> Vec<u64> {
+        let mut words = vec![0; WORDS];
+        for (word, value) in HEAD {
+            words[word as usize] = value;
+        }
+        words[Word::Forks as usize] = 7;
+        words[Word::Lost as usize] = 9;
+        words
+    }
+
+    fn read(words: &[u64]) -> Result<Figures, FiguresError> {
+        Figures::read(&words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn words_are_read_and_later_ones_are_no_matter() {
+        let expected = Figures { forks: 7, lost: Duration::from_nanos(9), ..Figures::default() };
+        assert_eq!(read(&words()), Ok(expected));
+        let mut more = words();
+        more.push(u64::MAX);
+        more[Word::Layout as usize] += 1;
+        assert_eq!(read(&more), Ok(expected));
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for length in 0..WORDS {
+            assert_eq!(read(&words()[..length]), Err(FiguresError::Short { bytes: length * WORD }));
+        }
+        let changed = |word: Word, value: u64| {
+            let mut words = words();
+            words[word as usize] = value;
+            read(&words)
+        };
+        assert_eq!(changed(Word::Sign, 0), Err(FiguresError::Sign));
+        assert_eq!(changed(Word::Layout, 2 << 32 | 99), Err(FiguresError::Version { version: 2 }));
+        assert!(matches!(changed(Word::Layout, 1 << 32), Err(FiguresError::Short { .. })));
+        changed(Word::Once, u64::MAX).expect("any number of nanoseconds");
+    }
+
+    #[test]
+    fn a_note_is_read_by_its_version() {
+        let note = |words: &[u32]| Note::read(&words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>());
+        assert_eq!(note(&[VERSION, (-8_i32).cast_unsigned(), 64]), Ok(Note { distance: -8, offset: 64 }));
+        assert_eq!(note(&[VERSION, 0]), Err(FiguresError::Short { bytes: 8 }));
+        assert_eq!(note(&[VERSION + 1]), Err(FiguresError::Version { version: VERSION + 1 }));
+        assert_eq!(note(&[]), Err(FiguresError::Short { bytes: 0 }));
+    }
+}

@@ -1,0 +1,132 @@
+//! The copy of one part, and its stands.
+
+use palimpsest_sys::memory::sealed::{Made, SealError};
+use palimpsest_sys::memory::sealed_file::SealedFile;
+use palimpsest_sys::memory::span::Span;
+use palimpsest_sys::numa::NodeId;
+use palimpsest_sys::numa::text::{Part, Reach, Stand, TextError};
+
+use super::{Alone, Localized};
+use crate::shared::{Folder, Judged, Key, Obtained, Origin, Registered};
+use crate::wishes::{lacks, line, not_shared, passed_over};
+
+/// Where the bytes of a part are in the object that has its copy.
+///
+/// In one that is shared they are where they are in a huge page of the part's file, so that all processes agree; in
+/// one that is not, where they are in a huge page of this process's addresses.
+struct Layout {
+    /// The part's first byte.
+    start: usize,
+    /// Where in the object it is.
+    at: usize,
+    /// Bytes of the object.
+    size: usize,
+}
+
+impl Layout {
+    fn shared(part: &Part) -> Self {
+        Self::starting(part, part.place_in_a_huge_page())
+    }
+
+    fn private(part: &Part) -> Self {
+        Self::starting(part, part.span.start % (2 << 20))
+    }
+
+    fn starting(part: &Part, at: usize) -> Self {
+        Self { start: part.span.start, at, size: at + part.span.len() }
+    }
+
+    fn place(&self, address: usize) -> usize {
+        self.at + (address - self.start)
+    }
+
+    /// A stand for each run.
+    fn stands(&self, part: &Part, runs: &[Span], file: &SealedFile) -> Result<Vec<Stand>, TextError> {
+        runs.iter().map(|run| Stand::new(part, *run, file, self.place(run.start))).collect()
+    }
+
+    /// Makes the object. What lies between the runs was written by this process: others get it as the file has it.
+    fn make(&self, part: &Part, runs: &[Span], node: NodeId) -> Result<(SealedFile, Made), SealError> {
+        let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Err(SealError::Empty) };
+        let whole = Span::new(first.start, last.end);
+        SealedFile::filled(self.size, self.place(whole.start)..self.place(whole.end), Some(node), |bytes| {
+            let mut end = whole.start;
+            for run in runs {
+                let gap = end - whole.start..run.start - whole.start;
+                if !gap.is_empty() && part.read_from_file(end, &mut bytes[gap.clone()]).is_err() {
+                    // Nobody will find the same bytes there, and nobody takes what is not the same.
+                    bytes[gap].fill(0);
+                }
+                part.read(run.start, &mut bytes[run.start - whole.start..run.end - whole.start])?;
+                end = run.end;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// What is to be exchanged of a part, and how this process offers it to others.
+pub(super) struct Plan {
+    pub(super) stands: Vec<Stand>,
+    pub(super) offered: Option<Registered>,
+}
+
+/// Finds a copy of the runs, or makes one.
+pub(super) fn of(
+    part: &Part,
+    runs: &[Span],
+    node: NodeId,
+    reach: Reach,
+    folder: Option<&Folder>,
+    told: &mut Localized,
+) -> Result<Plan, String> {
+    // In small pages nothing would be gained but the memory; that is worth it where there are nodes to be near to.
+    let can_share = part.is_aligned_as_its_file() || reach == Reach::Everything;
+    match folder {
+        Some(folder) if can_share => match shared(part, runs, node, reach, folder, told) {
+            Ok(plan) => return Ok(plan),
+            Err(why) => told.not_shared = Some(Alone::Refused(why)),
+        },
+        Some(_) => told.not_shared = Some(Alone::Address),
+        None => {}
+    }
+    told.lacks.extend(told.not_shared.as_ref().map(Alone::to_string));
+    let layout = Layout::private(part);
+    let (file, made) = layout.make(part, runs, node).map_err(|error| line(&error))?;
+    told.lacks.extend(lacks(&made));
+    told.origin = Some(Origin::Private);
+    let stands = layout.stands(part, runs, &file).map_err(|error| line(&error))?;
+    Ok(Plan { stands, offered: None })
+}
+
+fn shared(
+    part: &Part,
+    runs: &[Span],
+    node: NodeId,
+    reach: Reach,
+    folder: &Folder,
+    told: &mut Localized,
+) -> Result<Plan, String> {
+    let layout = Layout::shared(part);
+    // Two builds never have the same key, and that one has it proves nothing: every byte is compared.
+    let key = Key::of(format!("text of {}, {reach:?}", part.label()).as_bytes());
+    let judge = |file: &SealedFile| match layout.stands(part, runs, file) {
+        Ok(stands) => Judged::Same(Some(stands)),
+        Err(TextError::Different(_)) => Judged::Different,
+        Err(error) => Judged::Unknown(line(&error)),
+    };
+    let make = || layout.make(part, runs, node).map(|(file, made)| (None, file, made));
+    match folder.obtain(&key, node, judge, make).map_err(|why| not_shared(&why))? {
+        Obtained::Found { taken, process, registered, passed_over: passed } => {
+            told.origin = Some(Origin::Found { process: process.as_raw_nonzero().get() });
+            told.lacks.extend(passed_over(&passed));
+            Ok(Plan { stands: taken.unwrap_or_default(), offered: registered })
+        }
+        Obtained::Made { made, registered, passed_over: passed, .. } => {
+            told.origin = Some(Origin::Made);
+            told.lacks.extend(passed_over(&passed).chain(lacks(&made)));
+            let stands = layout.stands(part, runs, registered.file()).map_err(|error| line(&error))?;
+            Ok(Plan { stands, offered: Some(registered) })
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Much text of this program's own: functions that return, each with a number behind it, a page apart.
+
+use std::arch::global_asm;
+use std::ops::Range;
+
+/// How many there are: 10 MiB, in which four huge pages lie whole wherever the program is loaded.
+const FUNCTIONS: usize = 2560;
+/// Bytes of each.
+const APART: usize = 4096;
+
+// `ret` has the same name on both architectures. The rest of the page is never executed.
+global_asm!(
+    ".pushsection .text.palimpsest_big, \"ax\", %progbits",
+    ".balign 4096",
+    ".globl palimpsest_big_text",
+    "palimpsest_big_text:",
+    ".set palimpsest_number, 0",
+    ".rept {functions}",
+    "ret",
+    ".balign 8",
+    ".quad palimpsest_number",
+    ".zero 4080",
+    ".set palimpsest_number, palimpsest_number + 1",
+    ".endr",
+    ".popsection",
+    functions = const FUNCTIONS,
+);
+
+unsafe extern "C" {
+    fn palimpsest_big_text();
+}
+
+/// Where it starts.
+fn start() -> usize {
+    palimpsest_big_text as *const () as usize
+}
+
+/// The huge pages that are whole in it.
+pub(crate) fn whole() -> Range<usize> {
+    const HUGE: usize = 2 << 20;
+    start().next_multiple_of(HUGE)..(start() + FUNCTIONS * APART) & !(HUGE - 1)
+}
+
+/// Calls a function, and tells the number behind it.
+pub(crate) fn call(number: usize) -> usize {
+    assert!(number < FUNCTIONS);
+    let at = start() + number * APART;
+    // SAFETY: one of the functions above, which does nothing but return.
+    let function = unsafe { std::mem::transmute::<usize, extern "C" fn()>(at) };
+    function();
+    let behind = std::ptr::with_exposed_provenance::<usize>(at + 8);
+    // SAFETY: the number above, which is aligned and never written.
+    unsafe { behind.read() }
+}
+
+/// Calls one function in each of some pages.
+pub(crate) fn all_work() {
+    for number in (0..FUNCTIONS).step_by(7) {
+        assert_eq!(call(number), number);
+    }
+}

@@ -1,0 +1,71 @@
+//! How many system calls the object makes by itself: each of them is one more before a program, or at each fork.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::common::{PLAIN, Way, compile, frozen, object, run};
+
+/// The program that counts.
+fn counter() -> Option<&'static str> {
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/counter.c");
+    PROGRAM.get_or_init(|| compile(Path::new(source), "counter", &[])).as_ref()?.to_str()
+}
+
+/// Calls of a process that executes `command`, from one `getppid` to the next; nothing, after a word about it, where it
+/// cannot be traced.
+fn calls(counter: &str, command: &[&str], way: Way<'_>) -> Option<Vec<usize>> {
+    const REFUSED: i32 = 3;
+    // The counter itself is run as it is, and what it executes in this way.
+    let mut line = vec![counter, "count", "/usr/bin/env"];
+    let preload = format!("LD_PRELOAD={}", way.preload);
+    if !way.preload.is_empty() {
+        line.push(&preload);
+    }
+    line.extend(command);
+    let ran = run(&line, Way { preload: "", variables: way.variables });
+    if ran.status == Some(REFUSED) {
+        println!("skipped: ptrace is refused");
+        return None;
+    }
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    Some(ran.stderr.lines().map(|line| line.parse().expect("a number")).collect())
+}
+
+/// Few more than there are, so that more have to be argued for: loading the object and libgcc_s takes 19, and its start
+/// 12. Kernels and C libraries differ.
+#[test]
+fn a_start_makes_no_more_system_calls_than_it_must() {
+    const MOST: usize = 36;
+    let (Some(counter), object) = (counter(), object()) else { return };
+    let object = object.to_str().expect("UTF-8");
+    let Some(plain) = calls(counter, &["/bin/true"], PLAIN) else { return };
+    let Some(served) = calls(counter, &["/bin/true"], frozen(object, &[])) else { return };
+    let [plain, served] = [plain, served].map(|calls| calls.iter().sum::<usize>());
+    println!("{plain} plain, {served} served");
+    assert!(served > plain, "the object is not loaded");
+    assert!(served - plain <= MOST, "{served} against {plain}");
+}
+
+/// A fork with too little memory asks whose memory it is and how much there is (`/proc/self/statm`: three calls); one
+/// that has frozen keeps account (two clocks, and two questions for the process id). In the middle of thirty: the first
+/// freezes, and a few may look at what was written, which their time decides.
+#[test]
+fn a_fork_makes_no_more_system_calls_than_it_must() {
+    let (Some(counter), object) = (counter(), object()) else { return };
+    let object = object.to_str().expect("UTF-8");
+    let each = |mebibytes: &str, way: Way<'_>| {
+        let mut calls = calls(counter, &[counter, "fork", "30", mebibytes], way)?;
+        calls.sort_unstable();
+        Some(calls[calls.len() / 2])
+    };
+    // The standard library asks about a descriptor that is about to be closed.
+    let checks = usize::from(cfg!(debug_assertions));
+    for (mebibytes, most) in [("0", 4 + checks), ("16", 5)] {
+        let Some(plain) = each(mebibytes, PLAIN) else { return };
+        let Some(served) = each(mebibytes, frozen(object, &[])) else { return };
+        println!("{mebibytes} MiB: {plain} plain, {served} served");
+        assert!(served > plain, "the object is not loaded");
+        assert!(served - plain <= most, "{mebibytes} MiB: {served} against {plain}");
+    }
+}

@@ -1,0 +1,210 @@
+//! Programs whose text is shared, and real programs from copies of their text.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use crate::common::{PLAIN, Ran, compile, frozen, object, run};
+
+fn program() -> Option<&'static Path> {
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/shared_text.c");
+    PROGRAM.get_or_init(|| compile(Path::new(source), "shared_text", &["-no-pie"])).as_deref()
+}
+
+/// A user's folder of its own, so that nobody else's copies are found.
+struct User(tempfile::TempDir);
+
+impl User {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn run(&self, command: &[&str], text: &str, freeze: &str) -> Ran {
+        let folder = self.0.path().to_str().expect("UTF-8");
+        let variables = [("PALIMPSEST_TEXT", text), ("PALIMPSEST_FREEZE", freeze), ("XDG_RUNTIME_DIR", folder)];
+        run(command, frozen(object().to_str().expect("UTF-8"), &variables))
+    }
+
+    /// A process that waits.
+    fn start(&self, program: &Path) -> (Child, String) {
+        let mut command = Command::new(program);
+        command.arg("wait").env("LD_PRELOAD", object()).env("XDG_RUNTIME_DIR", self.0.path());
+        command.envs([("PALIMPSEST_TEXT", "local"), ("PALIMPSEST_FREEZE", "off")]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("readable");
+        (child, line)
+    }
+}
+
+fn end((mut child, line): (Child, String)) -> String {
+    child.stdin.take().expect("piped").write_all(b"\n").expect("it lives");
+    assert!(child.wait().expect("a child").success());
+    line
+}
+
+#[test]
+fn unmodified_programs_share_their_text() {
+    let Some(program) = program() else { return };
+    let user = User::new();
+    let first = user.start(program);
+    let second = user.start(program);
+    let other = User::new();
+    let elsewhere = other.start(program);
+    let (first, second, elsewhere) = (end(first), end(second), end(elsewhere));
+    assert!(first.contains("shared"), "{first}");
+    assert_eq!(first, second);
+    assert_ne!(first, elsewhere, "who names another folder has another copy");
+}
+
+#[test]
+fn what_a_program_gets_for_sharing_is_read_only_closed_by_exec_and_can_be_declined() {
+    let Some(program) = program().and_then(Path::to_str) else { return };
+    let lines = |copies: usize| {
+        format!("program: {copies} descriptors, 0 can write\nchild: {copies} descriptors, 0 can write\n")
+    };
+    let user = User::new();
+    for (text, copies) in [("local", 1), ("local,private", 0), ("off", 0)] {
+        let ran = user.run(&[program], text, "off");
+        let expected = lines(copies) + "executed: 0 descriptors, 0 can write\n";
+        let told = ran.stdout.split_once('\n').map_or("", |(_, told)| told);
+        assert_eq!((told, ran.status), (expected.as_str(), Some(0)), "{text}: {}", ran.stderr);
+    }
+    let private = user.run(&[program], "local,private", "off");
+    assert!(private.stdout.contains("shared"), "in memory all the same: {}", private.stdout);
+}
+
+#[test]
+fn a_folder_that_others_may_enter_is_told_and_the_text_is_not_shared() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(program) = program().and_then(Path::to_str) else { return };
+    let user = User::new();
+    let folder = user.0.path().join("palimpsest-numa");
+    std::fs::create_dir(&folder).expect("made");
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).expect("own");
+    let ran = user.run(&[program], "local", "off");
+    let says = ran.stderr.contains("mode 755") && ran.stderr.contains("this process has a copy of its own");
+    assert!(says && ran.stderr.lines().count() == 1, "{}", ran.stderr);
+    assert!(ran.stdout.contains("shared") && ran.stdout.contains("program: 0 descriptors"), "{}", ran.stdout);
+}
+
+/// Runs `command` plainly, from copies, and from copies and frozen; the output is the same.
+fn same(command: &[&str]) {
+    let plain = run(command, PLAIN);
+    if plain.status == Some(127) {
+        return println!("skipped: {} is not installed", command[0]);
+    }
+    let user = User::new();
+    for freeze in ["off", "fork"] {
+        let ran = user.run(command, "local,heirs", freeze);
+        let (told, expected) = ((ran.stdout, ran.status), (plain.stdout.clone(), plain.status));
+        assert_eq!(told, expected, "{command:?} {freeze}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn programs_of_many_kinds_do_the_same() {
+    same(&["node", "-e", "let n=0;for(let i=0;i<2000;i++)n+=new Function('a','return a*2')(i);console.log(n)"]);
+    same(&["java", "-Xshare:auto", "--version"]);
+    same(&["perl", "-e", "my %h; $h{$_ % 97} .= $_ for 1..20000; print length join '', map { $h{$_} } sort keys %h"]);
+    same(&["bash", "-c", "rustc=$(rustc --print sysroot 2>/dev/null)/bin/rustc; [ ! -x $rustc ] || $rustc -vV"]);
+    same(&["bash", "-c", "for n in 1 2 3; do (echo $n | tr 1 2); done"]);
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/big_text.c");
+    for (name, flags) in [("stripped", &["-s"][..]), ("static", &["-static"]), ("static_pie", &["-static-pie"])] {
+        let Some(program) = compile(Path::new(source), &format!("big_text_{name}"), flags) else { continue };
+        let user = User::new();
+        let ran = user.run(&[program.to_str().expect("UTF-8")], "local", "off");
+        // Static programs load no object.
+        let in_memory = usize::from(name == "stripped");
+        let expected = format!("text in memory: {in_memory}\nthread: right\nchild: 0\n");
+        assert_eq!((ran.stdout, ran.stderr, ran.status), (expected, String::new(), Some(0)), "{name}");
+    }
+}
+
+#[test]
+fn part_of_pythons_own_tests_passes() {
+    let tests = ["test_dict", "test_struct", "test_bisect", "test_heapq", "test_fork1", "test_json", "test_zlib"];
+    let command = |python: &'static str| [&[python, "-m", "test", "-q"], &tests[..]].concat();
+    let has_tests =
+        |python: &&str| run(&[python, "-c", "import test.support, test.test_dict"], PLAIN).status == Some(0);
+    let Some(python) = ["python3", "/usr/bin/python3"].into_iter().find(has_tests) else {
+        return println!("skipped: no python3 with its tests: Debian package libpython3-testsuite");
+    };
+    let user = User::new();
+    let ran = user.run(&command(python), "local,heirs", "off");
+    assert_eq!(ran.status, Some(0), "{}{}", ran.stdout, ran.stderr);
+}
+
+#[test]
+fn sqlite_computes_the_same() {
+    let script = "create table t(a integer primary key, b text, c real);\
+        with recursive n(i) as (select 1 union all select i + 1 from n where i < 20000)\
+          insert into t select i, printf('%05d-%d', (i * 7919) % 20000, i % 13), i / 3.0 from n;\
+        create index byb on t(b); create index byc on t(c) where a % 3 = 0; analyze;\
+        select count(*), sum(length(b)), round(total(c), 3) from t;\
+        select b, count(*) over (partition by b % 7 order by a) from t where b between '00100' and '00120' order by b;\
+        update t set b = upper(hex(b)) where a % 11 = 0; delete from t where a % 5 = 0;\
+        select substr(b, 1, 6), max(c) from t group by 1 order by 2 desc limit 9;\
+        select json_group_array(json_object('a', a, 'b', b)) from (select a, b from t order by c desc limit 20);\
+        with recursive f(a, b) as (select 0, 1 union all select b, a + b from f limit 50) select max(a) from f;\
+        pragma integrity_check;";
+    same(&["sqlite3", ":memory:", script]);
+}
+
+#[test]
+fn gdb_tells_names_in_a_core_dump_of_exchanged_text() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/hot.c");
+    let flags = ["-g", "-fno-toplevel-reorder", "-no-pie"];
+    let Some(program) = compile(Path::new(source), "hot_core", &flags) else { return };
+    if run(&["gdb", "--version"], PLAIN).status != Some(0) {
+        return println!("skipped: no gdb");
+    }
+    let program = program.to_str().expect("UTF-8");
+    let user = User::new();
+    let core = user.0.path().join("core");
+    let (core, folder) = (core.to_str().expect("UTF-8"), user.0.path().to_str().expect("UTF-8"));
+    let lines = [
+        "set startup-with-shell off".to_owned(),
+        "set environment PALIMPSEST_TEXT local".to_owned(),
+        "set environment PALIMPSEST_FREEZE off".to_owned(),
+        format!("set environment XDG_RUNTIME_DIR {folder}"),
+        format!("set environment LD_PRELOAD {}", object().display()),
+        "break hot".to_owned(),
+        "run short".to_owned(),
+        "info proc mappings".to_owned(),
+        format!("generate-core-file {core}"),
+        "kill".to_owned(),
+    ];
+    let mut command = vec!["gdb", "-q", "-batch"];
+    lines.iter().for_each(|line| command.extend(["-ex", line.as_str()]));
+    command.push(program);
+    let made = run(&command, PLAIN);
+    assert!(made.stdout.contains("/memfd:palimpsest-constant"), "{}{}", made.stdout, made.stderr);
+    let told = run(&["gdb", "-q", "-batch", "-ex", "backtrace", program, core], PLAIN);
+    assert!(told.stdout.contains("hot (") && told.stdout.contains("main ("), "{}{}", told.stdout, told.stderr);
+}
+
+#[test]
+fn perf_tells_names_in_exchanged_text() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/hot.c");
+    let flags = ["-fno-toplevel-reorder", "-no-pie"];
+    let Some(program) = compile(Path::new(source), "hot_perf", &flags) else { return };
+    let user = User::new();
+    let data = user.0.path().join("perf.data");
+    let (data, program) = (data.to_str().expect("UTF-8"), program.to_str().expect("UTF-8"));
+    let tried = run(&["perf", "record", "-q", "-e", "cpu-clock", "-o", data, "true"], PLAIN);
+    if tried.status != Some(0) {
+        return println!("skipped: perf does not record: {}", tried.stderr);
+    }
+    let folder = format!("XDG_RUNTIME_DIR={}", user.0.path().display());
+    let preload = format!("LD_PRELOAD={}", object().display());
+    let variables = ["PALIMPSEST_TEXT=local", "PALIMPSEST_FREEZE=off", &folder, &preload];
+    let record = ["perf", "record", "-q", "-e", "cpu-clock", "-o", data, "env"];
+    let ran = run(&[&record[..], &variables, &[program]].concat(), PLAIN);
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    let told = run(&["perf", "report", "--stdio", "-i", data, "--sort", "symbol", "--comm", "hot_perf"], PLAIN);
+    let is_hot = |line: &str| line.contains("[.] hot") && line.contains('%');
+    assert!(told.stdout.lines().any(is_hot), "{}{}", told.stdout, told.stderr);
+}

@@ -1,0 +1,74 @@
+// Counts system calls.
+//
+//     counter count PROGRAM ARGUMENT...   executes it and prints how many calls its first process makes on standard error:
+//                                         a number each time that it calls getppid, and one at its end
+//     counter fork TIMES MEBIBYTES        writes to so much memory, forks so many times and waits for each child; calls
+//                                         getppid before each fork
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { REFUSED = 3 };
+
+static int count(char **command) {
+  pid_t child = fork();
+  if (child == 0) {
+    if (ptrace(PTRACE_TRACEME, 0, 0, 0)) _exit(REFUSED);
+    execv(command[0], command);
+    _exit(127);
+  }
+  long calls = 0;
+  int status;
+  // The first stop is that of `execv`.
+  if (waitpid(child, &status, 0) != child || !WIFSTOPPED(status)) return REFUSED;
+  ptrace(PTRACE_SETOPTIONS, child, 0, PTRACE_O_TRACESYSGOOD);
+  for (int signal = 0;;) {
+    ptrace(PTRACE_SYSCALL, child, 0, signal);
+    if (waitpid(child, &status, 0) != child) return 1;
+    if (WIFEXITED(status)) break;
+    if (!WIFSTOPPED(status)) return 1;
+    signal = WSTOPSIG(status);
+    if (signal == (SIGTRAP | 0x80)) {
+      // Each call stops it twice, but for the one that ends it.
+      struct __ptrace_syscall_info info;
+      if (ptrace(PTRACE_GET_SYSCALL_INFO, child, sizeof info, &info) < 0) return REFUSED;
+      if (info.op == PTRACE_SYSCALL_INFO_ENTRY) {
+        calls++;
+        if (info.entry.nr == SYS_getppid) {
+          fprintf(stderr, "%ld\n", calls);
+          calls = 0;
+        }
+      }
+      signal = 0;
+    } else if (signal == SIGTRAP) {
+      signal = 0;
+    }
+  }
+  fprintf(stderr, "%ld\n", calls);
+  return WEXITSTATUS(status);
+}
+
+static int forks(long times, size_t mebibytes) {
+  size_t length = mebibytes << 20;
+  volatile char *memory = malloc(length + 1);
+  for (size_t at = 0; at < length; at += 1024) memory[at] = 1;
+  for (long number = 0; number < times; number++) {
+    syscall(SYS_getppid);
+    pid_t child = fork();
+    if (child == 0) _exit(memory[0] > 1);
+    // Its end must not interrupt the call: SIGCHLD is ignored by default.
+    if (waitpid(child, 0, 0) != child) return 1;
+  }
+  return 0;
+}
+
+int main(int arguments, char **argument) {
+  if (arguments > 2 && !strcmp(argument[1], "count")) return count(argument + 2);
+  if (arguments > 3 && !strcmp(argument[1], "fork")) return forks(atol(argument[2]), strtoul(argument[3], 0, 10));
+  return 2;
+}

@@ -1,0 +1,46 @@
+//! The kernel's clocks.
+
+/// A clock, of which each has its own beginning.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Clock {
+    /// Since the machine was started, but for when it was suspended.
+    Monotonic,
+    /// The same, as it was at the last tick.
+    Coarse,
+    /// Since the machine was started.
+    Boot,
+    /// International atomic time.
+    Atomic,
+}
+
+impl Clock {
+    /// What it shows, in nanoseconds.
+    pub fn nanoseconds(self) -> u64 {
+        let id = match self {
+            Self::Monotonic => libc::CLOCK_MONOTONIC,
+            Self::Coarse => libc::CLOCK_MONOTONIC_COARSE,
+            Self::Boot => libc::CLOCK_BOOTTIME,
+            Self::Atomic => libc::CLOCK_TAI,
+        };
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is there to be written. It fails for no clock that the kernel has, and these are in all.
+        let failed = unsafe { libc::clock_gettime(id, &mut time) };
+        debug_assert_eq!(failed, 0, "{self:?}");
+        (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_go_on() {
+        for clock in [Clock::Monotonic, Clock::Coarse, Clock::Boot, Clock::Atomic] {
+            let (before, behind) = (clock.nanoseconds(), clock.nanoseconds());
+            assert!(before > 0 && before <= behind, "{clock:?}: {before}, {behind}");
+        }
+        assert!(Clock::Coarse.nanoseconds() <= Clock::Monotonic.nanoseconds());
+        assert!(Clock::Monotonic.nanoseconds() <= Clock::Boot.nanoseconds());
+    }
+}

@@ -1,0 +1,183 @@
+//! `cargo xtask guest numa`: the NUMA tests of the host, run again on a machine with several nodes.
+
+use std::{fs, path::PathBuf};
+
+use super::{Arch, GuestError};
+use crate::{
+    aarch64::{self, build},
+    linux::{self, Guest},
+    need::Need,
+    process,
+    programs::{self, TestProgram},
+    runner::remedies,
+    step::{Done, StepError},
+    workspace::Workspace,
+};
+
+/// How the guest is run.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Arguments {
+    /// The architecture; both if none is given.
+    #[arg(long, value_enum)]
+    arch: Option<Arch>,
+}
+
+/// Node 0 and 1 have two CPUs each, and memory. Node 2 has a CPU and no memory, and is nearest to node 1. Node 3 has a
+/// CPU, and less memory than a test wants of it.
+const MACHINE: &[&str] = &[
+    "-accel",
+    "tcg,thread=multi",
+    "-smp",
+    "6",
+    "-m",
+    "1088M",
+    "-object",
+    "memory-backend-ram,id=m0,size=512M",
+    "-object",
+    "memory-backend-ram,id=m1,size=512M",
+    "-object",
+    "memory-backend-ram,id=m3,size=64M",
+    "-numa",
+    "node,nodeid=0,cpus=0-1,memdev=m0",
+    "-numa",
+    "node,nodeid=1,cpus=2-3,memdev=m1",
+    "-numa",
+    "node,nodeid=2,cpus=4",
+    "-numa",
+    "node,nodeid=3,cpus=5,memdev=m3",
+    "-numa",
+    "dist,src=0,dst=1,val=21",
+    "-numa",
+    "dist,src=0,dst=2,val=31",
+    "-numa",
+    "dist,src=0,dst=3,val=31",
+    "-numa",
+    "dist,src=1,dst=2,val=15",
+    "-numa",
+    "dist,src=1,dst=3,val=31",
+    "-numa",
+    "dist,src=2,dst=3,val=31",
+];
+
+/// The nodes of [`MACHINE`] that are worth a copy. Tests that need several nodes are skipped on other machines, and
+/// fail here if they do not find these.
+const HOMES: (&str, &str) = ("PALIMPSEST_TEST_HOMES", "0,1,3");
+/// How often a test replaces all copies while they are read.
+const UPDATES: (&str, &str) = ("PALIMPSEST_UPDATES", "20");
+
+/// What of `palimpsest-sys` is about nodes.
+const OF_SYS: (&str, &str) = ("sys.lib", "numa::");
+
+pub(crate) const X86_64_NEEDS: &[Need] = &[
+    Need::Program { program: "qemu-system-x86_64", package: "qemu-system-x86" },
+    Need::Program { program: "strip", package: "binutils" },
+    Need::GuestKernel(Arch::X86_64),
+];
+pub(crate) const AARCH64_NEEDS: &[Need] = &[
+    Need::Aarch64Std,
+    Need::Program { program: aarch64::LINKER, package: "gcc-aarch64-linux-gnu" },
+    Need::File { path: "/usr/aarch64-linux-gnu/lib/crt1.o", package: "libc6-dev-arm64-cross" },
+    Need::Program { program: "qemu-system-aarch64", package: "qemu-system-arm" },
+    Need::GuestKernel(Arch::Aarch64),
+];
+
+const fn needs(arch: Arch) -> &'static [Need] {
+    match arch {
+        Arch::X86_64 => X86_64_NEEDS,
+        Arch::Aarch64 => AARCH64_NEEDS,
+    }
+}
+
+/// Runs the guest on the architectures that `arguments` names.
+pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<(), GuestError> {
+    let archs = arguments.arch.map_or_else(|| Arch::ALL.to_vec(), |arch| vec![arch]);
+    for &arch in &archs {
+        let missing = remedies(workspace, needs(arch));
+        if !missing.is_empty() {
+            return Err(GuestError::Missing { arch, missing });
+        }
+    }
+    for arch in archs {
+        let passed = run_on(workspace, arch).map_err(|source| GuestError::Run { arch, source })?;
+        println!("{}: {passed} test programs passed", arch.name());
+    }
+    Ok(())
+}
+
+/// The step `numa-x86_64`.
+pub(crate) fn x86_64(workspace: &Workspace) -> Result<Done, StepError> {
+    step(workspace, Arch::X86_64)
+}
+
+/// The step `numa-aarch64`.
+pub(crate) fn aarch64(workspace: &Workspace) -> Result<Done, StepError> {
+    step(workspace, Arch::Aarch64)
+}
+
+fn step(workspace: &Workspace, arch: Arch) -> Result<Done, StepError> {
+    Ok(Done::PassedWith(format!("{} test programs", run_on(workspace, arch)?)))
+}
+
+/// Boots the guest, and says how many programs passed.
+fn run_on(workspace: &Workspace, arch: Arch) -> Result<usize, StepError> {
+    let (init, built) = match arch {
+        Arch::X86_64 => native(workspace)?,
+        Arch::Aarch64 => (build::guest_init(workspace)?, build::test_programs(workspace, &build::ABOUT_NODES)?),
+    };
+    let programs = about_nodes(built);
+    let guest = Guest { name: "numa", arch, machine: MACHINE, variables: &[HOMES, UPDATES] };
+    let failed = linux::boot(workspace, &init, &programs, &guest)?;
+    let total = programs.len();
+    if failed.is_empty() { Ok(total) } else { Err(StepError::Programs { failed, total }) }
+}
+
+/// Those of `built` that are about nodes.
+fn about_nodes(built: Vec<TestProgram>) -> Vec<TestProgram> {
+    let (of_sys, part) = OF_SYS;
+    built
+        .into_iter()
+        .filter_map(|program| match program.name.as_str() {
+            name if name == of_sys => Some(TestProgram { arguments: vec![part], ..program }),
+            name if name.starts_with(build::NUMA) => Some(program),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The guest's `/init` and the test programs of this machine, without debug information, which is most of them.
+fn native(workspace: &Workspace) -> Result<(PathBuf, Vec<TestProgram>), StepError> {
+    let folder = workspace.separate_target("guest").join("numa-programs");
+    fs::create_dir_all(&folder).map_err(|source| StepError::File { action: "make", path: folder.clone(), source })?;
+    let mut test = process::cargo(workspace);
+    test.args(["test", "--all-features"]);
+    for package in build::ABOUT_NODES {
+        test.args(["--package", package]);
+    }
+    let built = about_nodes(programs::build(&mut test)?);
+    process::stream(process::cargo(workspace).args(["build", "--package", "guest-init"]))?;
+    let strip = |from: PathBuf, name: &str| {
+        let to = folder.join(name);
+        process::stream(process::program("strip", workspace).arg("--strip-debug").arg("-o").arg(&to).arg(from))?;
+        Ok::<_, StepError>(to)
+    };
+    let init = strip(workspace.target.join("debug/guest-init"), "init")?;
+    let stripped = built.into_iter().map(|program| {
+        let path = strip(program.path.clone(), &program.name)?;
+        Ok(TestProgram { path, ..program })
+    });
+    Ok((init, stripped.collect::<Result<_, StepError>>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_about_nodes_is_left_out() {
+        let program = |name: &str| TestProgram::new(name.to_owned(), name.into(), "/".into());
+        let kept = about_nodes(["sys.lib", "sys.tracer", "numa.nodes", "fork.lib"].map(program).to_vec());
+        let shown: Vec<String> =
+            kept.iter().map(|program| format!("{} {}", program.name, program.arguments.join(" "))).collect();
+        assert_eq!(shown, ["sys.lib numa::", "numa.nodes "]);
+    }
+}

@@ -1,0 +1,115 @@
+//! Guests with Debian's kernel in QEMU, whose `/init` (`guests/init`) runs test programs and says how each ended.
+
+mod cpio;
+mod initramfs;
+pub(crate) mod kernel;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{ChildStdout, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use crate::{guest::Arch, process, programs::TestProgram, step::StepError, workspace::Workspace};
+
+/// Starts the lines of the console that are meant for us; `guests/init` prints them.
+const MARK: &str = "palimpsest-guest:";
+/// For the whole run; the guest stops a program that hangs well before.
+const LIMIT: Duration = Duration::from_secs(2400);
+
+/// A guest.
+pub(crate) struct Guest<'a> {
+    /// For people, and for the name of its initramfs.
+    pub(crate) name: &'static str,
+    pub(crate) arch: Arch,
+    /// What of QEMU's command line is this guest's own: its CPUs and memory.
+    pub(crate) machine: &'a [&'a str],
+    /// For its programs, from the kernel's command line; names start with `PALIMPSEST_`.
+    pub(crate) variables: &'a [(&'a str, &'a str)],
+}
+
+/// Runs `programs` by `init` in a guest of their own, and says which failed.
+pub(crate) fn boot(
+    workspace: &Workspace,
+    init: &Path,
+    programs: &[TestProgram],
+    guest: &Guest<'_>,
+) -> Result<Vec<String>, StepError> {
+    if programs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let folder = kernel::folder(workspace, guest.arch);
+    let initramfs = folder.join(format!("{}.cpio", guest.name));
+    fs::write(&initramfs, initramfs::build(guest.arch, init, programs)?).map_err(|source| StepError::File {
+        action: "write",
+        path: initramfs.clone(),
+        source,
+    })?;
+    let mut qemu = process::program(guest.arch.emulator(), workspace);
+    let (machine, console) = match guest.arch {
+        Arch::X86_64 => (&["-machine", "q35", "-cpu", "max"], "ttyS0"),
+        // cortex-a72: its caches need the explicit flushes that newer models of qemu do without, and it boots in two
+        // seconds.
+        Arch::Aarch64 => (&["-machine", "virt,gic-version=3", "-cpu", "cortex-a72"], "ttyAMA0"),
+    };
+    let variables = guest.variables.iter().map(|(name, value)| format!(" {name}={value}"));
+    let line = format!("console={console} quiet panic=-1{}", variables.collect::<String>());
+    qemu.args(machine).args(guest.machine).args(["-nographic", "-no-reboot", "-nic", "none", "-append"]).arg(line);
+    qemu.arg("-kernel").arg(kernel::image(workspace, guest.arch)).arg("-initrd").arg(&initramfs);
+    let console = run(&mut qemu, guest.name)?;
+    let names: Vec<&str> = programs.iter().map(|program| program.name.as_str()).collect();
+    Ok(failures(&console, &names))
+}
+
+/// Runs `qemu`, shows the guest's console and returns its marked lines.
+fn run(qemu: &mut Command, name: &'static str) -> Result<Vec<String>, StepError> {
+    process::announce(qemu);
+    let spawned = qemu.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn();
+    let mut child = spawned.map_err(|source| process::not_started(qemu, source))?;
+    let reader = child.stdout.take().map(|stdout| thread::spawn(move || show(stdout, name)));
+    process::wait_within(qemu, child, LIMIT)?;
+    Ok(reader.and_then(|reader| reader.join().ok()).unwrap_or_default())
+}
+
+fn show(console: ChildStdout, name: &str) -> Vec<String> {
+    let mut marked = Vec::new();
+    for line in BufReader::new(console).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+        println!("{name}| {line}");
+        // A test may have left an unfinished line before the mark.
+        if let Some((_, report)) = line.split_once(MARK) {
+            marked.push(report.trim().to_owned());
+        }
+    }
+    marked
+}
+
+/// Why each program of `names` did not pass, if it did not, by the guest's reports.
+fn failures(reports: &[String], names: &[&str]) -> Vec<String> {
+    let mut failed = Vec::new();
+    for name in names {
+        let outcome = reports.iter().find_map(|report| report.strip_prefix(name)?.strip_prefix(' '));
+        match outcome {
+            Some(outcome) if outcome.starts_with("passed") => {}
+            Some(outcome) => failed.push(format!("{name} {outcome}")),
+            None => failed.push(format!("{name} was not run to its end")),
+        }
+    }
+    failed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_passes_only_by_a_report_that_says_so() {
+        let reports = ["text.lib passed after 1.0 s", "sys.lib failed exit 101 after 2.0 s", "end"].map(str::to_owned);
+        let failed = failures(&reports, &["text.lib", "sys.lib", "text"]);
+        assert_eq!(failed, ["sys.lib failed exit 101 after 2.0 s", "text was not run to its end"]);
+    }
+}
