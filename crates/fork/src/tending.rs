@@ -5,7 +5,7 @@ use std::time::Duration;
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
-use crate::clock::Instant;
+use crate::clock::{Instant, nanos};
 use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq};
 use crate::engine::places::Places;
@@ -15,10 +15,11 @@ use crate::engine::tending::Tended;
 use crate::error::FreezeError;
 use crate::hazards;
 use crate::options::OtherThreads;
-use crate::slices::put_off_slices;
 
 /// For how long a child that shows the memory is left in peace.
-const A_WHILE: Duration = Duration::from_millis(50);
+const A_WHILE: Duration = Duration::from_millis(200);
+/// Of how many slices' time other threads that were held get all but one.
+const SHARE: u64 = 5;
 
 /// Takes a slice.
 ///
@@ -38,7 +39,8 @@ pub(crate) unsafe fn tend(shared: &'static Shared) -> Result<(), FreezeError> {
     outcome
 }
 
-/// Takes a slice in the place of a repair that is due, as long as slices find something to do; nothing once they do not.
+/// Takes a slice in the place of a repair that is due, as long as slices find something to do; nothing once they do
+/// not.
 ///
 /// # Safety
 ///
@@ -87,10 +89,13 @@ unsafe fn slice(shared: &'static Shared) -> Result<(), FreezeError> {
     let taken = started.elapsed();
     let (tended, worked) = played.unwrap_or((Tended::Done, 0));
     shared.tending.took(taken, worked, tended);
-    if matches!(tended, Tended::Later { .. }) {
-        put_off_slices(A_WHILE);
-    } else if is_shared {
-        put_off_slices(Duration::from_nanos(taken));
+    let rest = match tended {
+        Tended::Later { .. } => nanos(A_WHILE),
+        _ if is_shared => taken.saturating_mul(SHARE - 1),
+        _ => 0,
+    };
+    if rest > 0 {
+        shared.progress.rest_until(Instant::now().nanos().saturating_add(rest));
     }
     tracing::trace!(worked, micros = taken / 1000, ?tended, "put hot memory into huge pages");
     Ok(())

@@ -6,8 +6,8 @@
 //! time that lies between two forks. As long as they find something to do, they come after the next fork as well: what
 //! a save has split is whole again before the next one.
 //!
-//! A repair that is due makes way for them: a fork takes a slice in its place, until a pass over the memory finds nothing
-//! to do, or a child in the way.
+//! A repair that is due makes way for them: a fork takes a slice in its place, until a pass over the memory finds
+//! nothing to do, or a child in the way.
 //!
 //! Relaxed everywhere: each figure is read for itself, and nothing is published with it. Written by who holds the lock.
 
@@ -75,8 +75,8 @@ impl Tending {
         let is_known = since < now;
         let is_wanted = is_known && is_long.is_some_and(|is_long| is_long || has_worked);
         self.left.store(if is_wanted { since / SHARE } else { 0 }, Ordering::Relaxed);
-        // A pass goes on where it was, or a big memory would never be seen to its end; what is behind it is looked at by
-        // another.
+        // A pass goes on where it was, or a big memory would never be seen to its end; what is behind it is looked at
+        // by another.
         self.is_old.store(usize::from(self.at() != 0), Ordering::Relaxed);
     }
 
