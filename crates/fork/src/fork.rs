@@ -12,7 +12,7 @@ use crate::error::{ForkError, FreezeError};
 use crate::guard;
 use crate::hazards;
 use crate::options::Pays;
-use crate::process::played;
+use crate::rounds::played;
 use crate::slices;
 use crate::tending::instead_of_repair;
 

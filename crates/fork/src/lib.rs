@@ -42,6 +42,7 @@ mod lock;
 mod options;
 mod process;
 mod report;
+mod rounds;
 mod slices;
 pub mod snapshot;
 mod tending;

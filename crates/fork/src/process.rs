@@ -3,23 +3,17 @@
 use std::time::Duration;
 
 use palimpsest_sys::threads::child::shortest_fork;
-use palimpsest_sys::threads::hold::World;
-use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{Moment, nanos, share};
-use crate::engine::Tables;
-use crate::engine::agenda::Agenda;
-use crate::engine::guards::open_pages;
-use crate::engine::own::{exclude, find_rseq, note_home};
-use crate::engine::registry::{self, Locked};
-use crate::engine::round::{Done, Mode, Reach, Round};
+use crate::engine::registry;
+use crate::engine::round::{Mode, Reach};
 use crate::error::FreezeError;
 use crate::guard;
 use crate::hazards;
-use crate::options::{ExtentLen, Measure, Options, OtherThreads, Pause, Pays};
-use crate::report::{FrozenRange, Report, SkippedRange, Verdict};
+use crate::options::{ExtentLen, Measure, Options, Pause, Pays};
+use crate::report::Report;
+use crate::rounds::{let_core_dumps_have_files, lost_names, played, told};
 use crate::slices;
-use crate::worth::Worth;
 
 /// Forks that are timed, of which the shortest counts.
 const TRIALS: usize = 5;
@@ -69,7 +63,7 @@ unsafe fn freeze_at_once(options: &Options) -> Result<Report, FreezeError> {
     let (before, unmeasured) = measure(options);
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
     let started = Moment::now();
-    slices::drop_plan(&mut locked);
+    locked.drop_plan();
     let mut report = played(&mut locked, options, Mode::Freeze, |tables, _, done| {
         let taken = started.elapsed();
         let report = told(tables, Mode::Freeze, done);
@@ -120,71 +114,6 @@ pub fn survey(options: &Options) -> Result<Report, FreezeError> {
     Ok(report)
 }
 
-/// Makes everything ready, plays a round, and hands the tables on, from which it can be told.
-pub(crate) fn played<T>(
-    locked: &mut Locked,
-    options: &Options,
-    mode: Mode,
-    tell: impl FnOnce(&mut Tables<'_>, &mut Agenda, &Done) -> T,
-) -> Result<T, FreezeError> {
-    let (pagemap, guards) = open_pages()?;
-    let headroom = hazards::headroom();
-    find_rseq();
-    if mode != Mode::Survey {
-        note_home();
-    }
-    let world = match (mode, options.other_threads) {
-        (Mode::Freeze | Mode::FreezeWithin(_) | Mode::Forget, OtherThreads::Stop) => Some(World::prepare()?),
-        _ => None,
-    };
-    let shared = locked.shared;
-    shared.tending.set_mappings(headroom.mappings);
-    let (mut tables, agenda) = locked.tables_and_agenda()?;
-    let done = {
-        let blocked = Blocked::all();
-        let stopped = world.as_ref().map(World::stop_others).transpose()?;
-        exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
-        let round = Round { tables: &mut tables, shared, options, pagemap: &pagemap, guards: &guards, headroom };
-        // SAFETY: 1. no other thread runs: all are held, or there were none and none can start (contract); the rest is
-        // the caller's contract for a freeze. A survey changes nothing.
-        unsafe { round.play(mode, &blocked) }?
-    };
-    Ok(tell(&mut tables, agenda, &done))
-}
-
-/// The report of a round.
-pub(crate) fn told(tables: &Tables<'_>, mode: Mode, done: &Done) -> Report {
-    let eligible = tables.eligible().iter().map(|one| FrozenRange {
-        range: one.span.range(),
-        bytes: if mode == Mode::Survey { one.populated.min(one.span.len()) } else { one.frozen },
-        lost_name: one.is_named,
-    });
-    let skipped = tables.skipped().iter().map(|one| SkippedRange {
-        range: one.span.range(),
-        bytes: one.populated,
-        reason: one.reason,
-    });
-    let expected = done.expected;
-    Report {
-        frozen: eligible.filter(|range| range.bytes > 0).collect(),
-        skipped: skipped.collect(),
-        extent: done.extent,
-        extents: done.figures.extents,
-        collapsed: done.figures.collapsed,
-        fork_before: None,
-        fork_after: None,
-        verdict: Verdict::Unmeasured,
-        worth: (expected.worth != Worth::default()).then_some(expected.worth),
-        left_worth: (expected.left != Worth::default()).then_some(expected.left),
-        peak_extra: done.figures.peak_extra,
-        taken: done.taken,
-        way: done.way,
-        stopped: done.stopped.as_ref().map(ToString::to_string),
-        notes: Vec::new(),
-        progress: None,
-    }
-}
-
 /// How long a fork takes, or a note why that is not known.
 fn measure(options: &Options) -> (Option<Duration>, Option<String>) {
     match options.measure {
@@ -194,30 +123,4 @@ fn measure(options: &Options) -> (Option<Duration>, Option<String>) {
         },
         Measure::Nothing => (None, None),
     }
-}
-
-/// Tells of names that are gone.
-pub(crate) fn lost_names(report: &Report) -> Option<String> {
-    let count = report.frozen.iter().filter(|range| range.lost_name).count();
-    (count > 0).then(|| format!("{count} ranges had names (PR_SET_VMA_ANON_NAME), which frozen memory cannot have"))
-}
-
-/// Sets bit 2 of coredump_filter (`core(5)`), so that core dumps include frozen memory; returns a note if that changed
-/// it. Leaves it alone where anonymous private memory is not dumped either (bit 0).
-pub(crate) fn let_core_dumps_have_files() -> Option<String> {
-    const PATH: &str = "/proc/self/coredump_filter";
-    const PRIVATE_ANONYMOUS: u64 = 1;
-    const PRIVATE_FILES: u64 = 1 << 2;
-    let text = std::fs::read_to_string(PATH).ok()?;
-    let filter = u64::from_str_radix(text.trim(), 16).ok()?;
-    if filter & PRIVATE_FILES != 0 || filter & PRIVATE_ANONYMOUS == 0 {
-        return None;
-    }
-    Some(match std::fs::write(PATH, format!("{:#x}", filter | PRIVATE_FILES)) {
-        Ok(()) => "core dumps will hold private mappings of files (coredump_filter bit 2), since frozen memory is such"
-            .to_owned(),
-        Err(error) => {
-            format!("core dumps will lack frozen memory: {PATH} cannot be written ({error}); set bit 2 of it")
-        }
-    })
 }

@@ -20,16 +20,16 @@ use crate::engine::slice::{Left, Slice};
 use crate::error::FreezeError;
 use crate::hazards::{self, FileSize};
 use crate::options::{ExtentLen, Options, OtherThreads};
-use crate::process::{let_core_dumps_have_files, lost_names, played, told};
 use crate::report::{FrozenRange, Report};
+use crate::rounds::{let_core_dumps_have_files, lost_names, played, told};
 use crate::tending::tend;
 
 /// Plans a freeze in slices. Changes no memory.
 pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, FreezeError> {
     hazards::check(options)?;
-    let headroom = hazards::headroom();
+    let (headroom, faults) = (hazards::headroom(), hazards::faults::count()?);
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
-    drop_plan(&mut locked);
+    locked.drop_plan();
     let shared = locked.shared;
     note_home();
     // Other threads may change mappings while these are read.
@@ -37,7 +37,8 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     let (started, wall) = (Moment::now(), Instant::now());
     let planned = played(&mut locked, options, Mode::Survey, |tables, agenda, done| {
         let looked = started.elapsed();
-        let terms = Terms { budget, extent: done.extent, pages: options.pages, mappings: headroom.mappings, looked };
+        let terms =
+            Terms { budget, extent: done.extent, pages: options.pages, mappings: headroom.mappings, faults, looked };
         let report = told(tables, Mode::Freeze, done);
         let planned = if done.reach == Reach::Known { tables.plan_slices(agenda, terms) } else { 0 };
         (report, planned)
@@ -57,15 +58,6 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     }
     report.progress = Some(shared.progress.read());
     Ok(report)
-}
-
-/// Gives up what is planned: something else takes its place.
-pub(crate) fn drop_plan(locked: &mut Locked) {
-    if locked.shared.progress.is_under_way() {
-        locked.agenda().end("another freeze, or a thaw, has taken its place".to_owned());
-    }
-    locked.shared.progress.give_up();
-    locked.shared.left_alone.end();
 }
 
 /// Takes one slice of a freeze that is under way ([`Pause::Within`](crate::Pause::Within)), and tells how far it is.
@@ -131,7 +123,13 @@ unsafe fn slice(shared: &'static Shared, is_idle: &mut dyn FnMut() -> bool) -> R
         OtherThreads::Stop => Some(World::prepare()?),
         OtherThreads::Refuse => None,
     };
+    let faults = hazards::faults::count()?;
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
+    if faults > locked.agenda().faults() {
+        let reason = "a userfaultfd was opened meanwhile, and what is registered with it cannot be told in a slice";
+        finish(&mut locked, Stage::Ended, Some(reason.to_owned()));
+        return Ok(());
+    }
     let is_shared;
     let played = {
         let (mut tables, agenda) = locked.tables_and_agenda()?;

@@ -139,7 +139,7 @@ fn what_is_replaced_or_advised_between_slices_is_left_alone() {
         // SAFETY: the scenario's memory, which nobody needs any more.
         assert_eq!(unsafe { libc::munmap(at(9), MIB) }, 0);
         // SAFETY: the scenario's memory.
-        assert_eq!(unsafe { libc::mlock(at(13), page()) }, 0);
+        assert_eq!(unsafe { libc::mlock(at(13), MIB) }, 0);
         let (rights, kind) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED | libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: the scenario's memory, which nobody needs any more.
@@ -210,7 +210,8 @@ fn threads_write_between_slices_and_are_held_in_them() {
         freeze(&in_slices().other_threads(OtherThreads::Stop));
         let done = to_the_end(|_| {
             let before = ROUNDS.load(Ordering::Relaxed);
-            while ROUNDS.load(Ordering::Relaxed) == before {
+            // One that has lost a write has ended.
+            while ROUNDS.load(Ordering::Relaxed) == before && !writer.is_finished() {
                 std::thread::yield_now();
             }
         });
@@ -292,6 +293,26 @@ fn no_child_gets_a_descriptor_or_a_way_to_write() {
 }
 
 #[test]
+fn a_userfaultfd_that_is_opened_between_slices_ends_them() {
+    play("a_userfaultfd_that_is_opened_between_slices_ends_them", || {
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        let mut report = freeze(&in_slices());
+        slice();
+        // SAFETY: makes a descriptor, which the scenario keeps. UFFD_USER_MODE_ONLY is allowed for everybody.
+        if unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) } < 0 {
+            common::skip("no userfaultfd here");
+        }
+        let (before, after) = (progress().frozen_bytes, slice());
+        assert_eq!((after.stage, after.frozen_bytes), (Stage::Ended, before));
+        report.update();
+        assert!(report.stopped.as_ref().is_some_and(|reason| reason.contains("userfaultfd")), "{report}");
+        freeze(&Options::new().measure(Measure::Nothing));
+        assert!(memory.is_frozen() && memory.holds(0..memory.len, 1), "one in one go sees what is registered");
+    });
+}
+
+#[test]
 fn one_that_is_erased_between_slices_is_gone() {
     play("one_that_is_erased_between_slices_is_gone", || {
         let memory = Memory::apart(4 * MIB);
@@ -301,7 +322,13 @@ fn one_that_is_erased_between_slices_is_gone() {
         // The first page is frozen by now, whatever else was planned before it.
         let start = memory.range().start;
         memory.set(0, 0);
+        let is_frozen = || {
+            let maps = palimpsest_sys::pages::maps::Maps::read().expect("/proc");
+            maps.at(start).is_some_and(|mapping| mapping.path.is_some())
+        };
+        assert!(is_frozen());
         guard::forget(start..start + page()).expect("forgotten");
+        assert!(!is_frozen(), "the extent that has held it is given up");
         let done = to_the_end(|_| {});
         assert_eq!(done.stage, Stage::Done);
         assert!(memory.holds(page()..memory.len, 1));

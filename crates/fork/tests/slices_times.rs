@@ -1,4 +1,5 @@
-//! How long slices hold a process up, beside a freeze in one go. Ignored: it measures, and asserts nothing about time.
+//! How long slices hold a process up, beside a freeze in one go, in CPU time: on a busy machine the wall clock tells of
+//! the neighbours. Ignored: it measures, and asserts nothing about time.
 //!
 //! `cargo test --release -p palimpsest-fork --test slices_times -- --ignored --nocapture`
 
@@ -26,59 +27,80 @@ fn forks() -> Duration {
     (0..20).map(|_| one()).min().expect("some")
 }
 
-fn at(mib: usize, pause: Pause) {
+/// CPU time of this thread.
+fn now() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).expect("below 10^9"))
+}
+
+/// Who says when there is time.
+#[derive(Clone, Copy, Debug)]
+enum Caller {
+    /// It has something else to do after each slice.
+    Busy,
+    /// It has nothing else to do.
+    Idle,
+}
+
+fn at(mib: usize, pause: Pause, caller: Caller) {
     let memory = Memory::apart(mib * MIB);
     memory.fill(0..memory.len, 1);
     let plain = forks();
-    let started = Instant::now();
+    let started = now();
     let mut report = freeze(&Options::new().measure(Measure::Nothing).pause(pause));
-    let (mut stops, mut done) = (vec![started.elapsed()], report.progress.is_none());
+    let look = now() - started;
+    let (mut stops, mut done) = (Vec::with_capacity(1 << 14), report.progress.is_none());
     while !done {
-        let started = Instant::now();
-        // SAFETY: 1. the scenario keeps the contract of freezing.
-        done = unsafe { palimpsest_fork::freeze_slice() }.expect("a slice").stage != Stage::UnderWay;
-        stops.push(started.elapsed());
+        let mut started = now();
+        let mut is_idle = || {
+            stops.push(now() - started);
+            started = now();
+            matches!(caller, Caller::Idle)
+        };
+        // SAFETY: 1. the scenario keeps the contract of freezing. 2. there is room for what is pushed.
+        done = unsafe { palimpsest_fork::freeze_while(&mut is_idle) }.expect("a slice").stage != Stage::UnderWay;
+        // The end of the last one.
+        let end = now() - started;
+        match (caller, stops.last_mut()) {
+            (Caller::Busy, Some(last)) if !done => *last += end,
+            _ => stops.push(end),
+        }
     }
     report.update();
-    let total: Duration = stops.iter().sum();
-    let first = stops.remove(0);
+    let total: Duration = stops.iter().sum::<Duration>() + look;
     stops.sort_unstable();
-    let quantile =
-        |part: usize| stops.get((stops.len() * part / 100).min(stops.len().max(1) - 1)).copied().unwrap_or_default();
+    let last = stops.len().max(1) - 1;
+    let quantile = |part: usize| stops.get((stops.len() * part / 100).min(last)).copied().unwrap_or_default();
     println!(
-        "TIMES {mib} MiB {pause:?}: first {first:.1?}, {} slices, median {:.2?}, p99 {:.2?}, longest {:.2?}, total {total:.0?}, \
-         fork {plain:.0?} before, {:.0?} after, {} extents",
+        "TIMES {mib} MiB {pause:?} {caller:?}: {look:.1?} first, {} slices, median {:.2?}, p99 {:.2?}, longest {:.2?}, \
+         total {total:.0?}, fork {plain:.0?} before, {:.0?} after, {} extents",
         stops.len(),
         quantile(50),
         quantile(99),
-        stops.last().copied().unwrap_or_default(),
+        quantile(100),
         forks(),
         palimpsest_fork::status().extents,
     );
     assert_eq!(in_child(|| i32::from(!memory.holds(0..memory.len, 1))), 0);
 }
 
-#[test]
-#[ignore = "it measures"]
-fn slices_take_their_time_64_mib() {
-    play("slices_take_their_time_64_mib", || at(64, Pause::Within(Duration::from_millis(2))));
-    play("slices_take_their_time_64_mib", || at(64, Pause::Within(Duration::from_millis(2))));
+const TWO: Pause = Pause::Within(Duration::from_millis(2));
+
+macro_rules! cases {
+    ($($name:ident: $mib:literal $pause:expr, $caller:ident;)*) => {$(
+        #[test]
+        #[ignore = "it measures"]
+        fn $name() {
+            play(stringify!($name), || at($mib, $pause, Caller::$caller));
+        }
+    )*};
 }
 
-#[test]
-#[ignore = "it measures"]
-fn at_once_64_mib() {
-    play("at_once_64_mib", || at(64, Pause::AtOnce));
-}
-
-#[test]
-#[ignore = "it measures"]
-fn slices_take_their_time_512_mib() {
-    play("slices_take_their_time_512_mib", || at(512, Pause::Within(Duration::from_millis(2))));
-}
-
-#[test]
-#[ignore = "it measures"]
-fn at_once_512_mib() {
-    play("at_once_512_mib", || at(512, Pause::AtOnce));
+cases! {
+    a_64_mib_at_once: 64 Pause::AtOnce, Busy;
+    b_64_mib_in_slices: 64 TWO, Busy;
+    c_64_mib_in_slices_while_idle: 64 TWO, Idle;
+    d_512_mib_at_once: 512 Pause::AtOnce, Busy;
+    e_512_mib_in_slices: 512 TWO, Busy;
+    f_512_mib_in_slices_while_idle: 512 TWO, Idle;
 }

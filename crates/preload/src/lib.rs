@@ -17,7 +17,7 @@
 //! | `local_text` | the program's text in huge pages on one node |
 //! | `fork`, `moment`, `freezing`, `ended` | `fork`: whether it is time to freeze, doing it once, and why not |
 //! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect` |
-//! | `waiting`, `waits` | `epoll_wait`, `poll`, `select`, `nanosleep` and their kin: a freeze in slices goes on meanwhile |
+//! | `waiting`, `waits`, `own_waits` | `epoll_wait`, `poll`, `select`, `nanosleep` …: a freeze in slices goes on |
 //! | `dispatch` | these calls through `syscall` |
 //! | `next`, `kernel`, `arch`, `errno` | what would be called without this object: the next definition, or the kernel |
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
@@ -28,8 +28,8 @@
 //!
 //! Rules for the defined functions: they may run in a signal handler, inside `malloc`, in the dynamic linker, and
 //! before this object has started. They take no lock, allocate nothing and use no thread-local storage (which may
-//! allocate), but when a fork or a wait freezes. They leave `errno` as the system call would. Before the start, they go straight
-//! to the kernel.
+//! allocate), but when a fork or a wait freezes. They leave `errno` as the system call would. Before the start, they go
+//! straight to the kernel.
 //!
 //! `munmap` is not defined: what is told to be frozen and is not costs a question, and to forget it after the call
 //! could forget what another thread has moved there meanwhile.
@@ -58,6 +58,7 @@ mod memory;
 mod moment;
 mod names;
 mod next;
+mod own_waits;
 mod protection;
 mod settings;
 mod start;

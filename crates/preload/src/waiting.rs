@@ -1,20 +1,23 @@
 //! The program is about to wait: a freeze in slices goes on meanwhile.
 //!
-//! Only calls that no signal handler ever restarts are defined here (`signal(7)`): they tell the program of each signal,
-//! and they can be asked with a mask of signals that counts for the question alone. So a wait is made of questions that
-//! do not wait, with a slice between any two, and of one that waits for the rest of the time. All signals are blocked
-//! but in the latter: a handler runs in there, or before, or afterwards, as without this object, and the program hears
-//! of it by `EINTR`.
+//! Only calls that no signal handler ever restarts are defined here (`signal(7)`): they tell the program of each
+//! signal, and they can be asked with a mask of signals that counts for the question alone. So a wait is made of
+//! questions that do not wait, with a slice between any two, and of one that waits for the rest of the time. Signals
+//! that do something are blocked but in the latter: a handler runs in there, or before, or afterwards, as without this
+//! object, and the program hears of it by `EINTR`.
 //!
 //! Slices are taken by the main thread on its own stack, which has room for them; other threads wait as they did.
 
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use libc::{clockid_t, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use crate::arch::system_call;
 use crate::next::Next;
+use crate::own_waits::{
+    own_clock_nanosleep, own_epoll_pwait, own_epoll_wait, own_nanosleep, own_poll, own_ppoll, own_pselect, own_select,
+};
 use crate::started::{self, Started};
 use crate::waits::{Set, Signals, on_main_stack};
 use crate::{errno, freezing};
@@ -564,135 +567,4 @@ pub unsafe extern "C-unwind" fn clock_nanosleep(
 fn now() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
-}
-
-/// A system call that answers as a C function.
-///
-/// # Safety
-///
-/// 1. As for [`system_call`].
-unsafe fn kernel(number: c_long, arguments: [usize; 6]) -> c_int {
-    // SAFETY: 1. (1).
-    errno::answer(unsafe { system_call(number, arguments) }) as c_int
-}
-
-fn place<T>(pointer: *const T) -> usize {
-    pointer.cast::<c_void>().expose_provenance()
-}
-
-/// The kernel's, for the code in this object itself (see `build.rs`), and before the start.
-///
-/// # Safety
-///
-/// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_epoll_wait(
-    fd: c_int,
-    events: *mut epoll_event,
-    most: c_int,
-    millis: c_int,
-) -> c_int {
-    // SAFETY: 1. (1).
-    unsafe { own_epoll_pwait(fd, events, most, millis, std::ptr::null()) }
-}
-
-/// # Safety
-///
-/// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_epoll_pwait(
-    fd: c_int,
-    events: *mut epoll_event,
-    most: c_int,
-    millis: c_int,
-    mask: *const sigset_t,
-) -> c_int {
-    let arguments = [fd as usize, place(events), most as usize, millis as usize, place(mask), size_of::<Set>()];
-    // SAFETY: 1. (1).
-    unsafe { kernel(libc::SYS_epoll_pwait, arguments) }
-}
-
-/// # Safety
-///
-/// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_poll(fds: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
-    let time = u64::try_from(millis).ok().map(|millis| Step::For(Duration::from_millis(millis)));
-    let time = time.unwrap_or(Step::Forever).time();
-    let time = time.as_ref().map_or(0, |time| place(time));
-    // SAFETY: 1. (1); the time outlives the call.
-    unsafe { kernel(libc::SYS_ppoll, [place(fds), count as usize, time, 0, size_of::<Set>(), 0]) }
-}
-
-/// # Safety
-///
-/// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_ppoll(
-    fds: *mut pollfd,
-    count: nfds_t,
-    time: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    // SAFETY: null, or a time (1). The kernel changes it, and the C library does not.
-    let time = unsafe { time.as_ref() }.copied();
-    let time = time.as_ref().map_or(0, |time| place(time));
-    // SAFETY: 1. (1); the time outlives the call.
-    unsafe { kernel(libc::SYS_ppoll, [place(fds), count as usize, time, place(mask), size_of::<Set>(), 0]) }
-}
-
-/// # Safety
-///
-/// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_select(
-    count: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    time: *mut timeval,
-) -> c_int {
-    // SAFETY: null, or a time (1).
-    let told = unsafe { time.as_ref() }.map(|time| timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec * 1000 });
-    // SAFETY: 1. (1).
-    unsafe {
-        own_pselect(count, read, write, except, told.as_ref().map_or(std::ptr::null(), |time| time), std::ptr::null())
-    }
-}
-
-/// # Safety
-///
-/// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_pselect(
-    count: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    time: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    // SAFETY: null, or a time (1). The kernel changes it, and the C library does not.
-    let time = unsafe { time.as_ref() }.copied();
-    let time = time.as_ref().map_or(0, |time| place(time));
-    let mask = (mask, size_of::<Set>());
-    let arguments = [count as usize, place(read), place(write), place(except), time, place(&raw const mask)];
-    // SAFETY: 1. (1); time and mask outlive the call.
-    unsafe { kernel(libc::SYS_pselect6, arguments) }
-}
-
-/// # Safety
-///
-/// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_nanosleep(time: *const timespec, rest: *mut timespec) -> c_int {
-    // SAFETY: 1. (1).
-    unsafe { kernel(libc::SYS_nanosleep, [place(time), place(rest), 0, 0, 0, 0]) }
-}
-
-/// # Safety
-///
-/// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_clock_nanosleep(
-    clock: clockid_t,
-    flags: c_int,
-    time: *const timespec,
-    rest: *mut timespec,
-) -> c_int {
-    let arguments = [clock as usize, flags as usize, place(time), place(rest), 0, 0];
-    // SAFETY: 1. (1).
-    -unsafe { system_call(libc::SYS_clock_nanosleep, arguments) } as c_int
 }

@@ -34,9 +34,9 @@ impl Set {
     }
 }
 
-/// The thread's signals while those are blocked that would do something. What is ignored stays open: it never comes, and
-/// would end a wait by `EINTR` if it were blocked until then. Not undone by itself: a thread that is cancelled has no
-/// use for that.
+/// The thread's signals while those are blocked that would do something. What is ignored stays open: it never comes,
+/// and would end a wait by `EINTR` if it were blocked until then. Not undone by itself: a thread that is cancelled has
+/// no use for that.
 pub(crate) struct Signals {
     before: Set,
     blocked: Set,

@@ -43,6 +43,8 @@ pub(crate) struct Agenda {
     pub(super) speed: Speed,
     /// Mappings that may still be used up.
     pub(super) mappings: usize,
+    /// Descriptors of userfaultfd at the time of the plan.
+    faults: usize,
     /// Nanoseconds of CPU time of the look, and of all slices.
     looked: u64,
     worked: u64,
@@ -62,6 +64,8 @@ pub(crate) struct Terms {
     pub(crate) pages: Pages,
     /// Mappings that may be used up.
     pub(crate) mappings: usize,
+    /// Descriptors of userfaultfd.
+    pub(crate) faults: usize,
     /// Nanoseconds of CPU time of the look.
     pub(crate) looked: u64,
 }
@@ -79,6 +83,7 @@ impl Agenda {
             pages: Pages::Base,
             speed: Speed::unknown(),
             mappings: 0,
+            faults: 0,
             looked: 0,
             worked: 0,
             refusals: 0,
@@ -88,10 +93,11 @@ impl Agenda {
 
     /// Begins anew with what is eligible, dearest page tables first. Returns the bytes that are planned.
     pub(super) fn begin(&mut self, eligible: &mut [Eligible], terms: Terms) -> usize {
-        let Terms { budget, extent, pages, mappings, looked } = terms;
+        let Terms { budget, extent, pages, mappings, faults, looked } = terms;
         self.items.clear();
         (self.budget, self.extent, self.pages, self.mappings) = (budget, extent, pages, mappings);
         (self.next, self.looked, self.worked, self.refusals, self.reason) = (0, looked, 0, 0, None);
+        self.faults = faults;
         eligible.sort_unstable_by_key(|one| Reverse(one.populated - one.huge));
         let mut planned = 0;
         for one in eligible {
@@ -121,6 +127,11 @@ impl Agenda {
         self.refusals = 0;
         self.worked = self.worked.saturating_add(taken);
         self.worked
+    }
+
+    /// Descriptors of userfaultfd at the time of the plan.
+    pub(crate) const fn faults(&self) -> usize {
+        self.faults
     }
 
     /// What the look took, in nanoseconds of CPU time.

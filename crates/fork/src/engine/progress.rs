@@ -22,8 +22,8 @@ pub struct Progress {
     pub longest: Duration,
     /// All slices together.
     pub taken: Duration,
-    /// What the plan has taken, before the first slice: the mappings are listed, for which the kernel looks at each page
-    /// once.
+    /// What the plan has taken, before the first slice: the mappings are listed, for which the kernel looks at each
+    /// page once.
     pub looked: Duration,
 }
 

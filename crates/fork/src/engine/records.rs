@@ -5,6 +5,7 @@ use palimpsest_sys::memory::view::View;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Vma, VmaFlags};
 
+use super::prices::Memory;
 use super::span::Span;
 use super::traits::Traits;
 use crate::report::Skip;
@@ -185,6 +186,11 @@ impl Held {
         // A mapping may show holes, so this is the least that is lost.
         matches!(self.hold, Hold::Loose) && self.stored > 2 * self.mapped
     }
+}
+
+/// What is frozen, taken for base pages.
+pub(super) fn frozen(extents: &[Held]) -> Memory {
+    Memory { bytes: extents.iter().map(Held::stored).sum(), huge: 0, extents: extents.len() }
 }
 
 /// The order of extents.

@@ -30,7 +30,7 @@ use super::origins::Origins;
 use super::piece::PIECE;
 use super::prices::{Memory, Prices};
 use super::progress;
-use super::records::Held;
+use super::records::{Held, frozen};
 use super::span::Span;
 use super::statistics::Statistics;
 use super::tables::{Lasting, Tables};
@@ -302,7 +302,16 @@ impl Locked {
 
     /// What is frozen.
     pub(crate) fn frozen(&self) -> Memory {
-        super::settle::frozen(&self.lasting.extents)
+        frozen(&self.lasting.extents)
+    }
+
+    /// Gives up what is planned: something else takes its place.
+    pub(crate) fn drop_plan(&mut self) {
+        if self.shared.progress.is_under_way() {
+            self.agenda().end("another freeze, or a thaw, has taken its place".to_owned());
+        }
+        self.shared.progress.give_up();
+        self.shared.left_alone.end();
     }
 
     /// What a freeze in slices has still to do.

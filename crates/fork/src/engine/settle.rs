@@ -6,7 +6,7 @@ use palimpsest_sys::pages::vmas::{Detail, Label, Vma};
 
 use super::frozen_map::{Entry, FrozenMap};
 use super::prices::Memory;
-use super::records::Held;
+use super::records::{Held, frozen};
 use super::registry::Shared;
 use super::span::Span;
 use super::tables::Tables;
@@ -75,11 +75,6 @@ pub(super) fn withdraw(tables: &mut Tables<'_>, shared: &Shared, extents: &[u32]
     }
     let kept = forget_unseen(tables, shared);
     shared.statistics.frozen(shared.statistics.frozen_bytes().saturating_sub(bytes), kept);
-}
-
-/// What is frozen, taken for base pages.
-pub(super) fn frozen(extents: &[Held]) -> Memory {
-    Memory { bytes: extents.iter().map(Held::stored).sum(), huge: 0, extents: extents.len() }
 }
 
 /// What the map says of a mapping; nothing if it is neither frozen nor of a snapshot.

@@ -31,8 +31,9 @@ use super::traits::{Traits, is_locked};
 use crate::clock::{Instant, Moment};
 use crate::options::Pages;
 
-/// How much is searched for the next populated page at a time.
-const WINDOW: usize = 1 << 30;
+/// How much is searched for the next populated page at a time, at most: the kernel looks at each page of it that is
+/// there, and not only up to the first.
+const WINDOW: usize = 16 * PIECE;
 /// What an extent shows in one slice at most, in stretches without gaps.
 const MOST_SHOWN: usize = 64;
 
@@ -83,6 +84,7 @@ impl Slice<'_, '_> {
             guards,
             places,
             open: None,
+            window: PIECE,
             is_idle,
         };
         // SAFETY: 1. is this function's own.
@@ -108,6 +110,8 @@ struct Worker<'a, 't> {
     pace: Pace<'a>,
     budget: &'a mut Budget,
     open: Option<Open>,
+    /// How much is searched next: ever more, as long as nothing is found.
+    window: usize,
     is_idle: &'a mut dyn FnMut() -> bool,
 }
 
@@ -155,11 +159,11 @@ impl Worker<'_, '_> {
         goes_on
     }
 
-    /// The next part of an item that can be frozen, in one piece and one mapping, and what it must have; none if it takes
-    /// another look, from where the item then goes on.
+    /// The next part of an item that can be frozen, in one piece and one mapping, and what it must have; none if it
+    /// takes another look, from where the item then goes on.
     fn find(&mut self, item: &mut Item) -> Result<Option<(Span, Traits)>, Stopped> {
         let rest = Span::new(item.at, item.span.end);
-        let window = Span::new(rest.start, rest.end.min(rest.start.saturating_add(WINDOW)));
+        let window = Span::new(rest.start, rest.end.min((rest.start & !(PIECE - 1)) + self.window));
         let mut populated = None;
         self.pagemap.scan(window.range(), Wanted::Present, &mut |run| {
             populated = Some(run.start);
@@ -167,8 +171,10 @@ impl Worker<'_, '_> {
         })?;
         let Some(populated) = populated else {
             item.at = window.end;
+            self.window = (2 * self.window).min(WINDOW);
             return Ok(None);
         };
+        self.window = PIECE;
         // From the start of its piece on, so that what lies between populated pages becomes one mapping with them.
         let start = rest.start.max(populated & !(PIECE - 1));
         let piece = Span::new(start, rest.end.min((start & !(PIECE - 1)) + PIECE));

@@ -78,7 +78,7 @@ pub fn thaw_all() -> Result<(), Errno> {
     let _errno = Kept::now();
     // Until all is told: what another thread freezes meanwhile is not to be taken for over.
     let mut locked = shared.lock().ok_or(Errno::BUSY)?;
-    crate::slices::drop_plan(&mut locked);
+    locked.drop_plan();
     let done = still(Some(&mut locked), |is_in_use| Ok(give_up_all(shared, |_| true, is_in_use)))?;
     shared.statistics.end();
     if done.is_ok() {

@@ -3,6 +3,7 @@
 mod aio;
 mod allocators;
 pub(crate) mod borrowed;
+pub(crate) mod faults;
 pub(crate) mod found;
 mod limits;
 mod rings;

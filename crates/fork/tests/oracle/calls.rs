@@ -3,9 +3,10 @@
 use std::error::Error as _;
 use std::ffi::c_void;
 use std::ops::Range;
+use std::time::Duration;
 
 use palimpsest_fork::guard::{self, Outcome, Remap};
-use palimpsest_fork::{Forked, Measure, Options};
+use palimpsest_fork::{Forked, Measure, Options, Pause, Stage};
 
 use crate::run;
 use crate::world::answer;
@@ -78,7 +79,7 @@ impl World {
     }
 
     pub(crate) fn advise(self, range: Range<usize>, advice: i32) -> Answer {
-        if self == Self::Frozen {
+        if matches!(self, Self::Frozen | Self::Sliced) {
             // SAFETY: the range is in the region of the programs.
             if let Outcome::Done(done) = unsafe { guard::madvise(range.start, range.len(), advice) } {
                 return done.map_or_else(|errno| -(errno.raw_os_error() as Answer), |()| 0);
@@ -122,7 +123,8 @@ impl World {
         if self == Self::Plain {
             return;
         }
-        let options = Options::new().least(1).measure(Measure::Nothing);
+        let pause = if self == Self::Sliced { Pause::Within(Duration::ZERO) } else { Pause::AtOnce };
+        let options = Options::new().least(1).measure(Measure::Nothing).pause(pause);
         // SAFETY: 1. the calls above go through the guards, as the preload object's do (those of a mutant do not, to be
         // caught); 2. and 3. the interpreter registers no buffers, uses no direct I/O, and has one thread; 4. so it
         // stays.
@@ -137,6 +139,25 @@ impl World {
                 let cause = error.source().map(ToString::to_string);
                 run::say(&format!("#not frozen: {error}: {cause:?}"));
             }
+        }
+    }
+
+    /// Takes a slice of a freeze that is under way.
+    pub(crate) fn slice(self) {
+        if self != Self::Sliced {
+            return;
+        }
+        let before = palimpsest_fork::progress();
+        if before.stage != Stage::UnderWay {
+            return;
+        }
+        // SAFETY: 1. as for `freeze`.
+        match unsafe { palimpsest_fork::freeze_slice() } {
+            Ok(after) => run::say(&format!("#frozen {}", after.frozen_bytes - before.frozen_bytes)),
+            Err(error) => run::say(&format!("#not frozen: {error}")),
+        }
+        if palimpsest_fork::progress().stage == Stage::Ended {
+            run::say("#stopped early");
         }
     }
 

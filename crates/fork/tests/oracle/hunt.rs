@@ -47,15 +47,20 @@ impl Hunt {
 
     /// Fails if a program runs differently when it is frozen: the one of `PALIMPSEST_{of}_REPLAY`, or one of many.
     pub(crate) fn finds_none(self, any: &impl Strategy<Value = Program>, compare: Compare) {
+        self.finds_none_in(World::Frozen, any, compare);
+    }
+
+    /// The same in another world.
+    pub(crate) fn finds_none_in(self, world: World, any: &impl Strategy<Value = Program>, compare: Compare) {
         let frozen = Cell::new(0);
         if let Ok(program) = std::env::var(format!("PALIMPSEST_{}_REPLAY", self.of)) {
             let program = Program::from_hex(&program).expect("a program as a failure prints it");
             println!("{program:?}");
-            compare(&program, World::Frozen, &frozen).unwrap_or_else(|error| panic!("{error}"));
+            compare(&program, world, &frozen).unwrap_or_else(|error| panic!("{error}"));
             return;
         }
         let programs = setting(&format!("PALIMPSEST_{}_PROGRAMS", self.of), self.programs);
-        match (Self { programs, ..self }).run(World::Frozen, any, compare, &frozen) {
+        match (Self { programs, ..self }).run(world, any, compare, &frozen) {
             Ok(()) => assert_ne!(frozen.get(), 0, "nothing was ever frozen, so nothing was compared"),
             Err(TestError::Fail(reason, program)) => panic!("{program:?}{reason}"),
             Err(abort) => panic!("{abort}"),

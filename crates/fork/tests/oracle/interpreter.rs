@@ -78,6 +78,7 @@ impl Interpreter {
         while at < end {
             let op = Op::decode(codes[at]);
             at += 1;
+            self.world.slice();
             match op {
                 Op::Fork { turn, body } => {
                     let body = at..(at + body).min(end);

@@ -31,6 +31,7 @@ pub(crate) fn name(world: World) -> &'static str {
     match world {
         World::Plain => "plain",
         World::Frozen => "frozen",
+        World::Sliced => "sliced",
         World::Mutant => "mutant",
     }
 }
@@ -41,7 +42,7 @@ extern "C" fn interpret() {
         return;
     };
     let program = Program::from_hex(&program).expect("a program in hexadecimal");
-    let worlds = [World::Plain, World::Frozen, World::Mutant];
+    let worlds = [World::Plain, World::Frozen, World::Sliced, World::Mutant];
     let world = worlds.into_iter().find(|known| name(*known) == world).expect("a world");
     Interpreter::new(world, path).run(&program.0)
 }

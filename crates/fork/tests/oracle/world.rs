@@ -7,6 +7,8 @@ pub(crate) enum World {
     Plain,
     /// Freezes freeze, and calls go through the guards.
     Frozen,
+    /// The same, slice by slice: the least that is possible before each operation.
+    Sliced,
     /// As frozen, with something wrong on purpose, to show that the oracle sees it.
     Mutant,
 }
