@@ -14,6 +14,7 @@ use crate::hazards;
 use crate::options::Pays;
 use crate::rounds::played;
 use crate::slices;
+use crate::tending::instead_of_repair;
 
 /// Who one is after a fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +53,9 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         Some(shared) if shared.progress.is_under_way() => unsafe { slices::freeze_slice() }.map(drop),
         Some(shared) if shared.statistics.is_due() && !shared.statistics.is_over() => {
             // SAFETY: 1. is (2).
-            unsafe { repair(shared) }.map(drop)
+            let slice = unsafe { instead_of_repair(shared) };
+            // SAFETY: 1. is (2).
+            slice.unwrap_or_else(|| unsafe { repair(shared) }.map(drop))
         }
         _ => Ok(()),
     };

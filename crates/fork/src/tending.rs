@@ -16,7 +16,7 @@ use crate::error::FreezeError;
 use crate::hazards;
 use crate::options::OtherThreads;
 
-/// For how long a child that shows the memory is left in peace.
+/// What a child that shows the memory is taken to cost: it is left in peace for four times as long.
 const A_WHILE: Duration = Duration::from_millis(50);
 
 /// Takes a slice.
@@ -35,6 +35,18 @@ pub(crate) unsafe fn tend(shared: &'static Shared) -> Result<(), FreezeError> {
         shared.tending.give_up();
     }
     outcome
+}
+
+/// Takes a slice in the place of a repair that is due, as long as slices find something to do; nothing once they do
+/// not.
+///
+/// # Safety
+///
+/// As [`tend`].
+pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result<(), FreezeError>> {
+    let pause = shared.lock()?.options().pause;
+    // SAFETY: 1. is this function's own.
+    shared.tending.makes_way(pause).then(|| unsafe { tend(shared) })
 }
 
 /// # Safety

@@ -4,8 +4,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Memory, freeze, in_child, page, play, skip, wait};
+use common::{Memory, freeze, guarded, in_child, page, play, skip, wait};
 use palimpsest_fork::{Forked, Options, Pause, Stage, status};
+use palimpsest_sys::memory::extent::is_mapped;
+use palimpsest_sys::pages::vmas::{Detail, VmaFlags, Vmas};
 use palimpsest_sys::proc::thp;
 
 const PIECE: usize = 2 << 20;
@@ -285,5 +287,57 @@ fn a_refusal_leaves_everything_as_it_was() {
         assert!(!is_made);
         assert!(memory.is_frozen() && holds(&memory, 2..6, turn));
         assert_eq!((memory.mappings(), status().hot_pieces), (mappings, 0));
+    });
+}
+
+/// Fails on: a repair that is due and does not make way.
+#[test]
+fn who_never_waits_gets_a_slice_at_each_fork_instead_of_a_repair() {
+    play("who_never_waits_gets_a_slice_at_each_fork_instead_of_a_repair", || {
+        needs_huge_pages();
+        let memory = frozen_in_slices();
+        // What a clean fork takes is seen first.
+        (0..3).for_each(|_| assert_eq!(in_child(|| 0), 0));
+        let huge = std::cell::Cell::new(0);
+        let writing = || {
+            write(&memory, 1..7, 7);
+            huge.set(memory.huge());
+        };
+        // A slice of no time makes one piece.
+        let is_done = || {
+            assert!(memory.huge() <= huge.get() + PIECE, "more than one piece at a fork");
+            memory.huge() == 6 * PIECE
+        };
+        assert!(forks_until(writing, is_done).is_some(), "{} bytes are huge: {:?}", memory.huge(), status());
+        assert_eq!(status().repairs, 0, "{:?}", status());
+        assert!(holds(&memory, 1..7, 7));
+    });
+}
+
+/// Fails on: flags of the last round taken for those of now.
+#[test]
+fn advice_that_came_after_the_freeze_is_kept() {
+    play("advice_that_came_after_the_freeze_is_kept", || {
+        needs_huge_pages();
+        let memory = frozen_in_slices();
+        guarded::madvise(&memory, 3 * PIECE, PIECE, libc::MADV_DONTFORK).expect("given");
+        guarded::madvise(&memory, 4 * PIECE, PIECE, libc::MADV_DONTDUMP).expect("given");
+        let is_made = tended_until(200, || write(&memory, 2..6, 7), || memory.huge() == 3 * PIECE);
+        assert!(is_made, "{} bytes are huge", memory.huge());
+        assert!(holds(&memory, 2..6, 7));
+        let mut vmas = Vmas::with_capacity(1 << 14).expect("memory");
+        vmas.read(Detail::Figures).expect("/proc");
+        let flags = |piece: usize| {
+            let place = memory.at(piece * PIECE).addr();
+            vmas.iter().find(|vma| vma.range().contains(&place)).expect("mapped").flags
+        };
+        assert!(flags(3).intersects(VmaFlags::DONT_FORK) && flags(4).intersects(VmaFlags::DONT_DUMP));
+        assert!(!flags(5).intersects(VmaFlags::DONT_FORK.union(VmaFlags::DONT_DUMP)));
+        assert_eq!(
+            in_child(|| i32::from(is_mapped(
+                memory.range().start + 3 * PIECE..memory.range().start + 3 * PIECE + page()
+            ))),
+            0
+        );
     });
 }

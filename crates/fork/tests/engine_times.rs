@@ -7,7 +7,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Memory, freeze, play, wait};
-use palimpsest_fork::{Options, Pages};
+use palimpsest_fork::{Options, Pages, Pause};
 
 const MIB: usize = 1 << 20;
 
@@ -205,4 +205,46 @@ fn huge_memory_is_written_to() {
 #[ignore = "prints times, asserts none"]
 fn frozen_memory_is_written_to() {
     play("frozen_memory_is_written_to", || contest(Contestant::Frozen, 512 * MIB));
+}
+
+/// Forks with two seconds between them, of which slices get their share.
+fn contest_with_slices(pause: Pause) {
+    let memory = Memory::unadvised(256 * MIB);
+    memory.fill(0..memory.len, 1);
+    freeze(&Options::new().pause(pause));
+    let mut longest = Duration::ZERO;
+    let mut slices = || {
+        let (mut count, mut all) = (0, Duration::ZERO);
+        while let Some(rest) = palimpsest_fork::next_slice() {
+            std::thread::sleep(rest);
+            let started = cpu_time();
+            // SAFETY: one thread, and nothing is discarded.
+            unsafe { palimpsest_fork::freeze_slice() }.expect("a slice is taken");
+            let taken = cpu_time().saturating_sub(started);
+            (count, all, longest) = (count + 1, all + taken, longest.max(taken));
+        }
+        format!("{count} slices, {:.1} ms, longest so far {:.2}", all.as_secs_f64() * 1e3, longest.as_secs_f64() * 1e3)
+    };
+    println!("{pause:?}: frozen: {}", slices());
+    let mut contest = Contest { memory, dice: 88_172_645_463_325_252 };
+    contest.forks(5, 0, 0);
+    for beside in [0, 400] {
+        for _ in 0..8 {
+            (0..1000).for_each(|_| contest.write());
+            let taken = contest.fork(beside).as_secs_f64() * 1e3;
+            let huge = contest.memory.huge() / MIB;
+            std::thread::sleep(Duration::from_secs(2));
+            println!(
+                "{pause:?}: fork {taken:.2} ms, {beside} writes beside the child: {huge} MiB huge, then {}: {}",
+                slices(),
+                contest.memory.huge() / MIB
+            );
+        }
+    }
+}
+
+#[test]
+#[ignore = "prints times, asserts none"]
+fn slices_mend_between_forks() {
+    play("slices_mend_between_forks", || contest_with_slices(Pause::Within(Duration::from_millis(2))));
 }

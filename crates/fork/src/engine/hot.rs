@@ -5,8 +5,8 @@
 //!   nothing. It rests for as many forks as cost together what freezing it does. From then on each fork adds to the
 //!   debt what it costs (its rent), until a round is bought, which freezes it. Written to again after that, it rests
 //!   twice as long. So a piece is copied ever more seldom, and what has become cold is frozen some day.
-//! * In **base pages** else, from the second round in a row on that finds it written to. A fork costs as much as without
-//!   any freezing, so that it rests for some rounds only, twice as many each time.
+//! * In **base pages** else, from the second round in a row on that finds it written to. A fork costs as much as
+//!   without any freezing, so that it rests for some rounds only, twice as many each time.
 //!
 //! Writes beside a child split a huge page: the kernel copies the one page that is written, and each fork copies 512
 //! entries from then on. A round mends it, unless it has done so in the round before: then it rests as it is for some
@@ -75,8 +75,8 @@ impl HotPieces {
         Self { all, round: 1, forks: 0, huge_rest: u64::MAX, resting: 0, huge: 0, overdue: 0, next_overdue: u64::MAX }
     }
 
-    /// Begins a round, in which a huge page comes to rest for so many forks the first time: hands out what rests, run by
-    /// run, and forgets what was not written to for long. A round that only looks need not be ended.
+    /// Begins a round, in which a huge page comes to rest for so many forks the first time: hands out what rests, run
+    /// by run, and forgets what was not written to for long. A round that only looks need not be ended.
     pub(super) fn begin(
         &mut self,
         huge_rest: u64,
@@ -205,8 +205,8 @@ impl HotPieces {
         true
     }
 
-    /// Notes that the piece at this place does not fill a huge page any more: whatever it is, the next round looks at it
-    /// anew.
+    /// Notes that the piece at this place does not fill a huge page any more: whatever it is, the next round looks at
+    /// it anew.
     pub(super) fn let_go(&mut self, index: usize) {
         let (round, forks) = (self.round, self.forks);
         if let Some(piece) = self.all.get_mut(index) {

@@ -1,5 +1,5 @@
-//! The policy under mixes of writes, beside a plain process and one with huge pages: what forks copy, in nanoseconds that
-//! are made up of entries, huge entries and copied pages alone.
+//! The policy under mixes of writes, beside a plain process and one with huge pages: what forks copy, in nanoseconds
+//! that are made up of entries, huge entries and copied pages alone.
 
 use palimpsest_sys::memory::vec::MappedVec;
 

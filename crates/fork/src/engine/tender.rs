@@ -170,12 +170,12 @@ impl Tender<'_, '_> {
     ) -> Result<Did, Stopped> {
         let (mut parts, mut subjects) = (Parts::new(), ArrayVec::<Subject, MOST_PARTS>::new());
         while let Some(part) = rest_of(piece, &parts) {
-            let Some(subject) = self.subject_at(part.start) else { return Ok(Did::Nothing) };
+            let Some((part, subject)) = self.subject_at(part) else { return Ok(Did::Nothing) };
             let is_alike = subjects.first().is_none_or(|first| first.traits == subject.traits);
             if !is_alike || parts.is_full() {
                 return Ok(Did::Nothing);
             }
-            parts.push(part.intersection(subject.vma.range().into()));
+            parts.push(part);
             subjects.push(subject);
         }
         let Some(traits) = subjects.first().map(|subject| subject.traits) else { return Ok(Did::Nothing) };
@@ -218,13 +218,21 @@ impl Tender<'_, '_> {
         Ok(Did::Work)
     }
 
-    /// The frozen mapping at an address, if it may be replaced.
-    fn subject_at(&mut self, address: usize) -> Option<Subject> {
-        let vma = self.places.next_above(&self.tables.vmas, address).filter(|vma| vma.start <= address)?;
-        // Without flags that all mappings of the extent have, some may be special.
-        let flags = self.tables.held(FileId { device: vma.device, inode: vma.inode })?.flags?;
+    /// The frozen mapping at the start of `rest`, as far as the map says one thing of it, if it may be replaced.
+    fn subject_at(&mut self, rest: Span) -> Option<(Span, Subject)> {
+        let vma = self.places.next_above(&self.tables.vmas, rest.start).filter(|vma| vma.start <= rest.start)?;
+        let (part, entry) = self.shared.map.first(rest).filter(|(part, _)| part.start == rest.start)?;
+        // The program may have given advice since the last round: the map knows of it, and of nothing else.
+        let flags = entry.flags().filter(|_| entry.key() == 0 && entry.permissions() == vma.permissions)?;
+        let id = FileId { device: vma.device, inode: vma.inode };
+        let is_its_own = self.tables.held(id).is_some_and(|held| entry.extent() == Some(held.serial));
+        if !is_its_own || entry.is_view() {
+            return None;
+        }
+        let part = part.intersection(vma.range().into());
         // Whether anything was written is told by the page tables.
-        Subject::of(self.tables, &Vma { flags, anonymous: vma.range().len(), ..vma })
+        let subject = Subject::of(self.tables, &Vma { flags, anonymous: vma.range().len(), ..vma })?;
+        Some((part, subject))
     }
 }
 

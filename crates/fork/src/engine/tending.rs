@@ -6,6 +6,9 @@
 //! time that lies between two forks. As long as they find something to do, they come after the next fork as well: what
 //! a save has split is whole again before the next one.
 //!
+//! A repair that is due makes way for them: a fork takes a slice in its place, until a pass over the memory finds
+//! nothing to do, or a child in the way.
+//!
 //! Relaxed everywhere: each figure is read for itself, and nothing is published with it. Written by who holds the lock.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -24,8 +27,13 @@ const CAUTIOUS: u64 = 1_000_000;
 pub(crate) struct Tending {
     /// Nanoseconds that are left until the next fork; 0 for nothing to do.
     left: AtomicU64,
-    /// Pieces that were made or mended since the last fork.
+    /// Pieces that were made or mended since the last fork; and in this pass.
     worked: AtomicU64,
+    worked_in_pass: AtomicU64,
+    /// 1 if this pass has begun before the last fork.
+    is_old: AtomicUsize,
+    /// 1 if slices can do no more, so that a repair that is due is made.
+    spent: AtomicUsize,
     /// Where this pass over the memory goes on.
     at: AtomicUsize,
     /// When the last fork was, on the clock of [`Instant`](crate::clock::Instant).
@@ -67,7 +75,9 @@ impl Tending {
         let is_known = since < now;
         let is_wanted = is_known && is_long.is_some_and(|is_long| is_long || has_worked);
         self.left.store(if is_wanted { since / SHARE } else { 0 }, Ordering::Relaxed);
-        self.at.store(0, Ordering::Relaxed);
+        // A pass goes on where it was, or a big memory would never be seen to its end; what is behind it is looked at
+        // by another.
+        self.is_old.store(usize::from(self.at() != 0), Ordering::Relaxed);
     }
 
     /// Whether there is something to do.
@@ -75,12 +85,23 @@ impl Tending {
         self.left.load(Ordering::Relaxed) > 0
     }
 
-    /// Nothing is done until the next fork.
+    /// Nothing is done until the next fork, and a repair that is due is made.
     pub(crate) fn give_up(&self) {
         // Written only if it differs: in a child the page would be copied.
         if self.left.load(Ordering::Relaxed) != 0 {
             self.left.store(0, Ordering::Relaxed);
+            self.spent.store(1, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a slice takes the place of a repair that is due, at a fork. If not, the next one begins anew.
+    pub(crate) fn makes_way(&self, pause: Pause) -> bool {
+        let Pause::Within(budget) = pause else { return false };
+        if self.spent.swap(0, Ordering::Relaxed) != 0 {
+            return false;
+        }
+        self.left.fetch_max(nanos(budget).max(1), Ordering::Relaxed);
+        true
     }
 
     /// Where to go on.
@@ -117,11 +138,18 @@ impl Tending {
     /// A slice took so many nanoseconds, and did so many pieces.
     pub(crate) fn took(&self, taken: u64, worked: usize, tended: Tended) {
         self.worked.fetch_add(worked as u64, Ordering::Relaxed);
+        let in_pass = self.worked_in_pass.fetch_add(worked as u64, Ordering::Relaxed) + worked as u64;
         let left = self.left.load(Ordering::Relaxed).saturating_sub(taken);
-        let (left, at) = match tended {
-            Tended::More { at } | Tended::Later { at } => (left, at),
-            Tended::Done => (0, 0),
+        let (is_spent, left, at) = match tended {
+            Tended::More { at } => (false, left, at),
+            Tended::Later { at } => (worked == 0, left, at),
+            Tended::Done => {
+                self.worked_in_pass.store(0, Ordering::Relaxed);
+                let is_old = self.is_old.swap(0, Ordering::Relaxed) != 0;
+                (in_pass == 0, if is_old { left } else { 0 }, 0)
+            }
         };
+        self.spent.store(usize::from(is_spent), Ordering::Relaxed);
         self.left.store(left, Ordering::Relaxed);
         self.at.store(at, Ordering::Relaxed);
     }
@@ -151,13 +179,36 @@ mod tests {
         assert!(!tending.is_wanted());
         // A short fork, but there was work before it: what is split again by each child is not left for every other.
         tending.forked(0, PAUSE, 14 * SECOND);
-        assert_eq!((tending.is_wanted(), tending.at()), (true, 0));
+        assert_eq!((tending.is_wanted(), tending.at()), (true, 49), "it goes on where it was");
+        tending.took(100_000, 0, Tended::Done);
+        assert_eq!((tending.is_wanted(), tending.at()), (true, 0), "and looks at what is behind");
         tending.took(100_000, 0, Tended::Done);
         assert!(!tending.is_wanted());
         tending.forked(0, PAUSE, 16 * SECOND);
         assert!(!tending.is_wanted(), "nothing was found to do");
         tending.forked(LONG, Pause::AtOnce, 18 * SECOND);
         assert!(!tending.is_wanted());
+    }
+
+    /// Fails on: a repair that never comes; one that comes at once.
+    #[test]
+    fn a_repair_that_is_due_makes_way_as_long_as_slices_find_something_to_do() {
+        let tending = Tending::default();
+        assert!(!tending.makes_way(Pause::AtOnce));
+        for tended in [Tended::More { at: 7 }, Tended::More { at: 9 }, Tended::Later { at: 3 }, Tended::Done] {
+            assert!(tending.makes_way(PAUSE) && tending.is_wanted(), "{tended:?}");
+            tending.took(2_000_000, 1, tended);
+        }
+        for (worked, tended) in [(0, Tended::Later { at: 3 }), (0, Tended::Done)] {
+            tending.forked(0, PAUSE, SECOND);
+            assert!(tending.makes_way(PAUSE));
+            tending.took(1000, worked, tended);
+            assert!(!tending.makes_way(PAUSE), "{tended:?}");
+        }
+        assert!(tending.makes_way(PAUSE), "anew after the repair");
+        // A slice was refused.
+        tending.give_up();
+        assert!(!tending.makes_way(PAUSE));
     }
 
     #[test]
