@@ -19,7 +19,7 @@ pub(crate) enum Gauge {
 }
 
 /// What is left of the fuel of a program that could not pay for a jump back: its second result, if it
-/// [takes fuel](Compiled::takes_fuel).
+/// [takes fuel](super::Compiled::takes_fuel).
 pub const OUT_OF_FUEL: i64 = -1;
 /// What a helper adds to the gauge, which is less than [`MOST_FUEL`](crate::verify::MOST_FUEL), to end the program:
 /// another number than [`OUT_OF_FUEL`].
