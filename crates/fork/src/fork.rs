@@ -178,8 +178,8 @@ pub struct Status {
     pub extents: usize,
     /// Pieces of up to 2 MiB that are written to all the time and left alone for now.
     pub hot_pieces: usize,
-    /// Forks by [`fork`](crate::fork()); while nothing is frozen, those alone that took unusually long or short. A child
-    /// begins at 0.
+    /// Forks by [`fork`](crate::fork()); while nothing is frozen, those alone that took unusually long or short. A
+    /// child begins at 0.
     pub forks: u64,
     /// Repairs; a child begins at 0.
     pub repairs: u64,

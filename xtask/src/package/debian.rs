@@ -47,7 +47,8 @@ fn control(glibc: u32) -> String {
         "Package: palimpsest\nVersion: {VERSION}\nArchitecture: {}\nMaintainer: The Palimpsest developers\nSection: \
          utils\nPriority: optional\nDepends: libc6 (>= 2.{glibc}), libgcc-s1\nSuggests: redis-server, python3\n\
          Description: rewrite memory while it is in use\n Unmodified programs that fork in constant time (palimpsest \
-         run), what this\n machine allows (palimpsest doctor), eBPF programs (palimpsest bpf), and a\n library for C (palimpsest.h).\n",
+         run), what this\n machine allows (palimpsest doctor), eBPF programs (palimpsest bpf), and a\n library for C \
+         (palimpsest.h).\n",
         architecture()
     )
 }

@@ -65,8 +65,8 @@ endif()
 unset(_prefix)
 ";
 
-/// Compiles the examples for C, as C, as C with AddressSanitizer, and as C++, against the laid out `tree`, with what its
-/// own file for pkg-config says, and runs them.
+/// Compiles the examples for C, as C, as C with AddressSanitizer, and as C++, against the laid out `tree`, with what
+/// its own file for pkg-config says, and runs them.
 pub(super) fn check(workspace: &Workspace, folder: &Path, tree: &Path) -> Result<(), StepError> {
     let programs = folder.join("programs");
     remove(&programs)?;

@@ -28,9 +28,9 @@
 //! # What differs between interpreters
 //!
 //! Where Linux's and libpcap's differ, this is libpcap's: the address of a load by `X` does not wrap at 32 bits, a
-//! shift by 32 or more gives 0, and jumps may go back, as those of `protochain` do. A filter that goes back 65 535 times
-//! refuses the packet. Scratch memory that was not written is 0. Loads of Linux's ancillary data, which libpcap does
-//! not have for files, read what [`Packets::context`] was given.
+//! shift by 32 or more gives 0, and jumps may go back, as those of `protochain` do. A filter that goes back 65 535
+//! times refuses the packet. Scratch memory that was not written is 0. Loads of Linux's ancillary data, which libpcap
+//! does not have for files, read what [`Packets::context`] was given.
 
 mod packet;
 mod parse;
