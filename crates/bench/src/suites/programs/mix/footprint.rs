@@ -57,10 +57,11 @@ fn add(smaps: &str, part: Part, files: &mut BTreeMap<String, usize>) -> usize {
                 close(mapping, is_frozen);
                 mapping = [0; 3];
                 is_frozen = rest.contains(FROZEN);
-                // `start-end rights offset device inode path`.
+                // `start-end rights offset device inode path`. What has no rights shows a file a second time, as a whole.
                 let mut fields = rest.split_whitespace();
-                let (offset, inode) = (fields.nth(1), fields.nth(1));
-                if let (true, Some(offset), Some(inode)) = (is_frozen, offset, inode) {
+                let is_shown = fields.next().is_some_and(|rights| !rights.starts_with("---"));
+                let (offset, inode) = (fields.next(), fields.nth(1));
+                if let (true, true, Some(offset), Some(inode)) = (is_frozen, is_shown, offset, inode) {
                     // Each part of a file once, whoever maps it.
                     files.insert(format!("{inode}:{offset}"), len(range));
                 }
@@ -90,6 +91,8 @@ Private_Clean:         4 kB
 Private_Dirty:       100 kB
 Anonymous:            96 kB
 VmFlags: rd wr
+800000-1800000 ---p 00000000 00:01 77       /memfd:palimpsest-frozen (deleted)
+Rss:                   0 kB
 400000-402000 rw-p 00000000 00:00 0        [heap]
 Rss:                   8 kB
 Private_Dirty:         4 kB
