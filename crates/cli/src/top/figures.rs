@@ -46,7 +46,7 @@ pub(super) enum Told {
     /// One has, and it has not frozen anything.
     Nothing,
     /// The figures of the one with most that is frozen.
-    Figures { figures: Figures, state: State },
+    Figures { figures: Box<Figures>, state: State },
     /// They cannot be understood.
     Wrong(FiguresError),
 }
@@ -153,7 +153,7 @@ fn read(memory: &Memory, place: u64, note: Note) -> Option<Told> {
     Some(match Figures::read(&bytes) {
         // A survey or a snapshot.
         Ok(figures) if figures.rounds == 0 => Told::Nothing,
-        Ok(figures) => Told::Figures { figures, state },
+        Ok(figures) => Told::Figures { figures: Box::new(figures), state },
         Err(error) => Told::Wrong(error),
     })
 }

@@ -152,7 +152,7 @@ fn tell(folder: &Folder, look: &mut Look) -> Result<(), Untold> {
     let first = maps.first().map_or(0, |map| map.start as u64);
     let told = figures::of(&Memory::new(memory), &maps);
     let (figures, state) = match told {
-        Told::Figures { figures, state } => (figures, state),
+        Told::Figures { figures, state } => (*figures, state),
         Told::Wrong(error @ (FiguresError::Sign | FiguresError::Short { .. } | FiguresError::Version { .. })) => {
             return Err(Untold::Wrong { reason: error.to_string() });
         }

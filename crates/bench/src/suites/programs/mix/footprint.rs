@@ -57,7 +57,7 @@ fn add(smaps: &str, part: Part, files: &mut BTreeMap<String, usize>) -> usize {
                 close(mapping, is_frozen);
                 mapping = [0; 3];
                 is_frozen = rest.contains(FROZEN);
-                // `start-end rights offset device inode path`. What has no rights shows a file a second time, as a whole.
+                // `start-end rights offset device inode path`. What has no rights shows a whole file a second time.
                 let mut fields = rest.split_whitespace();
                 let is_shown = fields.next().is_some_and(|rights| !rights.starts_with("---"));
                 let (offset, inode) = (fields.next(), fields.nth(1));
