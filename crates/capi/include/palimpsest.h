@@ -127,6 +127,8 @@ struct palimpsest_packs_stats {
   uint64_t core_syncs;
   // Times that an observer has failed.
   uint64_t observer_errors;
+  // Threads of this process that are pinned (`palimpsest_pin`).
+  size_t pinned_threads;
 };
 
 // What is found at an address.
@@ -199,6 +201,8 @@ struct palimpsest_applied {
   uint64_t syncs;
   // 0: by one store each. 1: by detours. 2: while every other thread was held. 3: by traps.
   int mode;
+  // 0.
+  int reserved;
 };
 
 // How to freeze. Zeros are the defaults; `size` is that of this structure, set by the caller.
@@ -218,6 +222,8 @@ struct palimpsest_freeze_options {
   int collapse;
   // Not 0: forks are not timed before and after.
   int no_measure;
+  // 0.
+  int reserved;
 };
 
 // What a freeze did, or would do. `size` is that of this structure, set by the caller.
@@ -305,7 +311,7 @@ enum palimpsest_result palimpsest_packs_reclaim(struct palimpsest_packs packs, s
 
 // Finds the program that covers `address`, released ones included as long as they may run. For signal handlers, too:
 // waits for nobody, takes nothing from the heap, and leaves no message. `PALIMPSEST_BUSY` if another thread changes
-// handles just then.
+// handles, or forks, just then.
 //
 // # Safety
 //
@@ -367,7 +373,8 @@ enum palimpsest_result palimpsest_staged_set_faults(struct palimpsest_staged sta
                                                     size_t count);
 
 // Copies what is staged into the packs, all with one core synchronisation where the machine needs it. `programs` gets
-// as many handles, in the same order. After an error none is in place; in either case the staged handles are gone.
+// as many handles, in the same order. After an error none is in place. The staged handles are
+// gone then, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
 //
 // # Safety
 //
@@ -413,7 +420,8 @@ enum palimpsest_result palimpsest_stage_data(struct palimpsest_packs packs,
                                              size_t *address,
                                              void **image);
 
-// Copies what is staged into place. The staged handle is gone, whatever the answer.
+// Copies what is staged into place. The staged handle is gone after an error, too, unless that is
+// `PALIMPSEST_INVALID`.
 //
 // # Safety
 //
@@ -432,7 +440,7 @@ enum palimpsest_result palimpsest_data_release(struct palimpsest_data data);
 // children.
 enum palimpsest_result palimpsest_pin(struct palimpsest_packs packs);
 
-// Takes one `palimpsest_pin` back.
+// Takes one `palimpsest_pin` back, also of packs that are closed.
 enum palimpsest_result palimpsest_unpin(struct palimpsest_packs packs);
 
 // Changes all sites, in as few core synchronisations as there can be, however many sites there are. When it returns

@@ -9,8 +9,9 @@
  *
  *     palimpsest_key_set(&net_trace, 1);                    in any thread, at any time
  *
- * A name consists of letters, digits and . _ - : /; keys with other names are not found by patterns. A declaration says
- * the same first state as the definition: where it does not, switching is refused. Key and branches are in one program
+ * A name consists of letters, digits and . _ - : /; keys with other names are not found by patterns. A declaration, which
+ * may be in a header that the defining file includes, says the same first state as the definition: where it does not,
+ * the compiler refuses, or if it cannot see both, switching is. Key and branches are in one program
  * or shared library, or the linker refuses.
  *
  * Needs GCC 11 or Clang 13, and optimisation for branches that cost what is
@@ -71,9 +72,12 @@ typedef struct palimpsest_key palimpsest_key;
 
 PALIMPSEST_EXTERN_ const char palimpsest_key_note[] __attribute__((visibility("hidden")));
 
+/* The first state, as the length of an array that is nowhere: it may be declared again, and not otherwise. */
+#define PALIMPSEST_STARTS_ON_(key) (sizeof(palimpsest_starts_on_##key) - 1)
+
 #define PALIMPSEST_KEY_DECLARE(key, is_on)                                                    \
     PALIMPSEST_EXTERN_ struct palimpsest_key key __attribute__((visibility("hidden")));       \
-    enum { palimpsest_starts_on_##key = (is_on) ? 1 : 0 }
+    extern const char palimpsest_starts_on_##key[(is_on) ? 2 : 1]
 
 #define PALIMPSEST_KEY(key, text, is_on)                                                      \
     __asm__(PALIMPSEST_KEY_NOTE_);                                                            \
@@ -84,9 +88,9 @@ PALIMPSEST_EXTERN_ const char palimpsest_key_note[] __attribute__((visibility("h
         palimpsest_key_note,                                                                  \
         0,                                                                                    \
         0,                                                                                    \
-        palimpsest_starts_on_##key,                                                           \
-        palimpsest_starts_on_##key,                                                           \
-        palimpsest_starts_on_##key,                                                           \
+        PALIMPSEST_STARTS_ON_(key),                                                           \
+        PALIMPSEST_STARTS_ON_(key),                                                           \
+        PALIMPSEST_STARTS_ON_(key),                                                           \
         0,                                                                                    \
     }
 
@@ -133,7 +137,7 @@ PALIMPSEST_EXTERN_ const char palimpsest_key_note[] __attribute__((visibility("h
         __asm__ goto(PALIMPSEST_BRANCH_CODE_ PALIMPSEST_SITE_                                 \
                      : /* no outputs */                                                       \
                      : [key] PALIMPSEST_SYMBOL_(&key_),                                       \
-                       [falls] "i"(palimpsest_starts_on_##key_ == (inline_)),                 \
+                       [falls] "i"(PALIMPSEST_STARTS_ON_(key_) == (inline_)),                 \
                        [flags] "i"(inline_)                                                   \
                      : "cc"                                                                   \
                      : palimpsest_other);                                                     \

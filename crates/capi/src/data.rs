@@ -1,7 +1,7 @@
 //! Data beside code, within reach of its pc-relative addressing.
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use palimpsest_text::{Data, DataAccess, Packs, StagedData};
 
@@ -61,11 +61,12 @@ pub unsafe extern "C" fn palimpsest_stage_data(
 
 fn taken(staged: palimpsest_staged_data) -> Result<StagedData, Failure> {
     let found = handles::remove::<Mutex<Option<StagedData>>>(staged.handle)?;
-    let place = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let place = handles::alone(&found)?.take();
     place.ok_or_else(|| Failure::new(PALIMPSEST_BUSY, "another thread finalizes or drops what is staged"))
 }
 
-/// Copies what is staged into place. The staged handle is gone, whatever the answer.
+/// Copies what is staged into place. The staged handle is gone after an error, too, unless that is
+/// `PALIMPSEST_INVALID`.
 ///
 /// # Safety
 ///

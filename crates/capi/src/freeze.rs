@@ -39,7 +39,11 @@ pub struct palimpsest_freeze_options {
     pub collapse: c_int,
     /// Not 0: forks are not timed before and after.
     pub no_measure: c_int,
+    /// 0.
+    pub reserved: c_int,
 }
+
+const _: () = assert!(size_of::<palimpsest_freeze_options>() == 2 * size_of::<usize>() + 6 * size_of::<c_int>());
 
 // SAFETY: 1. numbers, of which the first is a `usize`.
 unsafe impl Versioned for palimpsest_freeze_options {}
@@ -94,6 +98,9 @@ unsafe fn options_of(options: *const palimpsest_freeze_options) -> Result<Option
     // SAFETY: 1. is contract 1.
     let given: palimpsest_freeze_options = unsafe { versioned::read(options) }?.unwrap_or_default();
     let mut options = Options::new();
+    if given.reserved != 0 {
+        return Err(Failure::invalid(format_args!("reserved is {}: 0 is known", given.reserved)));
+    }
     if given.least != 0 {
         options = options.least(given.least);
     }
@@ -164,6 +171,8 @@ pub unsafe extern "C" fn palimpsest_freeze(
     report: *mut palimpsest_freeze_report,
 ) -> palimpsest_result {
     answer(|| {
+        // SAFETY: 1. is contract 1.
+        unsafe { versioned::wanted(report) }?;
         // SAFETY: 1. is contract 1.
         let options = unsafe { options_of(options) }?;
         // SAFETY: contract 2.

@@ -5,7 +5,7 @@
 //! on ([`watch_forks`]).
 
 use std::cell::RefCell;
-use std::sync::{Arc, LazyLock, Mutex, Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 
 use palimpsest_text::{Data, Packs, Program, Staged, StagedData};
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
@@ -60,12 +60,32 @@ kinds! {
 
 static HANDLES: LazyLock<RwLock<Handles>> = LazyLock::new(RwLock::default);
 
-fn read() -> RwLockReadGuard<'static, Handles> {
-    HANDLES.read().unwrap_or_else(PoisonError::into_inner)
+/// Looks at the tables. A thread that forks has the lock, and its handlers (`pthread_atfork`) may call us.
+fn read<R>(work: impl FnOnce(&Handles) -> R) -> R {
+    let mut work = Some(work);
+    let held = HELD.try_with(|held| {
+        let held = held.try_borrow().ok()?;
+        held.as_deref().map(|handles| work.take().map(|work| work(handles)))
+    });
+    match (held, work) {
+        (Ok(Some(Some(done))), _) => done,
+        (_, Some(work)) => work(&HANDLES.read().unwrap_or_else(PoisonError::into_inner)),
+        _ => unreachable!("work is taken where it is done"),
+    }
 }
 
-fn write() -> RwLockWriteGuard<'static, Handles> {
-    HANDLES.write().unwrap_or_else(PoisonError::into_inner)
+/// Changes the tables; as [`read`].
+fn write<R>(work: impl FnOnce(&mut Handles) -> R) -> R {
+    let mut work = Some(work);
+    let held = HELD.try_with(|held| {
+        let mut held = held.try_borrow_mut().ok()?;
+        held.as_deref_mut().map(|handles| work.take().map(|work| work(handles)))
+    });
+    match (held, work) {
+        (Ok(Some(Some(done))), _) => done,
+        (_, Some(work)) => work(&mut HANDLES.write().unwrap_or_else(PoisonError::into_inner)),
+        _ => unreachable!("work is taken where it is done"),
+    }
 }
 
 /// The key that `handle` is. Every number makes a key, so what that key makes is compared.
@@ -83,12 +103,12 @@ fn stale<T: Kind>(handle: u64) -> Failure {
 /// Names `value`.
 pub(crate) fn insert<T: Kind>(value: T) -> u64 {
     watch_forks();
-    T::slots_mut(&mut write()).insert(Arc::new(value)).data().as_ffi()
+    write(|handles| T::slots_mut(handles).insert(Arc::new(value)).data().as_ffi())
 }
 
 /// What `handle` names. It lives as long as somebody uses it, released or not.
 pub(crate) fn get<T: Kind>(handle: u64) -> Result<Arc<T>, Failure> {
-    let found = key_of(handle).and_then(|key| T::slots(&read()).get(key).cloned());
+    let found = key_of(handle).and_then(|key| read(|handles| T::slots(handles).get(key).cloned()));
     found.ok_or_else(|| stale::<T>(handle))
 }
 
@@ -105,14 +125,25 @@ pub(crate) fn with_at_once<T: Kind, R>(handle: u64, work: impl FnOnce(&T) -> R) 
 
 /// Ends a handle. Whoever uses what it named at the moment goes on with it.
 pub(crate) fn remove<T: Kind>(handle: u64) -> Result<Arc<T>, Failure> {
-    let found = key_of(handle).and_then(|key| T::slots_mut(&mut write()).remove(key));
+    let found = key_of(handle).and_then(|key| write(|handles| T::slots_mut(handles).remove(key)));
     found.ok_or_else(|| stale::<T>(handle))
 }
 
 /// The handle of the first that `is_it` says yes to.
 pub(crate) fn find<T: Kind>(is_it: impl Fn(&T) -> bool) -> Option<u64> {
-    let handles = read();
-    T::slots(&handles).iter().find(|(_, value)| is_it(value)).map(|(key, _)| key.data().as_ffi())
+    read(|handles| T::slots(handles).iter().find(|(_, value)| is_it(value)).map(|(key, _)| key.data().as_ffi()))
+}
+
+/// What is staged, alone. Waits for nobody: a child may have inherited the lock from a thread that it has not.
+pub(crate) fn alone<T>(staged: &Mutex<T>) -> Result<MutexGuard<'_, T>, Failure> {
+    match staged.try_lock() {
+        Ok(found) => Ok(found),
+        Err(TryLockError::Poisoned(found)) => Ok(found.into_inner()),
+        Err(TryLockError::WouldBlock) => {
+            let message = "another thread is at what is staged, or was when this process was forked";
+            Err(Failure::new(palimpsest_result::PALIMPSEST_BUSY, message))
+        }
+    }
 }
 
 thread_local! {
@@ -121,7 +152,13 @@ thread_local! {
 }
 
 extern "C" fn before_fork() {
-    let _ = HELD.try_with(|held| held.replace(Some(write())));
+    let lock = || HANDLES.write().unwrap_or_else(PoisonError::into_inner);
+    // A handler of a handler's own fork has it already.
+    let _ = HELD.try_with(|held| {
+        if let Ok(mut held) = held.try_borrow_mut() {
+            held.get_or_insert_with(lock);
+        }
+    });
 }
 
 /// In both processes: the thread that has forked holds the lock in each.

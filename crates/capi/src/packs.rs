@@ -85,6 +85,8 @@ pub struct palimpsest_packs_stats {
     pub core_syncs: u64,
     /// Times that an observer has failed.
     pub observer_errors: u64,
+    /// Threads of this process that are pinned (`palimpsest_pin`).
+    pub pinned_threads: usize,
 }
 
 /// What is found at an address.
@@ -230,6 +232,7 @@ pub unsafe extern "C" fn palimpsest_packs_get_stats(
             frees: found.frees,
             core_syncs: found.core_syncs,
             observer_errors: found.observer_errors,
+            pinned_threads: found.pinned_threads,
         };
         // SAFETY: 1. is contract 1.
         unsafe { versioned::write(stats, told) }
@@ -256,7 +259,7 @@ pub unsafe extern "C" fn palimpsest_packs_reclaim(packs: palimpsest_packs, bytes
 
 /// Finds the program that covers `address`, released ones included as long as they may run. For signal handlers, too:
 /// waits for nobody, takes nothing from the heap, and leaves no message. `PALIMPSEST_BUSY` if another thread changes
-/// handles just then.
+/// handles, or forks, just then.
 ///
 /// # Safety
 ///

@@ -13,16 +13,23 @@ use crate::result::{Failure, answer};
 
 /// One thread's part in one set of packs. The fields are dropped in this order.
 struct Part {
+    /// One for each pin: the first in a forked child moves to the child's own account, which only pinning does.
+    ///
     /// # Invariants
     ///
-    /// 1. Borrows `participant`, and is never handed out.
-    pinned: Option<Pinned<'static>>,
+    /// 1. They borrow `participant`, and are never handed out.
+    pins: Vec<Pinned<'static>>,
     participant: Box<Participant>,
-    depth: usize,
 }
 
 thread_local! {
+    /// Those that are pinned: a part keeps the packs' memory.
     static PARTS: RefCell<HashMap<u64, Part>> = RefCell::default();
+}
+
+fn with_parts<R>(work: impl FnOnce(&mut HashMap<u64, Part>) -> Result<R, Failure>) -> Result<R, Failure> {
+    let is_ending = |_| Failure::invalid("this thread is ending, and has no pins any more");
+    PARTS.try_with(|parts| work(&mut parts.borrow_mut())).map_err(is_ending)?
 }
 
 /// Says that this thread may run programs of `packs` by address from now on, until as many calls of
@@ -31,37 +38,27 @@ thread_local! {
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_pin(packs: palimpsest_packs) -> palimpsest_result {
     answer(|| {
-        PARTS.with_borrow_mut(|parts| {
-            if let Some(part) = parts.get_mut(&packs.handle) {
-                if part.depth == 0 {
-                    part.pin();
-                }
-                part.depth += 1;
-                return Ok(());
-            }
-            let participant = Box::new(handles::get::<Packs>(packs.handle)?.participant());
-            let mut part = Part { pinned: None, participant, depth: 1 };
+        let named = handles::get::<Packs>(packs.handle)?;
+        with_parts(|parts| {
+            let part = parts
+                .entry(packs.handle)
+                .or_insert_with(|| Part { pins: Vec::new(), participant: Box::new(named.participant()) });
             part.pin();
-            parts.insert(packs.handle, part);
             Ok(())
         })
     })
 }
 
-/// Takes one `palimpsest_pin` back.
+/// Takes one `palimpsest_pin` back, also of packs that are closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn palimpsest_unpin(packs: palimpsest_packs) -> palimpsest_result {
     answer(|| {
-        PARTS.with_borrow_mut(|parts| {
+        with_parts(|parts| {
             let not_pinned = || Failure::new(PALIMPSEST_NOT_FOUND, "this thread is not pinned");
-            let part = parts.get_mut(&packs.handle).filter(|part| part.depth > 0).ok_or_else(not_pinned)?;
-            part.depth -= 1;
-            if part.depth == 0 {
-                part.pinned = None;
-                if handles::get::<Packs>(packs.handle).is_err() {
-                    // The packs are closed: nobody pins them again.
-                    parts.remove(&packs.handle);
-                }
+            let part = parts.get_mut(&packs.handle).ok_or_else(not_pinned)?;
+            part.pins.pop();
+            if part.pins.is_empty() {
+                parts.remove(&packs.handle);
             }
             Ok(())
         })
@@ -71,8 +68,8 @@ pub extern "C" fn palimpsest_unpin(packs: palimpsest_packs) -> palimpsest_result
 impl Part {
     fn pin(&mut self) {
         let pinned = self.participant.pin();
-        // SAFETY: only the lifetime changes. The participant is in a box that is dropped after it, and is never moved
-        // out (the field's invariant).
-        self.pinned = Some(unsafe { mem::transmute::<Pinned<'_>, Pinned<'static>>(pinned) });
+        // SAFETY: only the lifetime changes. What it refers to is a seat that the packs keep as long as the participant
+        // lives, which is dropped after it (the field's invariant).
+        self.pins.push(unsafe { mem::transmute::<Pinned<'_>, Pinned<'static>>(pinned) });
     }
 }

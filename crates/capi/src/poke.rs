@@ -43,6 +43,8 @@ pub struct palimpsest_applied {
     pub syncs: u64,
     /// 0: by one store each. 1: by detours. 2: while every other thread was held. 3: by traps.
     pub mode: c_int,
+    /// 0.
+    pub reserved: c_int,
 }
 
 // SAFETY: 1. numbers, of which the first is a `usize`.
@@ -77,6 +79,8 @@ pub unsafe extern "C" fn palimpsest_poke(
     applied: *mut palimpsest_applied,
 ) -> palimpsest_result {
     answer(|| {
+        // SAFETY: 1. is contract 3.
+        unsafe { versioned::wanted(applied) }?;
         // SAFETY: 1. is contract 1.
         let sites = unsafe { elements(sites, count) }?;
         let mut programs: Vec<Option<Arc<Program>>> = Vec::with_capacity(count);
@@ -115,6 +119,11 @@ pub unsafe extern "C" fn palimpsest_poke(
             Mode::Trap => 3,
         };
         // SAFETY: 1. is contract 3.
-        unsafe { versioned::write(applied, palimpsest_applied { size: 0, sites: done.sites, syncs: done.syncs, mode }) }
+        unsafe {
+            versioned::write(
+                applied,
+                palimpsest_applied { size: 0, sites: done.sites, syncs: done.syncs, mode, reserved: 0 },
+            )
+        }
     })
 }

@@ -1,7 +1,7 @@
 //! Programs: staged, finalized, released.
 
 use std::ffi::{c_char, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use palimpsest_text::{Fault, FinalizeError, LoadError, Packs, Program, StageError, Staged};
 
@@ -113,7 +113,7 @@ fn with_staged<R>(
     work: impl FnOnce(&mut Staged) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
     let found = handles::get::<Mutex<Option<Staged>>>(staged.handle)?;
-    let mut place = found.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut place = handles::alone(&found)?;
     let being_finalized = || Failure::new(PALIMPSEST_BUSY, "another thread finalizes or drops what is staged");
     work(place.as_mut().ok_or_else(being_finalized)?)
 }
@@ -189,7 +189,8 @@ pub unsafe extern "C" fn palimpsest_staged_set_faults(
 }
 
 /// Copies what is staged into the packs, all with one core synchronisation where the machine needs it. `programs` gets
-/// as many handles, in the same order. After an error none is in place; in either case the staged handles are gone.
+/// as many handles, in the same order. After an error none is in place. The staged handles are
+/// gone then, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
 ///
 /// # Safety
 ///
@@ -217,7 +218,7 @@ pub unsafe extern "C" fn palimpsest_finalize(
         let mut places = Vec::with_capacity(count);
         for one in staged {
             let found = handles::remove::<Mutex<Option<Staged>>>(one.handle)?;
-            let place = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let place = handles::alone(&found)?.take();
             places.push(place.ok_or_else(|| Failure::new(PALIMPSEST_BUSY, "another thread drops what is staged"))?);
         }
         let done = packs.finalize_all(places).map_err(|error| finalize_failure(&error))?;
@@ -236,7 +237,7 @@ pub unsafe extern "C" fn palimpsest_finalize(
 pub extern "C" fn palimpsest_staged_drop(staged: palimpsest_staged) -> palimpsest_result {
     answer(|| {
         let found = handles::remove::<Mutex<Option<Staged>>>(staged.handle)?;
-        let place = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let place = handles::alone(&found)?.take();
         drop(place);
         Ok(())
     })

@@ -58,6 +58,19 @@ pub(crate) unsafe fn read<T: Versioned>(structure: *const T) -> Result<Option<T>
     Ok(Some(unsafe { read.assume_init() }))
 }
 
+/// Refuses a `structure` that [`write`] would refuse, before anything is done; null is none.
+///
+/// # Safety
+///
+/// 1. `structure` is null, or valid for reading its first field.
+pub(crate) unsafe fn wanted<T: Versioned>(structure: *const T) -> Result<(), Failure> {
+    if structure.is_null() {
+        return Ok(());
+    }
+    // SAFETY: 1. is contract 1.
+    unsafe { size_of_callers(structure) }.map(drop)
+}
+
 /// Fills in as much of `structure` as the caller knows, and leaves its length as it is.
 ///
 /// # Safety

@@ -29,7 +29,10 @@
 
 typedef int (*function)(void);
 
+/* As in a header that this file and others include. */
+PALIMPSEST_KEY_DECLARE(off_at_first, 0);
 PALIMPSEST_KEY(off_at_first, "capi.off", 0);
+PALIMPSEST_KEY(unnamed, "not a name", 0);
 PALIMPSEST_KEY(on_at_first, "capi.on", 1);
 
 static int which(void) {
@@ -90,11 +93,28 @@ static int programs(void) {
     struct palimpsest_applied applied = {.size = sizeof applied};
     IS(OK, palimpsest_poke(sites, 2, &applied));
     MUST(applied.sites == 2 && calls(program) == 9 && calls(both[0]) == 7 && calls(both[1]) == 9);
+    struct palimpsest_applied unset = {0};
+    struct palimpsest_site back = {program, sites[0].address, nine, seven, INSTRUCTION};
+    IS(INVALID, palimpsest_poke(&back, 1, &unset));
+    MUST(calls(program) == 9);
     sites[0].old_code = sites[0].new_code = NULL;
     IS(INVALID, palimpsest_poke(sites, 2, &applied));
 
     IS(OK, palimpsest_pin(packs));
     IS(OK, palimpsest_program_release(both[0]));
+    struct palimpsest_packs_stats pinned = {.size = sizeof pinned};
+    IS(OK, palimpsest_packs_get_stats(packs, &pinned));
+    MUST(pinned.pinned_threads == 1);
+    /* The child's own account knows of no pin that it inherits, and of the one that it makes. */
+    pid_t heir = fork();
+    if (heir == 0) {
+        IS(OK, palimpsest_pin(packs));
+        IS(OK, palimpsest_packs_get_stats(packs, &pinned));
+        MUST(pinned.pinned_threads == 1);
+        _exit(0);
+    }
+    int end;
+    MUST(waitpid(heir, &end, 0) == heir && end == 0);
     IS(OK, palimpsest_unpin(packs));
     IS(NOT_FOUND, palimpsest_unpin(packs));
     IS(STALE, palimpsest_program_release(both[0]));
@@ -121,6 +141,7 @@ static int programs(void) {
 
     IS(OK, palimpsest_packs_close(packs));
     IS(STALE, palimpsest_packs_close(packs));
+    IS(STALE, palimpsest_pin(packs));
     MUST(calls(program) == 9);
     IS(OK, palimpsest_program_release(program));
     IS(OK, palimpsest_program_release(both[1]));
@@ -173,6 +194,7 @@ static int keys(void) {
     IS(OK, palimpsest_key_disable(&on_at_first));
     IS(INVALID, palimpsest_key_disable(&on_at_first));
     IS(NOT_FOUND, palimpsest_keys_set("nothing.*", 1, NULL));
+    IS(NOT_FOUND, palimpsest_keys_set("not*", 1, NULL));
     struct palimpsest_key foreign;
     IS(NOT_FOUND, palimpsest_key_set(&foreign, 1));
     return 0;

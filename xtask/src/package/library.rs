@@ -21,7 +21,8 @@ pub(super) fn lay_out(workspace: &Workspace, tree: &Path) -> Result<(), StepErro
     let soname = soname();
     let mut cargo = process::cargo(workspace);
     cargo.args(["rustc", "--release", "--package", "palimpsest-capi", "--lib", "--"]);
-    cargo.arg(format!("-Clink-arg=-Wl,-soname,{soname}"));
+    // Handlers of signals stay after `dlclose`, and so must the code.
+    cargo.arg(format!("-Clink-arg=-Wl,-soname,{soname},-z,nodelete"));
     process::stream(&mut cargo)?;
     let built = workspace.target.join("release");
     let library = tree.join("lib");
@@ -39,9 +40,12 @@ pub(super) fn lay_out(workspace: &Workspace, tree: &Path) -> Result<(), StepErro
     }
     write(&library.join("pkgconfig/palimpsest.pc"), pkg_config().as_bytes())?;
     write(&library.join("cmake/palimpsest/palimpsest-config.cmake"), CMAKE.as_bytes())?;
+    // As the soname: while the major version is 0, each minor one is another interface.
     let version = format!(
-        "set(PACKAGE_VERSION {VERSION})\nif(PACKAGE_FIND_VERSION VERSION_LESS_EQUAL PACKAGE_VERSION)\n  \
-         set(PACKAGE_VERSION_COMPATIBLE TRUE)\nendif()\n"
+        "set(PACKAGE_VERSION {VERSION})\nstring(REGEX MATCH \"^(0\\\\.[0-9]+|[0-9]+)\" _have \"${{PACKAGE_VERSION}}\")\n\
+         string(REGEX MATCH \"^(0\\\\.[0-9]+|[0-9]+)\" _want \"${{PACKAGE_FIND_VERSION}}\")\n\
+         if(_have STREQUAL _want AND PACKAGE_FIND_VERSION VERSION_LESS_EQUAL PACKAGE_VERSION)\n  \
+         set(PACKAGE_VERSION_COMPATIBLE TRUE)\nendif()\nunset(_have)\nunset(_want)\n"
     );
     write(&library.join("cmake/palimpsest/palimpsest-config-version.cmake"), version.as_bytes())
 }

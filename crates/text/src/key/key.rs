@@ -137,7 +137,7 @@ impl fmt::Debug for Key {
 }
 
 /// Whether operators can name it: nothing in it means something in a pattern or a directive.
-const fn is_name(name: &str) -> bool {
+pub(super) const fn is_name(name: &str) -> bool {
     let mut rest = name.as_bytes();
     while let [byte, tail @ ..] = rest {
         if !(byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b':' | b'/')) {

@@ -9,7 +9,7 @@ use palimpsest_sys::{NotedObject, objects_with_note};
 
 use super::change::{self, Request, Switched};
 use super::error::{SetError, SwitchError};
-use super::key::Key;
+use super::key::{Key, is_name};
 use super::note::{NOTE_OWNER, NOTE_VERSION, Note, OWN_NOTE};
 use super::pattern::Pattern;
 use super::section::Object;
@@ -92,7 +92,7 @@ impl Keys {
     /// See [`SetError`].
     pub fn set(pattern: &str, state: State) -> Result<Switched, SetError> {
         let pattern = Pattern::new(pattern)?;
-        let keys: Vec<KeyRef> = Self::iter().filter(|key| pattern.matches(key.name())).collect();
+        let keys: Vec<KeyRef> = Self::iter().filter(|key| is_name(key.name()) && pattern.matches(key.name())).collect();
         if keys.is_empty() {
             return Err(SetError::NoKey { pattern: pattern.to_string() });
         }
