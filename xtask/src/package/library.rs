@@ -40,13 +40,7 @@ pub(super) fn lay_out(workspace: &Workspace, tree: &Path) -> Result<(), StepErro
     }
     write(&library.join("pkgconfig/palimpsest.pc"), pkg_config().as_bytes())?;
     write(&library.join("cmake/palimpsest/palimpsest-config.cmake"), CMAKE.as_bytes())?;
-    // As the soname: while the major version is 0, each minor one is another interface.
-    let version = format!(
-        "set(PACKAGE_VERSION {VERSION})\nstring(REGEX MATCH \"^(0\\\\.[0-9]+|[0-9]+)\" _have \"${{PACKAGE_VERSION}}\")\n\
-         string(REGEX MATCH \"^(0\\\\.[0-9]+|[0-9]+)\" _want \"${{PACKAGE_FIND_VERSION}}\")\n\
-         if(_have STREQUAL _want AND PACKAGE_FIND_VERSION VERSION_LESS_EQUAL PACKAGE_VERSION)\n  \
-         set(PACKAGE_VERSION_COMPATIBLE TRUE)\nendif()\nunset(_have)\nunset(_want)\n"
-    );
+    let version = CMAKE_VERSION.replace("VERSION_OF_THIS", VERSION);
     write(&library.join("cmake/palimpsest/palimpsest-config-version.cmake"), version.as_bytes())
 }
 
@@ -68,6 +62,17 @@ if(NOT TARGET palimpsest::palimpsest)
 endif()
 unset(_prefix)
 ";
+
+/// As the soname: while the major version is 0, each minor one is another interface.
+const CMAKE_VERSION: &str = r#"set(PACKAGE_VERSION VERSION_OF_THIS)
+string(REGEX MATCH "^(0\\.[0-9]+|[0-9]+)" _have "${PACKAGE_VERSION}")
+string(REGEX MATCH "^(0\\.[0-9]+|[0-9]+)" _want "${PACKAGE_FIND_VERSION}")
+if(_have STREQUAL _want AND PACKAGE_FIND_VERSION VERSION_LESS_EQUAL PACKAGE_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+unset(_have)
+unset(_want)
+"#;
 
 /// Compiles the examples for C, as C, as C with AddressSanitizer, and as C++, against the laid out `tree`, with what
 /// its own file for pkg-config says, and runs them.
