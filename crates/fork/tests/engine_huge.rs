@@ -7,6 +7,7 @@ use std::time::Duration;
 use common::{Memory, freeze, guarded, in_child, page, play, skip, wait};
 use palimpsest_fork::{Forked, Options, Pause, Stage, status};
 use palimpsest_sys::memory::extent::is_mapped;
+use palimpsest_sys::pages::pagemap::ScanWay;
 use palimpsest_sys::pages::vmas::{Detail, VmaFlags, Vmas};
 use palimpsest_sys::proc::thp;
 
@@ -21,6 +22,13 @@ fn needs_huge_pages() {
     let made = unsafe { libc::madvise(probe.at(0), PIECE, libc::MADV_COLLAPSE) } == 0;
     if !made || thp::enabled().is_ok_and(|when| when == thp::Anonymous::Never) {
         skip("no huge page can be had");
+    }
+}
+
+/// Ends the scenario where the kernel does not tell which pages are huge: what was split is not found then.
+fn needs_a_scan() {
+    if freeze(&Options::new()).way != ScanWay::Ioctl {
+        skip("a kernel before 6.7: without PAGEMAP_SCAN nobody sees which pages are huge");
     }
 }
 
@@ -83,6 +91,7 @@ fn what_is_written_to_becomes_huge_and_its_bytes_stay() {
 fn what_writes_beside_a_child_have_split_is_mended_once_the_child_is_gone() {
     play("what_writes_beside_a_child_have_split_is_mended_once_the_child_is_gone", || {
         needs_huge_pages();
+        needs_a_scan();
         let memory = frozen();
         assert!(forks_until(|| write(&memory, 0..8, 7), || memory.huge() == LEN).is_some());
         let (told, teller) = std::io::pipe().expect("a pipe");
@@ -118,6 +127,7 @@ fn what_writes_beside_a_child_have_split_is_mended_once_the_child_is_gone() {
 fn what_has_become_cold_is_frozen_again() {
     play("what_has_become_cold_is_frozen_again", || {
         needs_huge_pages();
+        needs_a_scan();
         let memory = frozen();
         assert!(forks_until(|| write(&memory, 2..3, 7), || memory.huge() == PIECE).is_some());
         assert!(!memory.is_frozen());
@@ -167,6 +177,9 @@ fn who_has_switched_huge_pages_off_gets_none() {
 #[test]
 fn what_is_sparse_takes_no_more_memory() {
     play("what_is_sparse_takes_no_more_memory", || {
+        if thp::enabled().is_ok_and(|when| when == thp::Anonymous::Always) {
+            skip("the kernel itself makes huge pages of what is sparse (transparent_hugepage/enabled is always)");
+        }
         let memory = Memory::unadvised(LEN);
         for piece in 0..8 {
             memory.fill(piece * PIECE..piece * PIECE + PIECE / 2, 1);
