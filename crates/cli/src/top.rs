@@ -11,6 +11,8 @@ mod process;
 mod refusal;
 mod table;
 
+use std::collections::HashSet;
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::thread;
@@ -20,11 +22,11 @@ use clap::Args;
 use rustix::process::Pid;
 
 use crate::{complain, exit};
-use looker::Looker;
+use looker::{Looker, Patience, Process};
 use process::{Detail, Look, Untold};
 
-/// How long a process may take to be looked at: one that lets its memory be read by its own rules can take for ever.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long looking at processes may take: one that lets its memory be read by its own rules can take for ever.
+const PATIENCE: Patience = Patience { silence: Duration::from_secs(2), round: Duration::from_secs(10) };
 
 /// Shows what is frozen in processes, what that has cost and saved, and when it pays, again and again.
 #[derive(Debug, Args)]
@@ -72,12 +74,14 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 
 fn watch(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let detail = if arguments.verbose { Detail::Mappings } else { Detail::Sums };
-    let mut looker = Looker::new(PATIENCE, move |pid| process::look(pid, detail));
+    let named = !arguments.processes.is_empty();
+    let is_wanted = move |pid| named || found::is_worth_a_look(pid);
+    let mut looker = Looker::new(PATIENCE, move |pid| is_wanted(pid).then(|| process::look(pid, detail)));
     let mut code = ExitCode::SUCCESS;
     loop {
-        let named = !arguments.processes.is_empty();
-        let pids = if named { arguments.processes.clone() } else { found::all().map_err(Failure::List)? };
-        let mut looks: Vec<Look> = pids.into_iter().map(|pid| looker.look(pid)).collect();
+        let pids = if named { each_once(&arguments.processes) } else { found::all().map_err(Failure::List)? };
+        let processes: Vec<Process> = pids.into_iter().map(Process::of).collect();
+        let mut looks = looker.look(&processes);
         if !named {
             // Gone since the list was made.
             looks.retain(|look| !matches!(look.untold, Some(Untold::Absent | Untold::Ended)));
@@ -98,15 +102,52 @@ fn watch(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
+fn each_once(pids: &[Pid]) -> Vec<Pid> {
+    let mut seen = HashSet::new();
+    pids.iter().copied().filter(|&pid| seen.insert(pid)).collect()
+}
+
+/// The looks as one line of JSON that says nothing to a terminal: names can hold any sign.
+fn json(looks: &[Look]) -> Result<String, serde_json::Error> {
+    let mut text = String::new();
+    // Outside strings all signs are plain ones; control characters below the blank are escaped already.
+    for sign in serde_json::to_string(looks)?.chars() {
+        if matches!(sign, ' '..='~') {
+            text.push(sign);
+        } else {
+            for unit in sign.encode_utf16(&mut [0; 2]) {
+                // Writing to a string cannot fail.
+                let _ = write!(text, "\\u{unit:04x}");
+            }
+        }
+    }
+    Ok(text + "\n")
+}
+
 /// Clears a terminal and goes to its upper left corner.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 fn show(arguments: &Arguments, looks: &[Look]) -> Result<(), Failure> {
-    let mut text = if arguments.json { serde_json::to_string(looks)? + "\n" } else { table::of(looks) };
+    let mut text = if arguments.json { json(looks)? } else { table::of(looks) };
     let mut output = io::stdout().lock();
     if !arguments.once && !arguments.json {
         let is_terminal = output.is_terminal();
         text = if is_terminal { format!("{CLEAR}{text}") } else { text + "\n" };
     }
     output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(Failure::Output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_json_do_not_talk_to_the_terminal() {
+        let own = rustix::process::getpid();
+        let name = "\u{1b}[2J\u{9b}2J\u{202e}\u{7f}\n\u{1f600}\"é".to_owned();
+        let text = json(&[Look { name: name.clone(), ..Look::untold(own, Untold::Silent) }]).expect("JSON");
+        assert!(text.trim_end().chars().all(|sign| (' '..='~').contains(&sign)), "{text}");
+        let read: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(read[0]["name"], name);
+    }
 }

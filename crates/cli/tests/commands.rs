@@ -80,8 +80,8 @@ const COMMANDS: &[(&str, Proof)] = &[
         Test("crates/bench/src/suites/afl/mod.rs", "AFL_PRELOAD"),
     ),
     (
-        "cc -Icrates/capi/include program.c target/release/libpalimpsest_capi.a -lpthread -ldl -lm",
-        Test("crates/capi/tests/program.rs", "\"-lpthread\", \"-ldl\", \"-lm\""),
+        "cc program.c $(pkg-config --cflags --libs palimpsest)",
+        Test("xtask/src/package/library.rs", "[\"--cflags\", \"--libs\", \"palimpsest\"]"),
     ),
     ("cargo install --path crates/cli", Not(INSTALL)),
     ("cargo xtask package", Not("the step `package`")),
@@ -90,6 +90,7 @@ const COMMANDS: &[(&str, Proof)] = &[
     ("cargo xtask bench pack --quick", Not(PEERS)),
     ("cargo xtask bench pack --json pack.json --html pack.html", Not(PEERS)),
     ("cargo xtask bench paging --quick", Not(PEERS)),
+    ("cargo xtask bench bpf --quick", Not(PEERS)),
     ("cargo xtask bench programs --quick", Not(MEASURES)),
     ("cargo xtask bench mix", Not(MEASURES)),
     ("cargo xtask test", Not(STEP)),

@@ -17,7 +17,7 @@ use palimpsest_sys::numa::{NodeId, current_node};
 use palimpsest_sys::pages::smaps;
 use palimpsest_sys::proc::ProcError;
 
-use crate::shared::{Origin, Registered, Sharing};
+use crate::shared::{Origin, Patience, Registered, Sharing};
 use crate::topology::Topology;
 use crate::wishes::line;
 
@@ -123,6 +123,7 @@ impl ProgramText {
         let found = text::parts().map_err(TextRefusal::Maps)?;
         let (mut planned, mut offered) = (Vec::new(), Vec::new());
         let mut parts = Vec::new();
+        let (wanted, folder, mut patience) = ((node, reach), options.sharing.folder(), Patience::default());
         for (index, part) in found.iter().enumerate() {
             let mut told = Localized {
                 path: part.path.clone(),
@@ -135,7 +136,7 @@ impl ProgramText {
             };
             match part.clean_runs(reach) {
                 Ok(runs) if runs.is_empty() || is_there(part, node) => {}
-                Ok(runs) => match plan::of(part, &runs, node, reach, options.sharing.folder(), &mut told) {
+                Ok(runs) => match plan::of(part, &runs, wanted, folder, &mut patience, &mut told) {
                     Ok(plan) => {
                         planned.extend(plan.stands.into_iter().map(|stand| Planned { part: index, stand }));
                         offered.extend(plan.offered);

@@ -27,6 +27,7 @@ const UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "threads::child::tests", reason: SECCOMP },
     Unsuitable { name: "pagemap::tests", reason: SMAPS },
     Unsuitable { name: "vmas::tests", reason: SMAPS },
+    Unsuitable { name: "pages::query::tests", reason: ASKED },
     Unsuitable { name: "threads::hold::tests", reason: SIGNALS },
     Unsuitable { name: "threads::own::tests", reason: SIGNALS },
     Unsuitable { name: "threads::signal::tests", reason: SIGNALS },
@@ -61,6 +62,7 @@ const SECCOMP: &str = "seccomp, bare clone and exec of AArch64 programs are not 
 /// Translated code is kept by the address it ran at, and a write through the other view does not discard it.
 const STALE: &str = "dual-mapped code that is rewritten goes stale";
 const SMAPS: &str = "smaps and pagemap are made up";
+const ASKED: &str = "an ioctl that asks for a mapping (PROCMAP_QUERY) is not there";
 
 pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
     let programs = build::test_programs(workspace, &build::PACKAGES)?;

@@ -3,6 +3,7 @@
 //! Each object that is mapped from its start is looked at for our note, in memory: its file may be in another mount
 //! namespace, or gone. All numbers are the process's own, and may lead anywhere; whatever cannot be read is not there.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -14,22 +15,27 @@ use palimpsest_fork::figures::{Figures, FiguresError, NOTE_OWNER, NOTE_TYPE, Not
 use palimpsest_sys::pages::maps::{MapEntry, Permissions};
 
 /// The memory of another process.
-pub(super) struct Memory(File);
+pub(super) struct Memory {
+    file: File,
+    /// Bytes that may still be read to look for the note.
+    left: Cell<usize>,
+}
 
 impl Memory {
     pub(super) const fn new(file: File) -> Self {
-        Self(file)
+        Self { file, left: Cell::new(MOST_BYTES) }
     }
 
     fn read<const LEN: usize>(&self, address: u64) -> io::Result<[u8; LEN]> {
         let mut bytes = [0; LEN];
-        self.0.read_exact_at(&mut bytes, address)?;
+        self.file.read_exact_at(&mut bytes, address)?;
         Ok(bytes)
     }
 
     fn read_some(&self, address: u64, most: usize) -> io::Result<Vec<u8>> {
+        self.left.set(self.left.get().checked_sub(most).ok_or(io::ErrorKind::QuotaExceeded)?);
         let mut bytes = vec![0; most];
-        self.0.read_exact_at(&mut bytes, address)?;
+        self.file.read_exact_at(&mut bytes, address)?;
         Ok(bytes)
     }
 
@@ -62,6 +68,8 @@ pub(super) enum State {
 /// Objects that are looked at in one process at most, and bytes of notes in one of them.
 const MOST_OBJECTS: usize = 4096;
 const MOST_NOTES: u64 = 1 << 16;
+/// Bytes that are read of one process to find the note: headers of the objects, and room for notes.
+const MOST_BYTES: usize = 2 * MOST_OBJECTS * HEADERS;
 /// Where the headers of an object are.
 const HEADERS: usize = 4096;
 /// How often figures that change are read again.
@@ -70,6 +78,7 @@ const TRIES: usize = 64;
 /// Looks through all objects.
 pub(super) fn of(memory: &Memory, maps: &[MapEntry]) -> Told {
     let objects = maps.iter().filter(|map| map.offset == 0 && map.permissions.contains(Permissions::READ));
+    memory.left.set(MOST_BYTES);
     let mut told = Told::NotThere;
     for map in objects.filter(|map| map.inode != 0).take(MOST_OBJECTS) {
         let found = match note(memory, map) {

@@ -40,7 +40,7 @@ fn hostile_objects_are_read_without_harm() {
     let note = bytes.windows(NOTE_OWNER.len()).position(|window| window == NOTE_OWNER.as_bytes());
     let places = (0..512).chain(note.map_or(0..0, |note| note - 12..note + 24));
     for place in places {
-        let put = |value: u8| memory_of_it.0.write_all_at(&[value], (AT + place) as u64).expect("it can be written");
+        let put = |value: u8| memory_of_it.file.write_all_at(&[value], (AT + place) as u64).expect("it can be written");
         for value in [0, 1, 0x7f, 0x80, 0xff] {
             put(value);
             let told = of(&memory_of_it, &maps);
@@ -52,6 +52,27 @@ fn hostile_objects_are_read_without_harm() {
     for length in [0, 16, 63, 64, 100, 4095, 4096] {
         let _nothing_or_not_there = of(&memory(&bytes[..length]), &maps);
     }
+}
+
+/// Each object asks for more notes than all may have together.
+#[test]
+fn what_is_read_of_one_process_is_bounded() {
+    let (bytes, maps) = own();
+    let count = (HEADERS - 64) / 56;
+    let mut object = bytes[..64].to_vec();
+    object[32..40].copy_from_slice(&64_u64.to_ne_bytes());
+    object[56..58].copy_from_slice(&u16::try_from(count).expect("few").to_ne_bytes());
+    for index in 0..count {
+        // Type and flags; offset, address, address; sizes; alignment.
+        let kind = if index == 0 { PT_LOAD } else { PT_NOTE };
+        let words = [u64::from(kind.0), 0, 0, 0, MOST_NOTES, MOST_NOTES, 4];
+        object.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+    }
+    object.resize(1 << 17, 0);
+    let memory = memory(&object);
+    let maps = vec![maps[0].clone(); MOST_OBJECTS];
+    assert!(matches!(of(&memory, &maps), Told::NotThere));
+    assert!(memory.left.get() < HEADERS, "{}", memory.left.get());
 }
 
 /// A note at the start, what it leads to, and words that `change` has changed.

@@ -9,21 +9,21 @@ use rustix::process::Pid;
 use super::folder::Folder;
 use crate::run::OBJECT_NAME;
 
-/// The processes that have the object of `run` mapped, or frozen memory, in order; of those that one may look at.
+/// All processes, in order.
 pub(super) fn all() -> io::Result<Vec<Pid>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
-        let number = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
-        // What another user's process has mapped is not ours to know, and one that has ended has nothing.
-        if let Some(pid) = number
-            && Folder::open(pid).and_then(|folder| folder.read("maps")).is_ok_and(|maps| is_served(&maps))
-        {
-            found.push(pid);
-        }
+        found.extend(name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw));
     }
     found.sort_unstable_by_key(|pid| pid.as_raw_nonzero());
     Ok(found)
+}
+
+/// Whether a process has the object of `run` mapped, or frozen memory. Waits for whoever holds its mappings.
+pub(super) fn is_worth_a_look(pid: Pid) -> bool {
+    // What another user's process has mapped is not ours to know, and one that has ended has nothing.
+    Folder::open(pid).and_then(|folder| folder.read("maps")).is_ok_and(|maps| is_served(&maps))
 }
 
 /// Whether a list of mappings names the object, or frozen memory. Who names a file so is shown, with nothing to tell.

@@ -12,7 +12,7 @@ use palimpsest_sys::CoreSync;
 use crate::bench::format;
 
 /// What the figures are called here; in records they have their ids.
-const LABELS: [(&str, &str); 16] = [
+const LABELS: [(&str, &str); 19] = [
     ("fork.512m.plain", "plain"),
     ("fork.512m.frozen", "frozen"),
     ("fork.512m.empty", "an empty process"),
@@ -27,6 +27,9 @@ const LABELS: [(&str, &str); 16] = [
     ("pack.load.packed", "in packs"),
     ("pack.call.5000.page_each", "a page each"),
     ("pack.call.5000.packed", "in packs"),
+    ("bpf.hook.absent", "no hook"),
+    ("bpf.hook.empty", "an empty hook"),
+    ("bpf.hook.one_program", "a program"),
     ("paging.fork.1g.full", "copied"),
     ("paging.fork.1g.cow", "shared"),
 ];

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use palimpsest_sys::memory::sealed_file::SealedFile;
 use palimpsest_sys::numa::NodeId;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::name::{Key, Name, pid_namespace};
@@ -31,7 +31,7 @@ pub enum FolderError {
     /// Somebody else could write to it, or read it.
     #[error(
         "the folder {} belongs to user {owner} and has mode {mode:03o}; it must be this user's ({user}) and of mode \
-         700: remove it, or name another one", path.display()
+         700: have it removed, or name another one, such as by XDG_RUNTIME_DIR", path.display()
     )]
     Foreign {
         /// The folder.
@@ -55,17 +55,21 @@ pub enum FolderError {
 }
 
 impl Folder {
-    /// The usual one: `palimpsest-numa` below `$XDG_RUNTIME_DIR` if that is set, else `/dev/shm/palimpsest-numa-UID`.
-    /// What is said in the environment of a set-user-id program is not asked.
+    /// The usual one: `palimpsest-numa` below `$XDG_RUNTIME_DIR` if that is a folder of this user's which nobody else
+    /// can change or lead elsewhere; else `/run/palimpsest-numa` for root, and `/dev/shm/palimpsest-numa-UID` for
+    /// others. What is said in the environment of a set-user-id program is not asked.
     pub fn usual() -> Self {
         let told = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !palimpsest_sys::in_secure_execution());
-        match told.map(PathBuf::from).filter(|path| path.is_absolute()) {
-            Some(path) => Self { path: path.join("palimpsest-numa") },
-            None => {
-                let user = rustix::process::geteuid().as_raw();
-                Self { path: PathBuf::from(format!("/dev/shm/palimpsest-numa-{user}")) }
-            }
-        }
+        Self::usual_of(told.map(PathBuf::from), rustix::process::geteuid().as_raw())
+    }
+
+    fn usual_of(told: Option<PathBuf>, user: u32) -> Self {
+        let path = match told.filter(|path| path.is_absolute() && is_closed(path, user)) {
+            Some(path) => path.join("palimpsest-numa"),
+            None if user == 0 => PathBuf::from("/run/palimpsest-numa"),
+            None => PathBuf::from(format!("/dev/shm/palimpsest-numa-{user}")),
+        };
+        Self { path }
     }
 
     /// Another one. The folder that it is in must exist.
@@ -87,15 +91,40 @@ impl Folder {
             Err(errno) => return Err(failed(errno)),
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = rustix::fs::openat(CWD, &self.path, flags, Mode::empty()).map_err(failed)?;
-        let stat = rustix::fs::fstat(&folder).map_err(failed)?;
         let user = rustix::process::geteuid().as_raw();
-        let (owner, mode) = (stat.st_uid, stat.st_mode & 0o7777);
-        if owner != user || mode & 0o077 != 0 {
-            return Err(FolderError::Foreign { path: path(), owner, mode, user });
+        let foreign = |found: &Stat| {
+            let (owner, mode) = (found.st_uid, found.st_mode & 0o7777);
+            FolderError::Foreign { path: path(), owner, mode, user }
+        };
+        let folder = rustix::fs::openat(CWD, &self.path, flags, Mode::empty()).map_err(|errno| {
+            // Another user's that is closed: that is what is to be told.
+            let found =
+                rustix::fs::lstat(&self.path).ok().filter(|found| errno == Errno::ACCESS && found.st_uid != user);
+            found.map_or_else(|| failed(errno), |found| foreign(&found))
+        })?;
+        let found = rustix::fs::fstat(&folder).map_err(failed)?;
+        if found.st_uid != user || found.st_mode & 0o077 != 0 {
+            return Err(foreign(&found));
         }
         Ok(folder)
     }
+}
+
+/// Whether this is a folder of the user's that nobody else but root can write to, and no other has made a name on the
+/// way to it, links too: their owner chooses where they lead. Root can have another user's variables.
+fn is_closed(path: &Path, user: u32) -> bool {
+    const OTHERS_WRITE: u32 = 0o022;
+    const STICKY: u32 = 0o1000;
+    let is_of = |found: &Stat, kind| FileType::from_raw_mode(found.st_mode) == kind;
+    let is_safe = |above: &Path| {
+        rustix::fs::lstat(above).is_ok_and(|found| {
+            let is_shut = found.st_mode & OTHERS_WRITE == 0 || found.st_mode & STICKY != 0;
+            [0, user].contains(&found.st_uid) && (is_shut || is_of(&found, FileType::Symlink))
+        })
+    };
+    let is_own =
+        |found: Stat| is_of(&found, FileType::Directory) && found.st_uid == user && found.st_mode & OTHERS_WRITE == 0;
+    rustix::fs::lstat(path).is_ok_and(is_own) && path.ancestors().skip(1).all(is_safe)
 }
 
 /// The entries of a folder; what is no entry is passed over.
@@ -172,6 +201,36 @@ mod tests {
     use rustix::fd::AsFd;
 
     use super::*;
+
+    #[test]
+    fn a_folder_that_the_environment_names_is_used_only_if_it_is_the_users_own() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+        let parent = tempfile::tempdir().expect("a folder");
+        let user = fs::metadata(parent.path()).expect("there").uid();
+        let (named, link) = (parent.path().join("named"), parent.path().join("link"));
+        fs::create_dir(&named).expect("made");
+        symlink(&named, &link).expect("made");
+        let closed = |mode, path: &Path, user| {
+            fs::set_permissions(&named, fs::Permissions::from_mode(mode)).expect("own");
+            is_closed(path, user)
+        };
+        assert!(closed(0o700, &named, user) && closed(0o755, &named, user));
+        assert!(!closed(0o777, &named, user) && !closed(0o770, &named, user), "others can write to it");
+        assert!(!closed(0o700, &named, user + 1), "another's");
+        assert!(!closed(0o700, &link, user), "a link");
+        assert!(!is_closed(&parent.path().join("absent"), user));
+        let shared = Path::new("/dev/shm/palimpsest-numa-65533");
+        assert_eq!(Folder::usual_of(Some(named.clone()), 65533).path(), shared);
+        assert_eq!(Folder::usual_of(None, 65533).path(), shared);
+        fs::set_permissions(&named, fs::Permissions::from_mode(0o777)).expect("own");
+        let below = named.join("below");
+        fs::create_dir(&below).expect("made");
+        fs::set_permissions(&below, fs::Permissions::from_mode(0o700)).expect("own");
+        assert!(!is_closed(&below, user), "others can put another in its place");
+        assert_eq!(Folder::usual_of(Some(named.clone()), 0).path(), Path::new("/run/palimpsest-numa"));
+        assert!(closed(0o700, &below, user));
+        assert_eq!(Folder::usual_of(Some(named.clone()), user).path(), named.join("palimpsest-numa"));
+    }
 
     #[test]
     fn an_entry_of_another_name_space_with_this_number_is_left_alone() {

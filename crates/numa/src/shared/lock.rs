@@ -9,43 +9,63 @@ use rustix::io::Errno;
 use super::name::Key;
 use super::{FolderError, NotShared};
 
-/// How often, and how long apart, a lock is asked for: for as long as it takes to copy a few gigabytes. Whoever waits
+/// How often, and how long apart, locks are asked for: for as long as it takes to copy a few gigabytes. Whoever waits
 /// longer waits for a process that is stopped.
 const TRIALS: u32 = 2000;
 const APART: Duration = Duration::from_millis(5);
+
+/// How long somebody waits for others, for all locks together: who has waited for one in vain waits for no other.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    trials: u32,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { trials: TRIALS }
+    }
+}
+
+impl Patience {
+    #[cfg(test)]
+    pub(super) fn of(trials: u32) -> Self {
+        Self { trials }
+    }
+
+    /// Waits a moment, if there is time left.
+    fn wait(&mut self) -> bool {
+        let Some(left) = self.trials.checked_sub(1) else { return false };
+        std::thread::sleep(APART);
+        self.trials = left;
+        true
+    }
+}
 
 /// A lock on a group of keys. Its file stays: there are sixteen.
 #[derive(Debug)]
 pub(super) struct Lock {
     name: String,
-    trials: u32,
 }
 
 impl Lock {
     pub(super) fn of(key: &Key) -> Self {
-        Self { name: format!("lock-{}", key.group()), trials: TRIALS }
-    }
-
-    #[cfg(test)]
-    pub(super) fn with_trials(self, trials: u32) -> Self {
-        Self { trials, ..self }
+        Self { name: format!("lock-{}", key.group()) }
     }
 
     /// Takes it until the result is dropped, or this process ends and the children that were forked meanwhile.
-    pub(super) fn take(&self, folder: BorrowedFd<'_>) -> Result<Held, NotShared> {
+    pub(super) fn take(&self, folder: BorrowedFd<'_>, patience: &mut Patience) -> Result<Held, NotShared> {
         let failed = |errno| FolderError::Entry { name: self.name.clone(), errno };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = rustix::fs::openat(folder, self.name.as_str(), flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
-        for trial in 0..self.trials {
+        loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Held(file)),
-                Err(Errno::WOULDBLOCK) if trial + 1 < self.trials => std::thread::sleep(APART),
-                Err(Errno::WOULDBLOCK) => break,
+                Err(Errno::WOULDBLOCK) if patience.wait() => {}
+                Err(Errno::WOULDBLOCK) => return Err(NotShared::Locked { lock: self.name.clone() }),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(failed(errno).into()),
             }
         }
-        Err(NotShared::Locked { lock: self.name.clone() })
     }
 }
 

@@ -30,6 +30,7 @@ use rustix::process::Pid;
 
 pub(crate) use folder::Registered;
 pub use folder::{Folder, FolderError};
+pub(crate) use lock::Patience;
 pub(crate) use name::Key;
 pub use origin::{Origin, Sharing};
 
@@ -108,11 +109,13 @@ pub enum NotShared {
 }
 
 impl Folder {
-    /// Finds the copy `key` for `node` of which `judge` says that it is the one, or has it made.
+    /// Finds the copy `key` for `node` of which `judge` says that it is the one, or has it made. Waits for others no
+    /// longer than `patience` allows.
     pub(crate) fn obtain<T>(
         &self,
         key: &Key,
         node: NodeId,
+        patience: &mut Patience,
         mut judge: impl FnMut(&SealedFile) -> Judged<T>,
         make: impl FnOnce() -> Result<(T, SealedFile, Made), SealError>,
     ) -> Result<Obtained<T>, NotShared> {
@@ -124,7 +127,7 @@ impl Folder {
         if let Some(found) = find(self, folder.as_fd(), key, node, &mut judge, &mut passed_over)? {
             return Ok(found);
         }
-        let held = lock.take(folder.as_fd())?;
+        let held = lock.take(folder.as_fd(), patience)?;
         step(Step::Locked);
         // What was passed over is gone, or is passed over again.
         passed_over.retain(|passed| {
@@ -148,7 +151,9 @@ impl Folder {
             Ok(_) => Judged::Different,
             Err(error) => Judged::Unknown(Causes(&error).to_string()),
         };
-        self.obtain(&Key::of(content), node, judge, || SealedBytes::with_file(content, Some(node)))
+        self.obtain(&Key::of(content), node, &mut Patience::default(), judge, || {
+            SealedBytes::with_file(content, Some(node))
+        })
     }
 }
 

@@ -218,12 +218,17 @@ fn links_and_folders_that_others_may_enter_are_refused() {
 fn who_waits_for_the_lock_in_vain_is_told() {
     let (_parent, folder) = folder();
     let opened = folder.open().expect("made");
-    let lock = Lock::of(&Key::of(b"content")).with_trials(2);
-    let held = lock.take(opened.as_fd()).expect("free");
-    let answer = lock.take(opened.as_fd());
+    let lock = Lock::of(&Key::of(b"content"));
+    let mut patience = Patience::of(2);
+    let held = lock.take(opened.as_fd(), &mut patience).expect("free");
+    let answer = lock.take(opened.as_fd(), &mut patience);
     assert!(matches!(&answer, Err(NotShared::Locked { lock }) if lock.starts_with("lock-")), "{answer:?}");
-    drop(held);
-    lock.take(opened.as_fd()).expect("free again");
+    // Who has waited in vain waits for no other, and takes what is free.
+    let lock_of_another = Lock::of(&Key::of(b"another"));
+    let held_too = lock_of_another.take(opened.as_fd(), &mut patience).expect("free");
+    lock_of_another.take(opened.as_fd(), &mut patience).expect_err("held");
+    drop((held, held_too));
+    lock.take(opened.as_fd(), &mut patience).expect("free again");
 }
 
 #[test]
@@ -233,7 +238,8 @@ fn another_user_tries() {
     assert!(fs::read_dir(&path).is_err(), "its names cannot be read");
     assert!(fs::write(format!("{path}/planted"), "").is_err(), "nothing can be put there");
     let answer = obtain(&Folder::at(&path), b"content");
-    assert!(matches!(answer, Err(NotShared::Folder(_))), "{answer:?}");
+    let is_told = matches!(answer, Err(NotShared::Folder(FolderError::Foreign { owner: 0, mode: 0o700, .. })));
+    assert!(is_told, "{answer:?}");
     // Even who knows the name does not get at the object.
     let known = Name::parse(&std::env::var("PALIMPSEST_TEST_NAME").expect("told")).expect("a name");
     let answer = SealedFile::adopt(known.process, known.descriptor, known.inode);
@@ -273,12 +279,12 @@ fn another_user_can_neither_read_nor_plant() {
 fn a_lock_is_free_when_it_is_dropped_whoever_else_has_its_open_file() {
     let (_parent, folder) = folder();
     let opened = folder.open().expect("made");
-    let lock = || Lock::of(&Key::of(b"content")).with_trials(1);
-    let held = lock().take(opened.as_fd()).expect("free");
+    let take = || Lock::of(&Key::of(b"content")).take(opened.as_fd(), &mut Patience::of(0));
+    let held = take().expect("free");
     // A descriptor of the same open file, as a child has it that was forked meanwhile.
     let inherited = held.duplicate();
-    assert!(matches!(lock().take(opened.as_fd()), Err(NotShared::Locked { .. })));
+    assert!(matches!(take(), Err(NotShared::Locked { .. })));
     drop(held);
-    lock().take(opened.as_fd()).expect("free again");
+    take().expect("free again");
     drop(inherited);
 }

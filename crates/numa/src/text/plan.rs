@@ -7,7 +7,7 @@ use palimpsest_sys::numa::NodeId;
 use palimpsest_sys::numa::text::{Part, Reach, Stand, TextError};
 
 use super::{Alone, Localized};
-use crate::shared::{Folder, Judged, Key, Obtained, Origin, Registered};
+use crate::shared::{Folder, Judged, Key, Obtained, Origin, Patience, Registered};
 use crate::wishes::{lacks, line, not_shared, passed_over};
 
 /// Where the bytes of a part are in the object that has its copy.
@@ -71,19 +71,19 @@ pub(super) struct Plan {
     pub(super) offered: Option<Registered>,
 }
 
-/// Finds a copy of the runs, or makes one.
+/// Finds a copy of the runs, or makes one. The patience is that of all parts together.
 pub(super) fn of(
     part: &Part,
     runs: &[Span],
-    node: NodeId,
-    reach: Reach,
+    (node, reach): (NodeId, Reach),
     folder: Option<&Folder>,
+    patience: &mut Patience,
     told: &mut Localized,
 ) -> Result<Plan, String> {
     // In small pages nothing would be gained but the memory; that is worth it where there are nodes to be near to.
     let can_share = part.is_aligned_as_its_file() || reach == Reach::Everything;
     match folder {
-        Some(folder) if can_share => match shared(part, runs, node, reach, folder, told) {
+        Some(folder) if can_share => match shared(part, runs, (node, reach), folder, patience, told) {
             Ok(plan) => return Ok(plan),
             Err(why) => told.not_shared = Some(Alone::Refused(why)),
         },
@@ -102,9 +102,9 @@ pub(super) fn of(
 fn shared(
     part: &Part,
     runs: &[Span],
-    node: NodeId,
-    reach: Reach,
+    (node, reach): (NodeId, Reach),
     folder: &Folder,
+    patience: &mut Patience,
     told: &mut Localized,
 ) -> Result<Plan, String> {
     let layout = Layout::shared(part);
@@ -116,7 +116,7 @@ fn shared(
         Err(error) => Judged::Unknown(line(&error)),
     };
     let make = || layout.make(part, runs, node).map(|(file, made)| (None, file, made));
-    match folder.obtain(&key, node, judge, make).map_err(|why| not_shared(&why))? {
+    match folder.obtain(&key, node, patience, judge, make).map_err(|why| not_shared(&why))? {
         Obtained::Found { taken, process, registered, passed_over: passed } => {
             told.origin = Some(Origin::Found { process: process.as_raw_nonzero().get() });
             told.lacks.extend(passed_over(&passed));

@@ -1,11 +1,11 @@
 //! Memory files that nobody can change, made here or taken from another process of this user.
 
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use rustix::fs::{CWD, FileType, Mode, OFlags, SealFlags};
+use rustix::fs::{AtFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use super::file::{FileId, out_of_the_way, reopened};
+use super::file::{Content, FileId, create, out_of_the_way, reopened};
 use super::shared_memory::SharedMemory;
 
 /// How `/proc` shows these memory files.
@@ -93,23 +93,27 @@ impl SealedFile {
             errno => AdoptError::Refused { process, descriptor, errno },
         };
         let path = format!("/proc/{}/fd/{descriptor}", process.as_raw_nonzero());
-        // Before anything is opened: to open a device or a pipe has effects.
-        let target = rustix::fs::readlinkat(CWD, &path, Vec::new()).map_err(refused)?;
-        if target.to_bytes() != NAME.as_bytes() {
-            return Err(foreign("no memory object of ours"));
+        // Held, and not opened: to open a device, a pipe or a file of FUSE has effects, or waits for somebody.
+        let held = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(refused)?;
+        // Names can be made up, and others put at the descriptor meanwhile: what is asked is what is held, of the file
+        // system that memory files alone are on. What is cached will do, for no server of a file system is asked.
+        let flags = AtFlags::EMPTY_PATH.union(AtFlags::STATX_DONT_SYNC);
+        let wanted = StatxFlags::TYPE | StatxFlags::MODE | StatxFlags::UID | StatxFlags::INO;
+        let found = rustix::fs::statx(&held, "", flags, wanted).map_err(refused)?;
+        if memory_files().map_err(refused)? != (found.stx_dev_major, found.stx_dev_minor) {
+            return Err(foreign("no memory object"));
         }
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = rustix::fs::open(&path, flags, Mode::empty()).map_err(refused)?;
-        let stat = rustix::fs::fstat(&file).map_err(refused)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        if FileType::from_raw_mode(found.stx_mode.into()) != FileType::RegularFile {
             return Err(foreign("no regular file"));
         }
-        if stat.st_uid != rustix::process::geteuid().as_raw() {
+        if found.stx_uid != rustix::process::geteuid().as_raw() {
             return Err(foreign("another user's"));
         }
-        if stat.st_ino != inode {
+        if found.stx_ino != inode {
             return Err(foreign("another object"));
         }
+        let file = reopened(held.as_fd(), OFlags::RDONLY).map_err(refused)?;
+        let stat = rustix::fs::fstat(&file).map_err(refused)?;
         // Files outside memory have no seals, those of tmpfs none of these (`mm/memfd.c`).
         if !rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS)) {
             return Err(foreign("not sealed: it could still change"));
@@ -141,6 +145,13 @@ impl SealedFile {
         let file = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
         if FileId::of(&rustix::fs::fstat(file)?) == self.id { Ok(file) } else { Err(Errno::BADF) }
     }
+}
+
+/// The device that all memory files are on: one that the kernel mounts for itself, and nobody else can.
+fn memory_files() -> Result<(u32, u32), Errno> {
+    let (own, _) = create(c"palimpsest-device", Content::Data, MemfdFlags::empty())?;
+    let device = FileId::of(&rustix::fs::fstat(&own)?).device;
+    Ok((device.major, device.minor))
 }
 
 impl Drop for SealedFile {
@@ -175,7 +186,7 @@ mod tests {
         };
         assert_eq!(what(SealedFile::adopt(own(), number, inode + 1)), "another object");
         let null = std::fs::File::open("/dev/null").unwrap();
-        assert_eq!(what(SealedFile::adopt(own(), null.as_raw_fd(), inode)), "no memory object of ours");
+        assert_eq!(what(SealedFile::adopt(own(), null.as_raw_fd(), inode)), "no memory object");
         // One of the right name that its maker can still write to.
         let page = rustix::param::page_size();
         let open = SharedMemory::create_for_data("palimpsest-constant", page).unwrap().into_file();

@@ -262,6 +262,8 @@ pub struct Stand {
     permissions: Permissions,
     /// What is mapped at `place`.
     file: FileId,
+    /// Where in it that starts, in bytes.
+    offset: u64,
     /// Set by [`exchange`].
     outcome: Option<Result<(), TextError>>,
 }
@@ -286,7 +288,8 @@ impl Stand {
         let own = Span::new(area.address() + lead, area.address() + lead + run.len());
         // SAFETY: reserved just now, for this value, and nothing else. Were it refused, addresses would be lost.
         let _ = unsafe { calls::unmap(Span::new(area.address(), own.start)) };
-        let stand = Self { own, place: run, permissions: part.permissions, file: part.file, outcome: None };
+        let offset = part.offset + (run.start - part.span.start) as u64;
+        let stand = Self { own, place: run, permissions: part.permissions, file: part.file, offset, outcome: None };
         let at = ptr::with_exposed_provenance_mut(own.start);
         let marked = if part.branches == Branches::Marked { PROT_BTI } else { 0 };
         let rights = rustix::mm::ProtFlags::from_bits_retain(protection(part.permissions).cast_unsigned() | marked);
@@ -327,7 +330,8 @@ impl Stand {
         let read = each_mapping(&mut |map| {
             let file = FileId { device: map.device, inode: map.inode };
             let holds = map.start <= self.place.start && self.place.end <= map.end;
-            is_so |= holds && map.permissions == self.permissions && file == self.file;
+            let offset = map.offset + self.place.start.saturating_sub(map.start) as u64;
+            is_so |= holds && map.permissions == self.permissions && file == self.file && offset == self.offset;
             if map.end > self.place.start { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         read.is_ok() && is_so

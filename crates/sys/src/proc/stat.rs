@@ -1,8 +1,9 @@
-//! When this process was started: `/proc/self/stat`.
+//! When a process was started: `/proc/PID/stat`.
 //!
 //! Source: `proc_pid_stat(5)`; `do_task_stat` in `fs/proc/array.c`.
 
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 
 /// A process, told from a later one with the same number. It stays what it is when the process executes a program.
@@ -15,6 +16,16 @@ pub struct Incarnation {
 }
 
 impl Incarnation {
+    /// That of a process. Waits for nobody.
+    ///
+    /// # Errors
+    ///
+    /// There is none with this number, or no `/proc`.
+    pub fn of(process: u32) -> io::Result<Self> {
+        let stat = std::fs::read(format!("/proc/{process}/stat"))?;
+        Ok(Self { process, started: started(&stat).ok_or(io::ErrorKind::InvalidData)? })
+    }
+
     /// That of this process.
     pub fn of_this_process() -> Self {
         let stat = std::fs::read("/proc/self/stat").unwrap_or_default();
@@ -71,6 +82,8 @@ mod tests {
         let own = Incarnation::of_this_process();
         assert_eq!((own.process, own.started > 0), (std::process::id(), true));
         assert_eq!(own.to_string().parse(), Ok(own));
+        assert_eq!(Incarnation::of(own.process).ok(), Some(own));
+        assert!(Incarnation::of(u32::MAX).is_err());
         for wrong in ["", "7", "7-", "-7", "7-x", "7-8-9"] {
             assert_eq!(wrong.parse::<Incarnation>(), Err(NoIncarnation), "{wrong}");
         }

@@ -16,7 +16,7 @@ use rustix::fs::{
     AtFlags, Dir, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, openat, unlinkat, utimensat,
 };
 
-use super::place::{is_own, open_folder};
+use super::place::{is_own, open_as_it_is};
 
 /// How long nobody must have been started with a file.
 pub(super) const REST: Duration = Duration::from_secs(90 * 24 * 3600);
@@ -42,7 +42,7 @@ pub(super) fn remove(opened: &File, folder: &Path, kept: &str, name: &str) {
         if id == kept || id.starts_with('.') {
             continue;
         }
-        let Ok(within) = open_folder(opened, id) else { continue };
+        let Ok(within) = open_as_it_is(opened, id) else { continue };
         if is_resting(&within, name) && !is_used(&folder.join(id).join(name)) && is_resting(&within, name) {
             let _stays = unlinkat(&within, name, AtFlags::empty());
             // Not if anything else is in it.

@@ -115,12 +115,27 @@ pub(super) fn rights() -> (u32, u32) {
     if geteuid().is_root() { (0o755, 0o444) } else { (0o700, 0o400) }
 }
 
-/// Opens a folder of ours.
+/// Opens a folder of ours, and gives it its rights.
 ///
 /// # Errors
 ///
 /// It is none, or somebody else can change it.
 pub(super) fn open_folder(at: impl AsFd, path: impl rustix::path::Arg) -> Result<File, Refused> {
+    let opened = open_as_it_is(at, path)?;
+    let (folders, _) = rights();
+    if opened.metadata()?.mode() & 0o777 != folders {
+        // Made just now, by way of the umask. One on a read-only file system stays as it is.
+        let _unchanged = opened.set_permissions(Permissions::from_mode(folders));
+    }
+    Ok(opened)
+}
+
+/// Opens a folder of this user's, which may have been made by another program.
+///
+/// # Errors
+///
+/// It is none, or somebody else can change it.
+pub(super) fn open_as_it_is(at: impl AsFd, path: impl rustix::path::Arg) -> Result<File, Refused> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened: OwnedFd = match openat(at, path, flags, Mode::empty()) {
         Err(Errno::LOOP | Errno::NOTDIR) => return Err(Refused::NoFolder),
@@ -128,11 +143,6 @@ pub(super) fn open_folder(at: impl AsFd, path: impl rustix::path::Arg) -> Result
     };
     let opened = File::from(opened);
     check_own(&opened.metadata()?)?;
-    let (folders, _) = rights();
-    if opened.metadata()?.mode() & 0o777 != folders {
-        // Made just now, by way of the umask. One on a read-only file system stays as it is.
-        let _unchanged = opened.set_permissions(Permissions::from_mode(folders));
-    }
     Ok(opened)
 }
 

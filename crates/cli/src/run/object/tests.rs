@@ -239,7 +239,9 @@ fn what_earlier_versions_have_left_goes_when_nobody_uses_it() {
     let other = above.path().join("not-ours");
     fs::create_dir(&other).expect("it can be made");
     fs::write(other.join("file"), "").expect("it can be written");
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o711)).expect("own");
     put_in(above.path()).expect("a folder of one's own");
+    assert_eq!(fs::metadata(&other).expect("there").permissions().mode() & 0o777, 0o711, "its rights are not ours");
     assert!(!earlier.parent().expect("a folder").exists());
     assert!(other.join("file").exists() && above.path().join("id").join(NAME).exists());
 }
