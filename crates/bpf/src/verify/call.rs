@@ -1,11 +1,11 @@
 //! Calls: of functions, of helpers by their signatures, and of functions by helpers.
 
-use super::Unproven;
 use super::fault::{Fault, MissingFunction};
 use super::scalar::Scalar;
 use super::signature::{Argument, MapUse, Returns, Signature, TAIL_CALL};
 use super::state::{Area, Callback, Frame, State, Unreadable, Value};
 use super::step::{Next, Step};
+use super::{Guard, Unproven};
 use crate::code::MOST_FRAMES;
 use crate::insn::{Callee, Register};
 use crate::map::{Kind, ValueAccess};
@@ -234,7 +234,12 @@ impl Step<'_> {
         let (offset, len) = (start.signed_min(), max as usize);
         let frame = &mut self.state.frames[depth];
         if direction == Direction::Write {
+            let was_number = frame.read_all(offset, len).is_ok();
             frame.write_some(offset, len, min == max);
+            if !was_number {
+                // A load ahead of time may get what was there before.
+                self.guard(Guard::Behind);
+            }
             return Ok(());
         }
         frame.read_all(offset, len).map_err(|unreadable| match unreadable {

@@ -19,6 +19,7 @@
 mod call;
 mod explore;
 mod fault;
+mod leans;
 mod live;
 mod scalar;
 mod signature;
@@ -81,6 +82,8 @@ pub(crate) enum Side {
 /// What keeps the machine from doing ahead of time what the program never does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Guard {
+    /// Nothing, in the states that were seen: a sum of two numbers, or a distance, which no mask may change.
+    Unmasked,
     /// The number that is added to an address, or taken from it, is taken for 0 if it is greater than this one.
     Mask {
         /// The greatest number that it is.

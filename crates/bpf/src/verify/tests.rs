@@ -116,6 +116,19 @@ fn a_count_that_has_run_out_ends_no_loop() {
 }
 
 #[test]
+fn the_count_of_one_call_ends_no_loop_of_another() {
+    // What is behind `v` was followed in the first call, back to `k`: there the count of that call ends it.
+    let text = "r6 = *(u64 *)(r1 + 0)\nh: call local f\nif r0 == 1 goto done\nr6 = 0\ngoto h\n\
+                done: r0 = r6\nexit\n\
+                f: r7 = 0\nk: may_goto spent\nif r7 == 1 goto ok\nr0 = 0\nr0 = 0\nr0 = 0\nr0 = 0\nr0 = 0\nr0 = 0\n\
+                r0 = 0\nr0 = 0\ngoto v\nv: r7 = 1\ngoto k\nok: r0 = 0\nexit\nspent: r0 = 1\nexit";
+    assert_eq!(fault(&text.replace("r6 = 0\n", "")), Fault::Endless);
+    assert_eq!(fault(text), Fault::Endless);
+    // Calls that end are followed, and what is around them is followed once.
+    accepted(&text.replace("ok: r0 = 0", "ok: r0 = 1"));
+}
+
+#[test]
 fn loops_that_are_not_proven_take_fuel() {
     let verify = |text: &str, fuel: u64| {
         let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
@@ -140,6 +153,36 @@ fn loops_that_are_not_proven_take_fuel() {
     let lost = "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nr6 = r1\nagain: r0 = *(u8 *)(r6 + 0)\nr6 = r3\ngoto again";
     assert_eq!(refused(lost), Fault::NoAddress { register: Register::R6 });
     assert_eq!(verify(unbounded, u64::MAX).map(|verified| verified.fuel()), Ok(Some(MOST_FUEL)));
+}
+
+#[test]
+fn what_is_written_where_no_number_was_is_guarded() {
+    let guards = |text: &str| {
+        let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
+        let mut contract = Contract::new().context(16, ContextAccess::Write).trust(Trust::None);
+        contract.set_helper(2, Signature::new([Argument::BytesOut, Argument::Size]));
+        Vec::from(contract.verify(code).unwrap_or_else(|error| panic!("{error}\n{text}")).guards())
+    };
+    // What an earlier program has left there may be an address.
+    let stores = "*(u32 *)(r10 - 8) = 1\n*(u32 *)(r10 - 4) = 1\n*(u64 *)(r10 - 8) = 2\nr0 = 0\nexit";
+    assert_eq!(guards(stores), [(0, Guard::Behind), (1, Guard::Behind)]);
+    let written = "*(u64 *)(r10 - 8) = 1\nr1 = r10\nr1 += -8\nr2 = 8\ncall 2\nexit";
+    assert_eq!(guards(written), [(0, Guard::Behind)]);
+    assert_eq!(guards(&written.replacen("*(u64 *)(r10 - 8) = 1", "r0 = 1", 1)), [(4, Guard::Behind)]);
+    let spilled = written.replacen("= 1", "= r1", 1);
+    assert_eq!(guards(&spilled), [(0, Guard::Behind), (4, Guard::Behind)]);
+}
+
+#[test]
+fn what_lies_in_a_map_is_within_its_value() {
+    let verify = |offset: u32| {
+        let code = Code::new(&assemble(&format!("r1 = map[idx:0][0]+{offset} ll\nr0 = 0\nexit")).expect("a program"));
+        let mut contract = Contract::new();
+        contract.set_maps(&[&Definition::new("m", Kind::Array, 4, 8, 1)]);
+        contract.verify(code.expect("its structure is right")).map(drop).map_err(|error| error.fault)
+    };
+    assert_eq!(verify(8), Ok(()));
+    assert_eq!(verify(9), Err(Fault::Outside { what: "the value", min: 9, end: 9, len: 8 }));
 }
 
 #[test]
