@@ -144,6 +144,10 @@ fn loops_that_are_not_proven_take_fuel() {
     assert_eq!(fuel(indexed), Some(77));
     // What is proven pays nothing.
     assert_eq!(fuel("r0 = 0\nr3 = 100\nagain: r0 += r3\nr3 += -1\nif r3 != 0 goto again\nexit"), None);
+    // What ends by counts pays, since counts multiply.
+    let counted = "r0 = 0\nagain: may_goto out\ngoto again\nout: exit";
+    assert_eq!(fuel(counted), Some(77));
+    assert_eq!(fuel("r1 = func[f] ll\nr0 = 0\nexit\nf: r0 = 0\nexit"), Some(77));
     // Fuel makes no access right, at once or in a later round.
     let refused = |text: &str| verify(text, 77).map(drop).expect_err(text).fault;
     assert_eq!(refused(&indexed.replace("> 15", "> 16")), Fault::Context { min: 0, end: 17, len: 16 });
