@@ -152,7 +152,9 @@ impl Step<'_> {
                         return Err(Fault::NoText { register });
                     };
                     let shape = self.contract.maps[map as usize];
-                    if shape.access != ValueAccess::Read || shape.kind != Kind::Array {
+                    // Only of those the host finds what it points at.
+                    let is_single = (map as usize) < self.contract.own_maps && shape.max_entries == 1;
+                    if shape.access != ValueAccess::Read || shape.kind != Kind::Array || !is_single {
                         return Err(Fault::NoText { register });
                     }
                     self.is_inside(area, start, 1)?;

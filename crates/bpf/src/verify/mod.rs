@@ -133,6 +133,7 @@ pub(crate) struct MapShape {
     pub(crate) kind: Kind,
     pub(crate) key_len: u32,
     pub(crate) value_len: u32,
+    pub(crate) max_entries: u32,
     pub(crate) access: ValueAccess,
     /// What maps in it are, by index.
     pub(crate) inner: Option<u32>,
@@ -179,8 +180,8 @@ impl Contract {
     /// Gives programs maps by index: for a host that has those very maps.
     pub(crate) fn set_maps(&mut self, maps: &[&Definition]) {
         let shape = |definition: &Definition, inner| {
-            let Definition { kind, key_len, value_len, access, .. } = *definition;
-            MapShape { kind, key_len, value_len, access, inner }
+            let Definition { kind, key_len, value_len, max_entries, access, .. } = *definition;
+            MapShape { kind, key_len, value_len, max_entries, access, inner }
         };
         self.own_maps = maps.len();
         let mut inner = Vec::new();

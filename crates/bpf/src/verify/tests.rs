@@ -1,3 +1,4 @@
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 
@@ -187,6 +188,38 @@ fn what_lies_in_a_map_is_within_its_value() {
     };
     assert_eq!(verify(8), Ok(()));
     assert_eq!(verify(9), Err(Fault::Outside { what: "the value", min: 9, end: 9, len: 8 }));
+}
+
+#[test]
+fn constant_text_is_the_only_value_of_a_map_of_the_host() {
+    let verify = |definition: Definition, text: &str| {
+        let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
+        let mut contract = Contract::new();
+        contract.set_helper(2, Signature::new([Argument::Text]));
+        contract
+            .set_helper(1, Signature::new([Argument::Map(MapUse::Get), Argument::Key]).returning(Returns::ValueOrNull));
+        contract.set_maps(&[&definition]);
+        contract.verify(code).map(drop).map_err(|error| error.fault)
+    };
+    let texts = |entries| {
+        let definition = Definition::new("texts", Kind::Array, 4, 8, entries);
+        Definition { access: ValueAccess::Read, ..definition }
+    };
+    let no_text = Err(Fault::NoText { register: Register::R1 });
+    let first = "r1 = map[idx:0][0]+2 ll\ncall 2\nexit";
+    assert_eq!(verify(texts(1), first), Ok(()));
+    assert_eq!(verify(texts(2), first), no_text);
+    let looked_up = |in_it: &str| {
+        format!(
+            "*(u32 *)(r10 - 4) = 0\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nif r0 == 0 goto out\n{in_it}\
+             r1 = r0\ncall 2\nout: r0 = 0\nexit"
+        )
+    };
+    assert_eq!(verify(texts(1), &looked_up("")), Ok(()));
+    let inner = Definition::new("outer", Kind::ArrayOfMaps, 4, 4, 1);
+    let inner = Definition { inner: Some(Box::new(texts(1))), ..inner };
+    let again = "r1 = r0\nr2 = r10\nr2 += -4\ncall 1\nif r0 == 0 goto out\n";
+    assert_eq!(verify(inner, &looked_up(again)), no_text);
 }
 
 #[test]
