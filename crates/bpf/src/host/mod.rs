@@ -133,7 +133,7 @@ impl HostBuilder {
     /// # Panics
     ///
     /// If `id` is 12, which is the helper that makes tail calls: programs leave behind it. If the signature has an
-    /// [`Argument::Record`](crate::verify::Argument::Record), which only Linux's helpers can give back.
+    /// [`Argument::Record`], which only Linux's helpers can give back.
     pub fn helper(
         mut self,
         id: i32,
@@ -155,7 +155,7 @@ impl HostBuilder {
     ///
     /// # Panics
     ///
-    /// If the signature has an [`Argument::Record`](crate::verify::Argument::Record), which only Linux's helpers can
+    /// If the signature has an [`Argument::Record`], which only Linux's helpers can
     /// give back.
     pub fn function(
         mut self,

@@ -298,8 +298,8 @@ impl Verified {
         &self.probes
     }
 
-    /// How often it may jump back in a run; `None` if it needs no fuel, since all its loops were followed to their ends,
-    /// or its contract has none.
+    /// How often it may jump back in a run; `None` if it takes no fuel, since all its loops were followed to their
+    /// ends, or its contract has none.
     pub const fn fuel(&self) -> Option<u64> {
         self.fuel
     }
