@@ -298,3 +298,23 @@ fn what_is_kept_in_mind_is_bounded() {
     assert_eq!(within(2000), Err(Fault::Values { most: 2000 }));
     assert_eq!(within(MOST_VALUES), Ok(()));
 }
+
+#[test]
+fn calls_in_loops_with_counts_are_followed_about_once() {
+    let followed = |calls: usize| {
+        // Between branches that meet there are calls of a function with a loop of its own and one that goes on.
+        let body: String = (0..calls)
+            .map(|n| {
+                format!("r3 = *(u8 *)(r6 + {})\nif r3 == {n} goto l{n}\nr7 = 1\nl{n}: r1 = r6\ncall local f\n", n % 16)
+            })
+            .collect();
+        let text = format!(
+            "r6 = r1\nagain: may_goto out\n{body}goto again\nout: r0 = 0\nexit\n\
+             f: r6 = r1\nr0 = 0\nk: may_goto end\nr3 = *(u8 *)(r6 + 0)\nif r3 == 1 goto m\nr0 += 1\n\
+             m: r4 = 1\nr4 = 2\nr4 = 3\nr4 = 4\nr4 = 5\nr4 = 6\nif r3 == 2 goto end\ngoto k\nend: r0 = 0\nexit"
+        );
+        verify(&text).expect(&text).followed()
+    };
+    let [few, many] = [followed(5), followed(40)];
+    assert!(many <= 10 * few, "{few} for 5 calls, and {many} for 40");
+}
