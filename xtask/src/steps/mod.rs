@@ -115,7 +115,7 @@ pub(crate) fn all() -> Vec<Step> {
             wants: &[GDB, PERF, CC, REDIS, REDIS_CLI, RUBY, PYTHON, GUNICORN, AFL, CLANG, JEMALLOC, MIMALLOC, TCMALLOC],
             scratch: None,
             left_out: &[],
-            run: Check::Always(tests::test),
+            run: Check::ByDepth(tests::test),
         },
         Step {
             name: "aarch64-build",

@@ -1,9 +1,11 @@
 //! The tests as cargo runs them, the build without std, and loom.
 
+use std::time::Duration;
+
 use crate::{
     need::Need,
     process, programs,
-    step::{Done, StepError},
+    step::{Depth, Done, StepError},
     workspace::Workspace,
 };
 
@@ -48,12 +50,25 @@ const LONGEST: [&str; 8] = [
     "cli.exit_codes",
 ];
 
-pub(super) fn test(workspace: &Workspace) -> Result<Done, StepError> {
+/// The test program of random programs for eBPF, and how many it tries in an exhaustive run: 300 in others.
+const RANDOM_PROGRAMS: (&str, &str) = ("bpf.differential", "8000");
+/// Longest time for those.
+const RANDOM_LIMIT: Duration = Duration::from_secs(3600);
+
+pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
     let everything = ["test", "--workspace", "--all-features"];
     let programs = programs::build(process::cargo(workspace).args(everything))?;
     let ran = programs::run(workspace, &programs, &LONGEST);
     process::stream(process::cargo(workspace).args(everything).args(["--doc", "--no-fail-fast"]))?;
-    Ok(Done::PassedWith(ran?))
+    let ran = ran?;
+    let (name, count) = RANDOM_PROGRAMS;
+    if depth == Depth::Exhaustive
+        && let Some(program) = programs.iter().find(|program| program.name == name)
+    {
+        let mut more = process::test_program(workspace, &program.path, &program.folder);
+        process::stream_within(more.env("PALIMPSEST_BPF_PROGRAMS", count), RANDOM_LIMIT)?;
+    }
+    Ok(Done::PassedWith(ran))
 }
 
 /// The same promises of static keys where nothing can be patched.

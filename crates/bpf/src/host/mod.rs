@@ -34,13 +34,11 @@ pub use program::{HostedError, HostedProgram, Slot};
 
 use crate::code::Code;
 use crate::insn::Callee;
-use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, RegionError, RunError, Trap};
+use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, OnFault, RegionError, RunError, Trap};
 #[cfg(feature = "std")]
 use crate::map::ArrayPlace;
 use crate::map::{Definition, Fate, Map, Wake, cells};
-#[cfg(feature = "std")]
-use crate::verify::Argument;
-use crate::verify::{Contract, MissingFunction, Signature, TAIL_CALL, Verified, VerifyError};
+use crate::verify::{Argument, Contract, MissingFunction, Signature, TAIL_CALL, Verified, VerifyError};
 use call::{Rest, Space};
 use function::Function as Named;
 
@@ -134,7 +132,8 @@ impl HostBuilder {
     ///
     /// # Panics
     ///
-    /// If `id` is 12, which is the helper that makes tail calls: programs leave behind it.
+    /// If `id` is 12, which is the helper that makes tail calls: programs leave behind it. If the signature has an
+    /// [`Argument::Record`], which only Linux's helpers can give back.
     pub fn helper(
         mut self,
         id: i32,
@@ -142,6 +141,7 @@ impl HostBuilder {
         function: impl Fn(&mut Call<'_>) -> Result<u64, HelperError> + Send + Sync + 'static,
     ) -> Self {
         assert!(id != TAIL_CALL, "helper {id} makes tail calls, and is not replaced; choose another number");
+        refuse_records(&signature);
         self.entries.push((id, signature, Custom(Function::Custom(Box::new(function)))));
         self
     }
@@ -152,12 +152,18 @@ impl HostBuilder {
     /// Programs of an object find it if what C says of it fits to `signature`: numbers for numbers and sizes, addresses
     /// for all else. Functions that no object declares have the indexes behind those that one does, in the order in
     /// which they were given.
+    ///
+    /// # Panics
+    ///
+    /// If the signature has an [`Argument::Record`], which only Linux's helpers can
+    /// give back.
     pub fn function(
         mut self,
         name: &str,
         signature: Signature,
         function: impl Fn(&mut Call<'_>) -> Result<u64, HelperError> + Send + Sync + 'static,
     ) -> Self {
+        refuse_records(&signature);
         let function = Custom(Function::Custom(Box::new(function)));
         self.functions.retain(|(known, ..)| known != name);
         self.functions.push((name.to_string(), signature, function));
@@ -187,6 +193,12 @@ impl HostBuilder {
         let functions = named(self.declared, self.functions, &maps);
         Arc::new(Host { maps, entries: entries.into_boxed_slice(), functions })
     }
+}
+
+/// The verifier would take a record for given back, and no closure has a way to do that.
+fn refuse_records(signature: &Signature) {
+    let has_record = signature.arguments().contains(&Argument::Record);
+    assert!(!has_record, "helpers of a host take no records; have programs give them back by helper 132 or 133");
 }
 
 /// The functions that are declared, and behind them all others.
@@ -350,7 +362,11 @@ impl Linked {
     }
 
     /// Runs it interpreted, with `context` at an address of the interpreter's choice. Its operations on maps are those
-    /// of one thread: what others do to the same values at the same time can come between.
+    /// of one thread: what others do to the same values at the same time can come between. Of maps in maps it knows
+    /// those that are there when it begins.
+    ///
+    /// Loads that may find nothing ([`Verified::probes`]) give 0 where the program's own memory has nothing, whatever
+    /// the process has there.
     ///
     /// # Errors
     ///
@@ -366,6 +382,8 @@ impl Linked {
             memory.add_shared(address, words).map_err(failed)?;
         }
         let interpreter = self.verified.fuel().map_or(*interpreter, |fuel| interpreter.fuel(fuel));
+        let has_probes = !self.verified.probes().is_empty();
+        let interpreter = if has_probes { interpreter.on_fault(OnFault::LoadZero) } else { interpreter };
         let result = interpreter.run(self.code(), arguments, &mut memory, &mut &*self.host);
         self.host.discard(memory.held());
         result

@@ -9,7 +9,7 @@ use crate::asm::assemble;
 use crate::code::Code;
 use crate::insn::Instruction;
 use crate::map::ArrayPlace;
-use crate::verify::{ContextAccess, Contract, Trust};
+use crate::verify::{ContextAccess, Contract, Guard, Side, Trust};
 
 /// Touches most forms: loads, stores, divisions, shifts by a register, atomic operations, byte orders, calls, and jumps
 /// both ways.
@@ -134,14 +134,16 @@ fn programs_get_fuel_that_were_verified_for_it() {
 
 #[test]
 fn constants_that_are_blinded_stand_nowhere_in_the_code() {
-    let constants = [0x6d17_2a5b_u32, 0x7e3c_91a4, 0x5b4d_2e1f, 0x4c8a_6b39, 0x3f2e_1d0c];
+    // The last ones are of an address, and of the bound of a mask.
+    let constants = [0x6d17_2a5b_u32, 0x7e3c_91a4, 0x5b4d_2e1f, 0x4c8a_6b39, 0x3f2e_1d0c, 0x2a3b_4c5d, 0x1f2e_3d4c];
     let text = "r0 = 0x6d172a5b\nr0 ^= 0x7e3c91a4\nr1 = 0x5b4d2e1f4c8a6b39 ll\nif r0 != 0x3f2e1d0c goto out\nr0 = 0\n\
-                out: exit";
+                r2 = map[idx:0][0]+0x2a3b4c5d ll\nr2 += r0\nout: exit";
     let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
     for target in Target::ALL {
         let bytes = |blinding| {
-            let wanted = Wanted { blinding, ..Wanted::default() };
-            Vec::from(compile_resolved(&code, target, &Plain(&()), wanted).expect("it compiles").bytes())
+            let guards = [(6, Guard::Mask { most: 0x1f2e_3d4b, number: Side::Right })];
+            let wanted = Wanted { blinding, guards: &guards, ..Wanted::default() };
+            Vec::from(compile_resolved(&code, target, &Nowhere, wanted).expect("it compiles").bytes())
         };
         let has = |bytes: &[u8], constant: u32| match target {
             Target::X86_64 => bytes.windows(4).any(|window| window == constant.to_le_bytes()),
@@ -158,6 +160,18 @@ fn constants_that_are_blinded_stand_nowhere_in_the_code() {
             }
         }
         assert_ne!(bytes(Some(1)), bytes(Some(2)), "{target:?}");
+    }
+}
+
+#[test]
+fn what_a_helper_has_written_is_there_before_the_program_goes_on() {
+    let code = Code::new(&assemble("call 2\nexit").expect("a program")).expect("its structure is right");
+    for (target, barrier) in Target::ALL.into_iter().zip([3, 8]) {
+        let len = |guards: &[(u32, Guard)]| {
+            let wanted = Wanted { guards, ..Wanted::default() };
+            compile_resolved(&code, target, &Nowhere, wanted).expect("it compiles").starts()[1]
+        };
+        assert_eq!(len(&[(0, Guard::Behind)]), len(&[]) + barrier, "{target:?}");
     }
 }
 

@@ -1,11 +1,11 @@
 //! Calls: of functions, of helpers by their signatures, and of functions by helpers.
 
-use super::Unproven;
 use super::fault::{Fault, MissingFunction};
 use super::scalar::Scalar;
 use super::signature::{Argument, MapUse, Returns, Signature, TAIL_CALL};
 use super::state::{Area, Callback, Frame, State, Unreadable, Value};
 use super::step::{Next, Step};
+use super::{Guard, Unproven};
 use crate::code::MOST_FRAMES;
 use crate::insn::{Callee, Register};
 use crate::map::{Kind, ValueAccess};
@@ -152,7 +152,9 @@ impl Step<'_> {
                         return Err(Fault::NoText { register });
                     };
                     let shape = self.contract.maps[map as usize];
-                    if shape.access != ValueAccess::Read || shape.kind != Kind::Array {
+                    // Only of those the host finds what it points at.
+                    let is_single = (map as usize) < self.contract.own_maps && shape.max_entries == 1;
+                    if shape.access != ValueAccess::Read || shape.kind != Kind::Array || !is_single {
                         return Err(Fault::NoText { register });
                     }
                     self.is_inside(area, start, 1)?;
@@ -234,7 +236,12 @@ impl Step<'_> {
         let (offset, len) = (start.signed_min(), max as usize);
         let frame = &mut self.state.frames[depth];
         if direction == Direction::Write {
+            let was_number = frame.read_all(offset, len).is_ok();
             frame.write_some(offset, len, min == max);
+            if !was_number {
+                // A load ahead of time may get what was there before.
+                self.guard(Guard::Behind);
+            }
             return Ok(());
         }
         frame.read_all(offset, len).map_err(|unreadable| match unreadable {

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 
 use super::fault::{Fault, VerifyError};
+use super::leans::Leans;
 use super::live::live;
 use super::scalar::Scalar;
 use super::state::{Area, State, Value};
@@ -35,6 +36,8 @@ struct Kept {
     /// Ways from here that have not ended: while there are some, what is followed now came by here, since the latest
     /// way is followed first.
     open: usize,
+    /// States before it that ways from here lead back to.
+    leans: Cell<Leans>,
 }
 
 /// A way that is to be followed.
@@ -153,7 +156,8 @@ pub(super) fn explore(code: &Code, contract: &Contract, loops: Loops, limits: Li
         explorer.end(way.before);
     }
     let probes = (0..).zip(&explorer.probes).filter(|(_, is_probe)| is_probe.get()).map(|(index, _)| index);
-    let guards = (0..).zip(&explorer.guards).filter_map(|(index, guard)| Some((index, guard.get()?))).collect();
+    let guard = |guard: &Cell<Option<Guard>>| guard.get().filter(|guard| *guard != Guard::Unmasked);
+    let guards = (0..).zip(&explorer.guards).filter_map(|(index, cell)| Some((index, guard(cell)?))).collect();
     Ok(Explored { context_use: explorer.context_use.get(), probes: probes.collect(), guards, followed })
 }
 
@@ -255,12 +259,24 @@ impl Explorer<'_> {
                 continue;
             }
             match is_open {
-                false => return Ok(true),
+                // Once more where a count ends loops through here that is another one in this call.
+                false => match self.leans_of(index, &state) {
+                    Some(leans) => {
+                        self.lean(way.before, &leans);
+                        return Ok(true);
+                    }
+                    None => continue,
+                },
                 // Each way back to here takes a jump back, and the fuel ends it.
                 true if is_fuelled => return Ok(true),
                 // Another round from here does what was done before, and the count of this call ends it: a `may_goto`
                 // leads back to itself only if it was passed, since behind its jump the count has run out.
-                true if guarded && is_call => return Ok(true),
+                true if guarded && is_call => {
+                    let mut leans = Leans::default();
+                    leans.add(state.frames.len() - 1, index);
+                    self.lean(way.before, &leans);
+                    return Ok(true);
+                }
                 true if state.includes(&kept.state) && kept.state.has_rounds_of(&state) => {
                     return Err(Fault::Endless);
                 }
@@ -276,12 +292,31 @@ impl Explorer<'_> {
         }
         let index = self.kept.len();
         self.values += state.weight();
-        self.kept.push(Kept { state, before: way.before, open: 1 });
+        self.kept.push(Kept { state, before: way.before, open: 1, leans: Cell::default() });
         if let Some(met) = &mut self.meetings[way.at] {
             met.push(index);
         }
         (way.before, way.since) = (Some(index), 0);
         Ok(false)
+    }
+
+    /// What the kept state `index`, which was followed to its ends, leans on that is open; `None` if `state` is in
+    /// another call of a function whose count that is.
+    fn leans_of(&self, index: usize, state: &State) -> Option<Leans> {
+        let closed = |on: usize| (self.kept[on].open == 0).then_some(self.kept[on].leans.get());
+        let leans = self.kept[index].leans.get().open(closed);
+        self.kept[index].leans.set(leans);
+        let is_call = |depth: usize| self.kept[index].state.frames[depth].instance == state.frames[depth].instance;
+        leans.iter().all(|(depth, _)| is_call(depth)).then_some(leans)
+    }
+
+    /// Notes what the last kept state of a way leans on.
+    fn lean(&self, before: Option<usize>, leans: &Leans) {
+        if let Some(before) = before {
+            let mut all = self.kept[before].leans.get();
+            all.add_older(leans, before);
+            self.kept[before].leans.set(all);
+        }
     }
 
     /// Notes that a way has ended whose last kept state is `before`.
@@ -292,7 +327,9 @@ impl Explorer<'_> {
             if kept.open > 0 {
                 return;
             }
-            before = kept.before;
+            let (leans, parent) = (kept.leans.get(), kept.before);
+            self.lean(parent, &leans);
+            before = parent;
         }
     }
 }

@@ -15,10 +15,14 @@
 //!   round to round is forgotten, so that one more round says all; at run time its count, which each call of a function
 //!   has for itself, ends the loop. Once it has run out all `may_goto`s of that call jump: what comes then is followed
 //!   as any other loop. A program with fuel may have all loops, since each has a jump back, which is paid for.
+//!
+//! That a program ends says little of when: such loops in each other have 65 535 rounds each, those of helpers up to
+//! 8 388 608. Who wants a bound gives fuel, which those loops take in any case.
 
 mod call;
 mod explore;
 mod fault;
+mod leans;
 mod live;
 mod scalar;
 mod signature;
@@ -35,6 +39,7 @@ pub(crate) use signature::{Returns, TAIL_CALL};
 use explore::{Explored, Limits, Loops, explore};
 
 use crate::code::Code;
+use crate::insn::{Instruction, Wide};
 use crate::map::{Definition, Kind, ValueAccess};
 
 /// What a program may do with its context.
@@ -81,6 +86,8 @@ pub(crate) enum Side {
 /// What keeps the machine from doing ahead of time what the program never does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Guard {
+    /// Nothing, in the states that were seen: a sum of two numbers, or a distance, which no mask may change.
+    Unmasked,
     /// The number that is added to an address, or taken from it, is taken for 0 if it is greater than this one.
     Mask {
         /// The greatest number that it is.
@@ -126,6 +133,7 @@ pub(crate) struct MapShape {
     pub(crate) kind: Kind,
     pub(crate) key_len: u32,
     pub(crate) value_len: u32,
+    pub(crate) max_entries: u32,
     pub(crate) access: ValueAccess,
     /// What maps in it are, by index.
     pub(crate) inner: Option<u32>,
@@ -172,8 +180,8 @@ impl Contract {
     /// Gives programs maps by index: for a host that has those very maps.
     pub(crate) fn set_maps(&mut self, maps: &[&Definition]) {
         let shape = |definition: &Definition, inner| {
-            let Definition { kind, key_len, value_len, access, .. } = *definition;
-            MapShape { kind, key_len, value_len, access, inner }
+            let Definition { kind, key_len, value_len, max_entries, access, .. } = *definition;
+            MapShape { kind, key_len, value_len, max_entries, access, inner }
         };
         self.own_maps = maps.len();
         let mut inner = Vec::new();
@@ -205,10 +213,12 @@ impl Contract {
 
     /// Takes loops that cannot be proven to end, too: a program that has one may jump back `fuel` times in a run, and
     /// ends without result when it would do so once more. So does each call of a function by a helper count. At most
-    /// [`MOST_FUEL`]. A program whose loops are all proven gets no fuel, and does not pay for it.
+    /// [`MOST_FUEL`]. A program whose loops are all proven gets no fuel, and does not pay for it, unless it has a
+    /// `may_goto` or hands a function to a helper: those loops end, but only after more rounds than anybody waits for
+    /// if they are in each other, and they take fuel as well.
     ///
     /// Between two jumps back a program follows fewer instructions than the [budget](Self::budget) has, so that the
-    /// time of a run is bounded by both.
+    /// time of a run is bounded by both. Without fuel only its end is certain, not how long that takes.
     pub fn fuel(self, fuel: u64) -> Self {
         Self { fuel: Some(fuel.min(MOST_FUEL)), ..self }
     }
@@ -231,7 +241,7 @@ impl Contract {
             Some(fuel) => {
                 let first = Limits { budget: limits.budget.min(PROOF_BUDGET), ..limits };
                 match explore(&code, self, Loops::Proven, first) {
-                    Ok(explored) => (explored, None),
+                    Ok(explored) => (explored, counts_rounds(&code).then_some(fuel)),
                     Err(error) if error.fault.may_be_fuelled() => {
                         (explore(&code, self, Loops::Fuelled, limits)?, Some(fuel))
                     }
@@ -247,6 +257,17 @@ impl Contract {
         let trust = self.trust;
         Ok(Verified { code, context: self.context, context_align, probes, guards, trust, fuel, followed })
     }
+}
+
+/// Whether loops of a program may end by counts alone, which are long where loops are in each other.
+fn counts_rounds(code: &Code) -> bool {
+    let counts = |instruction: &Instruction| match instruction {
+        Instruction::MayGoto { .. } => true,
+        // What a helper calls.
+        Instruction::LoadWide { value: Wide::Function(_), .. } => true,
+        _ => false,
+    };
+    code.instructions().iter().any(counts)
 }
 
 /// A program that can do no harm.
@@ -277,7 +298,8 @@ impl Verified {
         &self.probes
     }
 
-    /// How often it may jump back in a run; `None` if it needs no fuel, since all its loops are proven to end.
+    /// How often it may jump back in a run; `None` if it takes no fuel, since all its loops were followed to their
+    /// ends, or its contract has none.
     pub const fn fuel(&self) -> Option<u64> {
         self.fuel
     }

@@ -81,7 +81,7 @@ pub enum Argument {
     Anything,
     /// How many bytes a record will have: a constant.
     RecordSize,
-    /// A record, which is given back.
+    /// A record, which is given back: for Linux's helpers alone.
     Record,
 }
 

@@ -243,12 +243,6 @@ impl Frame {
         Ok(())
     }
 
-    /// Whether some of `len` bytes at `offset` are of an address.
-    pub(super) fn has_address(&self, offset: i64, len: usize) -> bool {
-        let is_address = |slot: Option<&Slot>| matches!(slot, Some(Slot::Whole(value)) if value.is_address());
-        Self::bytes(offset, len).any(|(index, _)| is_address(self.slots.get(index)))
-    }
-
     /// Replaces every value by what `change` makes of it.
     fn change(&mut self, mut change: impl FnMut(Value) -> Value) {
         for register in &mut self.registers {

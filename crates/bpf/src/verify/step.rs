@@ -127,13 +127,14 @@ impl Step<'_> {
         Ok(Next::One(behind))
     }
 
-    /// Notes what guards the instruction. Where different states want different masks, it waits.
-    fn guard(&self, guard: Guard) {
+    /// Notes what guards the instruction. Where different states want different masks, or one of them wants none, it
+    /// waits.
+    pub(super) fn guard(&self, guard: Guard) {
         let Some(noted) = self.guard else { return };
         noted.set(match (noted.get(), guard) {
             (None, guard) => Some(guard),
             (Some(noted), guard) if noted == guard => Some(guard),
-            (Some(Guard::Mask { .. } | Guard::Before), _) => Some(Guard::Before),
+            (Some(Guard::Unmasked | Guard::Mask { .. } | Guard::Before), _) => Some(Guard::Before),
             (noted, _) => noted,
         });
     }
@@ -143,6 +144,14 @@ impl Step<'_> {
         // No greater ones pass for distances.
         let most = by.signed_max().try_into().ok().filter(|most| by.signed_min() >= 0 && *most < 1 << 31);
         self.guard(most.map_or(Guard::Before, |most| Guard::Mask { most, number }));
+    }
+
+    /// Notes that the operation makes no address in this state: no mask of another state may change what it is.
+    fn note_plain_sum(&self, width: Width, op: AluOp, operand: Operand) {
+        let may_be_masked = width == Width::W64 && matches!(op, AluOp::Add | AluOp::Sub);
+        if let (true, Operand::Register(_)) = (may_be_masked, operand) {
+            self.guard(Guard::Unmasked);
+        }
     }
 
     pub(super) fn target(&self, distance: i32) -> usize {
@@ -175,8 +184,10 @@ impl Step<'_> {
             Wide::Function(distance) => Ok(Value::Function(self.target(distance) as u32)),
             Wide::MapByIndex(index) => Ok(Value::Map(self.map(index)?)),
             Wide::MapValueByIndex { map, offset } => {
-                let area = Area::MapValue(self.map(map)?);
-                Ok(Value::Pointer(area, Scalar::constant(offset.into())))
+                let (area, offset) = (Area::MapValue(self.map(map)?), Scalar::constant(offset.into()));
+                // Its end at the most.
+                self.is_inside(area, offset, 0)?;
+                Ok(Value::Pointer(area, offset))
             }
             Wide::MapByDescriptor(_) | Wide::MapValueByDescriptor { .. } | Wide::Variable(_) => Err(Fault::Unknown),
         }
@@ -205,7 +216,10 @@ impl Step<'_> {
         let left = self.get(dst)?;
         let register = if let Operand::Register(src) = operand { src } else { dst };
         match (left, right, op, width) {
-            (Value::Scalar(left), Value::Scalar(right), ..) => Ok(Value::Scalar(left.alu(width, op, right))),
+            (Value::Scalar(left), Value::Scalar(right), ..) => {
+                self.note_plain_sum(width, op, operand);
+                Ok(Value::Scalar(left.alu(width, op, right)))
+            }
             (Value::Pointer(area, offset), Value::Scalar(by), AluOp::Add | AluOp::Sub, Width::W64)
             | (Value::Scalar(by), Value::Pointer(area, offset), AluOp::Add, Width::W64) => {
                 let offset = offset.alu(width, op, by);
@@ -224,6 +238,7 @@ impl Step<'_> {
             (Value::Pointer(area, _), Value::Pointer(of, _), AluOp::Sub, Width::W64)
                 if area == of && !self.is_inner(area) =>
             {
+                self.note_plain_sum(width, op, operand);
                 Ok(Value::Scalar(Scalar::UNKNOWN))
             }
             (Value::Maybe(..), Value::Scalar(_), AluOp::Add | AluOp::Sub, _) => Err(Fault::MaybeNull { register: dst }),
@@ -342,10 +357,10 @@ impl Step<'_> {
         self.may_write(area)?;
         if let Area::Stack(depth) = area {
             let frame = &mut self.state.frames[depth];
-            let was_address = frame.has_address(place.signed_min(), size.bytes());
+            let was_number = frame.read_all(place.signed_min(), size.bytes()).is_ok();
             frame.write(place.signed_min(), size, value);
-            if was_address || value.is_address() {
-                // A load ahead of time may get what was there before.
+            if !was_number || value.is_address() {
+                // A load ahead of time may get what was there before: an address, or what another program has left.
                 self.guard(Guard::Behind);
             }
         }

@@ -1,3 +1,4 @@
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 
@@ -116,6 +117,19 @@ fn a_count_that_has_run_out_ends_no_loop() {
 }
 
 #[test]
+fn the_count_of_one_call_ends_no_loop_of_another() {
+    // What is behind `v` was followed in the first call, back to `k`: there the count of that call ends it.
+    let text = "r6 = *(u64 *)(r1 + 0)\nh: call local f\nif r0 == 1 goto done\nr6 = 0\ngoto h\n\
+                done: r0 = r6\nexit\n\
+                f: r7 = 0\nk: may_goto spent\nif r7 == 1 goto ok\nr0 = 0\nr0 = 0\nr0 = 0\nr0 = 0\nr0 = 0\nr0 = 0\n\
+                r0 = 0\nr0 = 0\ngoto v\nv: r7 = 1\ngoto k\nok: r0 = 0\nexit\nspent: r0 = 1\nexit";
+    assert_eq!(fault(&text.replace("r6 = 0\n", "")), Fault::Endless);
+    assert_eq!(fault(text), Fault::Endless);
+    // Calls that end are followed, and what is around them is followed once.
+    accepted(&text.replace("ok: r0 = 0", "ok: r0 = 1"));
+}
+
+#[test]
 fn loops_that_are_not_proven_take_fuel() {
     let verify = |text: &str, fuel: u64| {
         let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
@@ -131,6 +145,10 @@ fn loops_that_are_not_proven_take_fuel() {
     assert_eq!(fuel(indexed), Some(77));
     // What is proven pays nothing.
     assert_eq!(fuel("r0 = 0\nr3 = 100\nagain: r0 += r3\nr3 += -1\nif r3 != 0 goto again\nexit"), None);
+    // What ends by counts pays, since counts multiply.
+    let counted = "r0 = 0\nagain: may_goto out\ngoto again\nout: exit";
+    assert_eq!(fuel(counted), Some(77));
+    assert_eq!(fuel("r1 = func[f] ll\nr0 = 0\nexit\nf: r0 = 0\nexit"), Some(77));
     // Fuel makes no access right, at once or in a later round.
     let refused = |text: &str| verify(text, 77).map(drop).expect_err(text).fault;
     assert_eq!(refused(&indexed.replace("> 15", "> 16")), Fault::Context { min: 0, end: 17, len: 16 });
@@ -140,6 +158,68 @@ fn loops_that_are_not_proven_take_fuel() {
     let lost = "r0 = 0\nr3 = *(u64 *)(r1 + 0)\nr6 = r1\nagain: r0 = *(u8 *)(r6 + 0)\nr6 = r3\ngoto again";
     assert_eq!(refused(lost), Fault::NoAddress { register: Register::R6 });
     assert_eq!(verify(unbounded, u64::MAX).map(|verified| verified.fuel()), Ok(Some(MOST_FUEL)));
+}
+
+#[test]
+fn what_is_written_where_no_number_was_is_guarded() {
+    let guards = |text: &str| {
+        let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
+        let mut contract = Contract::new().context(16, ContextAccess::Write).trust(Trust::None);
+        contract.set_helper(2, Signature::new([Argument::BytesOut, Argument::Size]));
+        Vec::from(contract.verify(code).unwrap_or_else(|error| panic!("{error}\n{text}")).guards())
+    };
+    // What an earlier program has left there may be an address.
+    let stores = "*(u32 *)(r10 - 8) = 1\n*(u32 *)(r10 - 4) = 1\n*(u64 *)(r10 - 8) = 2\nr0 = 0\nexit";
+    assert_eq!(guards(stores), [(0, Guard::Behind), (1, Guard::Behind)]);
+    let written = "*(u64 *)(r10 - 8) = 1\nr1 = r10\nr1 += -8\nr2 = 8\ncall 2\nexit";
+    assert_eq!(guards(written), [(0, Guard::Behind)]);
+    assert_eq!(guards(&written.replacen("*(u64 *)(r10 - 8) = 1", "r0 = 1", 1)), [(4, Guard::Behind)]);
+    let spilled = written.replacen("= 1", "= r1", 1);
+    assert_eq!(guards(&spilled), [(0, Guard::Behind), (4, Guard::Behind)]);
+}
+
+#[test]
+fn what_lies_in_a_map_is_within_its_value() {
+    let verify = |offset: u32| {
+        let code = Code::new(&assemble(&format!("r1 = map[idx:0][0]+{offset} ll\nr0 = 0\nexit")).expect("a program"));
+        let mut contract = Contract::new();
+        contract.set_maps(&[&Definition::new("m", Kind::Array, 4, 8, 1)]);
+        contract.verify(code.expect("its structure is right")).map(drop).map_err(|error| error.fault)
+    };
+    assert_eq!(verify(8), Ok(()));
+    assert_eq!(verify(9), Err(Fault::Outside { what: "the value", min: 9, end: 9, len: 8 }));
+}
+
+#[test]
+fn constant_text_is_the_only_value_of_a_map_of_the_host() {
+    let verify = |definition: Definition, text: &str| {
+        let code = Code::new(&assemble(text).expect("a program")).expect("its structure is right");
+        let mut contract = Contract::new();
+        contract.set_helper(2, Signature::new([Argument::Text]));
+        contract
+            .set_helper(1, Signature::new([Argument::Map(MapUse::Get), Argument::Key]).returning(Returns::ValueOrNull));
+        contract.set_maps(&[&definition]);
+        contract.verify(code).map(drop).map_err(|error| error.fault)
+    };
+    let texts = |entries| {
+        let definition = Definition::new("texts", Kind::Array, 4, 8, entries);
+        Definition { access: ValueAccess::Read, ..definition }
+    };
+    let no_text = Err(Fault::NoText { register: Register::R1 });
+    let first = "r1 = map[idx:0][0]+2 ll\ncall 2\nexit";
+    assert_eq!(verify(texts(1), first), Ok(()));
+    assert_eq!(verify(texts(2), first), no_text);
+    let looked_up = |in_it: &str| {
+        format!(
+            "*(u32 *)(r10 - 4) = 0\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nif r0 == 0 goto out\n{in_it}\
+             r1 = r0\ncall 2\nout: r0 = 0\nexit"
+        )
+    };
+    assert_eq!(verify(texts(1), &looked_up("")), Ok(()));
+    let inner = Definition::new("outer", Kind::ArrayOfMaps, 4, 4, 1);
+    let inner = Definition { inner: Some(Box::new(texts(1))), ..inner };
+    let again = "r1 = r0\nr2 = r10\nr2 += -4\ncall 1\nif r0 == 0 goto out\n";
+    assert_eq!(verify(inner, &looked_up(again)), no_text);
 }
 
 #[test]
@@ -217,4 +297,24 @@ fn what_is_kept_in_mind_is_bounded() {
     };
     assert_eq!(within(2000), Err(Fault::Values { most: 2000 }));
     assert_eq!(within(MOST_VALUES), Ok(()));
+}
+
+#[test]
+fn calls_in_loops_with_counts_are_followed_about_once() {
+    let followed = |calls: usize| {
+        // Between branches that meet there are calls of a function with a loop of its own and one that goes on.
+        let body: String = (0..calls)
+            .map(|n| {
+                format!("r3 = *(u8 *)(r6 + {})\nif r3 == {n} goto l{n}\nr7 = 1\nl{n}: r1 = r6\ncall local f\n", n % 16)
+            })
+            .collect();
+        let text = format!(
+            "r6 = r1\nagain: may_goto out\n{body}goto again\nout: r0 = 0\nexit\n\
+             f: r6 = r1\nr0 = 0\nk: may_goto end\nr3 = *(u8 *)(r6 + 0)\nif r3 == 1 goto m\nr0 += 1\n\
+             m: r4 = 1\nr4 = 2\nr4 = 3\nr4 = 4\nr4 = 5\nr4 = 6\nif r3 == 2 goto end\ngoto k\nend: r0 = 0\nexit"
+        );
+        verify(&text).expect(&text).followed()
+    };
+    let [few, many] = [followed(5), followed(40)];
+    assert!(many <= 10 * few, "{few} for 5 calls, and {many} for 40");
 }

@@ -152,3 +152,15 @@ fn what_a_panic_was_raised_with_does_not_panic_again() {
     let program = HostedProgram::load(&Packs::new().expect("packs"), &linked).expect("room");
     assert_eq!(program.run(&mut [0; LEN]), Err(HostedError::Helper { id: 1000, error: HelperError::Panicked }));
 }
+
+#[test]
+#[should_panic(expected = "helpers of a host take no records")]
+fn a_helper_that_would_keep_a_record_is_refused() {
+    let _ = builder().helper(1000, Signature::new([Argument::Record]), |_| Ok(0));
+}
+
+#[test]
+#[should_panic(expected = "helpers of a host take no records")]
+fn a_function_that_would_keep_a_record_is_refused() {
+    let _ = builder().function("keep", Signature::new([Argument::Record]), |_| Ok(0));
+}

@@ -165,3 +165,10 @@ fn values_of_other_cpus_are_found() {
         Fault::MaybeNull { register: Register::R0 }
     );
 }
+
+#[test]
+fn loads_of_nothing_give_zero_interpreted_as_well() {
+    let text = "r6 = r1\nr3 = *(u64 *)(r1 + 0)\nr0 = *(u64 *)(r3 + 8)\nr0 += 7\n*(u64 *)(r6 + 8) = r0\nexit";
+    let (result, context) = probed(text, [0; LEN]);
+    assert_eq!((result, context[8]), (7, 7));
+}

@@ -88,6 +88,43 @@ fn instruction(random: &mut Random) -> Instruction {
     }
 }
 
+/// A sum that is one of an address on one way and one of numbers, or a distance, on the other, in either order.
+fn sum_of_two_ways(random: &mut Random) -> Vec<Instruction> {
+    let set = |dst, operand| Instruction::Alu { width: Width::W64, op: AluOp::Move, dst, operand };
+    let (left, right, kind, base) = (Register::R6, Register::R7, Register::R4, Register::R1);
+    let number = |random: &mut Random| Operand::Immediate(random.below(16) as i32);
+    let address = Operand::Register(base);
+    let op = random.one_of(&[AluOp::Add, AluOp::Sub]);
+    let mut ways = [[address, number(random)], [number(random), number(random)]];
+    if op == AluOp::Sub {
+        ways[1] = random.one_of(&[ways[1], [address, address]]);
+    }
+    let is_address = random.below(2) as usize;
+    ways.rotate_left(is_address);
+    let branch = |condition, dst, value, offset| {
+        let operand = Operand::Immediate(value);
+        Instruction::Branch { width: Width::W64, condition, dst, operand, offset }
+    };
+    let (condition, extension) = (Condition::Greater, Extension::Zero);
+    let [[first, by], [other, other_by]] = ways;
+    vec![
+        Instruction::Load { size: Size::Byte, extension, dst: Register::R3, base, offset: 0 },
+        set(left, first),
+        set(right, by),
+        set(kind, Operand::Immediate(0)),
+        branch(condition, Register::R3, random.below(256) as i32, 3),
+        set(left, other),
+        set(right, other_by),
+        set(kind, Operand::Immediate(1)),
+        Instruction::Alu { width: Width::W64, op, dst: left, operand: Operand::Register(right) },
+        branch(Condition::NotEqual, kind, is_address as i32, 2),
+        Instruction::Load { size: Size::Byte, extension, dst: Register::R0, base: left, offset: 15 },
+        Instruction::Exit,
+        set(Register::R0, Operand::Register(left)),
+        Instruction::Exit,
+    ]
+}
+
 fn program(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     let set =
@@ -100,6 +137,11 @@ fn program(random: &mut Random) -> Vec<u8> {
     push(&Instruction::Load { size: Size::Double, extension: Extension::Zero, dst: Register::R5, base, offset: 8 });
     for _ in 0..2 + random.below(12) {
         push(&instruction(random));
+    }
+    if random.below(4) == 0 {
+        for instruction in sum_of_two_ways(random) {
+            push(&instruction);
+        }
     }
     // Where jumps over the end land.
     for _ in 0..4 {
@@ -255,12 +297,19 @@ fn sums_that_differ_from_way_to_way_are_what_they_are() {
     let sides = "r4 = 9\nr5 = r1\nif r3 != 0 goto on\nr4 = r1\nr5 = 20\non: r5 += r4\n";
     let negative = "r5 = r1\nr5 += 10\nr4 = -3\nif r3 != 0 goto on\nr4 = 5\non: r5 += r4\n";
     let taken = "r5 = r1\nr5 += 20\nr4 = 15\nif r3 != 0 goto on\nr4 = 2\non: r5 -= r4\n";
+    let number = "r0 = 1\nr7 = 0\nr5 = r1\nr4 = 21\nif r3 != 0 goto sum\nr5 = 1\nr4 = 100\nr7 = 1\nsum: r5 += r4\n\
+                  if r7 == 0 goto use\nr0 = r5\nexit\nuse: r0 = *(u8 *)(r5 + 0)\nexit";
+    let distance = "r7 = 0\nr5 = r1\nr5 += 6\nr4 = 4\nif r3 != 0 goto on\nr4 = r1\nr4 += 2\nr7 = 1\non: r5 -= r4\n\
+                    if r7 == 0 goto use\nr0 = r5\nexit\nuse: r0 = *(u8 *)(r5 + 0)\nexit";
     for (text, expected) in [
         (greater(3, 8), [8, 3]),
         (greater(8, 3), [3, 8]),
         (format!("{start}{sides}{end}"), [20, 9]),
         (format!("{start}{negative}{end}"), [15, 7]),
         (format!("{start}{taken}{end}"), [18, 5]),
+        // An address on one way, and a number or a distance on the other.
+        (format!("{start}{number}"), [101, 21]),
+        (format!("{start}{distance}"), [4, 2]),
         (format!("{start}r5 = r1\nr4 = r3\nr4 &= 3\nif r3 != 0 goto on\nr4 = 8\non: r5 += r4\n{end}"), [8, 1]),
     ] {
         let code = Code::new(&asm::assemble(&text).expect("a program")).expect("its structure is right");

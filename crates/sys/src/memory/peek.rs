@@ -14,7 +14,8 @@ const PART: usize = 4096;
 /// where a device is, it stops.
 ///
 /// By `process_vm_readv`, which the kernel lets every process call for itself; through `/proc/self/mem` where a filter
-/// refuses that call. What other threads write meanwhile may be seen in part.
+/// refuses that call: that file also gives what no access is allowed to, such as guard pages. What other threads write
+/// meanwhile may be seen in part.
 pub fn read_own(address: usize, bytes: &mut [u8]) -> usize {
     let mut done = 0;
     while done < bytes.len() {

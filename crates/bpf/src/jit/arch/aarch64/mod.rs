@@ -116,7 +116,9 @@ impl Isa for Aarch64 {
             Instruction::Alu { width, op, dst, operand } => {
                 let operand = operand_of(buffer, surroundings, op, operand);
                 match surroundings.guard() {
-                    Some(Guard::Mask { most, number }) => masked_sum(buffer, op, native(dst), operand, (most, number)),
+                    Some(Guard::Mask { most, number }) => {
+                        masked_sum(buffer, surroundings, (op, native(dst), operand), (most, number));
+                    }
                     Some(_) => {
                         encode::speculation_barrier(buffer);
                         arithmetic::alu(buffer, bits(width), op, native(dst), operand);
@@ -135,12 +137,13 @@ impl Isa for Aarch64 {
             Instruction::LoadWide { dst, value: Wide::Function(distance) } => {
                 encode::address(buffer, native(dst), SCRATCH[0], surroundings.entry(distance));
             }
-            Instruction::LoadWide { dst, value: Wide::Value(value) } if surroundings.key().is_some() => {
-                blinded(buffer, surroundings, native(dst), value);
-            }
             Instruction::LoadWide { dst, value } => {
                 let value = surroundings.resolved(value).ok_or_else(|| surroundings.unsupported())?;
-                encode::mov_immediate(buffer, Bits::B64, native(dst), value);
+                if surroundings.key().is_some() {
+                    blinded(buffer, surroundings, native(dst), value);
+                } else {
+                    encode::mov_immediate(buffer, Bits::B64, native(dst), value);
+                }
             }
             Instruction::Load { size, extension, dst, base, offset } => {
                 let kind = match (extension, size) {
@@ -197,7 +200,12 @@ impl Isa for Aarch64 {
                 encode::add_immediate(buffer, Bits::B32, Sum::Sub, count, count, 1);
                 encode::access(buffer, Access { log: 2, kind: Kind::Store }, count, SP, 0, scratch);
             }
-            Instruction::Call(callee) => return call(buffer, surroundings, callee),
+            Instruction::Call(callee) => {
+                call(buffer, surroundings, callee)?;
+                if surroundings.guard().is_some() {
+                    encode::speculation_barrier(buffer);
+                }
+            }
             Instruction::Exit => exit(buffer, &surroundings.frame),
             Instruction::Packet { .. } | Instruction::Cast { .. } => {
                 return Err(surroundings.unsupported());
@@ -296,11 +304,16 @@ fn operand_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, op: AluOp, o
 }
 
 /// A sum of an address and a number, or their difference: ahead of time, too, the number is `most` at the most.
-fn masked_sum(buffer: &mut Buffer, op: AluOp, dst: Native, operand: Source, (most, side): (u32, Side)) {
+fn masked_sum(
+    buffer: &mut Buffer,
+    surroundings: &Surroundings<'_>,
+    (op, dst, operand): (AluOp, Native, Source),
+    (most, side): (u32, Side),
+) {
     let Source::Register(src) = operand else { return arithmetic::alu(buffer, Bits::B64, op, dst, operand) };
     let [end, masked, ..] = SCRATCH;
     let number = if side == Side::Left { dst } else { src };
-    encode::mov_immediate(buffer, Bits::B64, end, u64::from(most) + 1);
+    blinded(buffer, surroundings, end, u64::from(most) + 1);
     encode::mask_below(buffer, masked, number, end);
     if side == Side::Left {
         encode::mov(buffer, Bits::B64, dst, masked);

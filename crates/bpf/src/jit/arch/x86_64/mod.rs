@@ -116,7 +116,9 @@ impl Isa for X86_64 {
             Instruction::Alu { width, op, dst, operand } => {
                 let operand = operand_of(buffer, surroundings, op, operand);
                 match surroundings.guard() {
-                    Some(Guard::Mask { most, number }) => masked_sum(buffer, op, native(dst), operand, (most, number)),
+                    Some(Guard::Mask { most, number }) => {
+                        masked_sum(buffer, surroundings, (op, native(dst), operand), (most, number));
+                    }
                     Some(_) => {
                         encode::barrier(buffer);
                         arithmetic::alu(buffer, bits(width), op, native(dst), operand);
@@ -132,12 +134,13 @@ impl Isa for X86_64 {
             Instruction::LoadWide { dst, value: Wide::Function(distance) } => {
                 encode::address(buffer, native(dst), surroundings.entry(distance));
             }
-            Instruction::LoadWide { dst, value: Wide::Value(value) } if surroundings.key().is_some() => {
-                blinded(buffer, surroundings, native(dst), value);
-            }
             Instruction::LoadWide { dst, value } => {
                 let value = surroundings.resolved(value).ok_or_else(|| surroundings.unsupported())?;
-                encode::mov_immediate(buffer, native(dst), value);
+                if surroundings.key().is_some() {
+                    blinded(buffer, surroundings, native(dst), value);
+                } else {
+                    encode::mov_immediate(buffer, native(dst), value);
+                }
             }
             Instruction::Load { size, extension, dst, base, offset } if surroundings.is_probe() => {
                 memory::probe(buffer, size, extension, native(dst), place(base, offset));
@@ -177,7 +180,12 @@ impl Isa for X86_64 {
                 branch(buffer, surroundings, Flag::Equal, offset);
                 encode::group_memory(buffer, Bits::B32, Group::Sub, count(), 1);
             }
-            Instruction::Call(callee) => return call(buffer, surroundings, callee),
+            Instruction::Call(callee) => {
+                call(buffer, surroundings, callee)?;
+                if surroundings.guard().is_some() {
+                    encode::barrier(buffer);
+                }
+            }
             Instruction::Exit => exit(buffer, &surroundings.frame),
             Instruction::Packet { .. } | Instruction::Cast { .. } => {
                 return Err(surroundings.unsupported());
@@ -281,12 +289,18 @@ fn operand_of(buffer: &mut Buffer, surroundings: &Surroundings<'_>, op: AluOp, o
 }
 
 /// A sum of an address and a number, or their difference: ahead of time, too, the number is `most` at the most.
-fn masked_sum(buffer: &mut Buffer, op: AluOp, dst: Native, operand: Source, (most, side): (u32, Side)) {
+fn masked_sum(
+    buffer: &mut Buffer,
+    surroundings: &Surroundings<'_>,
+    (op, dst, operand): (AluOp, Native, Source),
+    (most, side): (u32, Side),
+) {
     let Source::Register(src) = operand else { return arithmetic::alu(buffer, Bits::B64, op, dst, operand) };
     let number = if side == Side::Left { dst } else { src };
     let mask = encode::R11;
-    // cmp number, most + 1; sbb mask, mask; and mask, number
-    encode::group_immediate(buffer, Bits::B64, Group::Compare, number, most as i32 + 1);
+    // mov mask, most + 1; cmp number, mask; sbb mask, mask; and mask, number
+    blinded(buffer, surroundings, mask, u64::from(most) + 1);
+    encode::rr(buffer, Bits::B64, &[Group::Compare.opcode()], mask, number);
     encode::rr(buffer, Bits::B64, &[0x19], mask, mask);
     encode::rr(buffer, Bits::B64, &[Group::And.opcode()], number, mask);
     if side == Side::Left {
