@@ -35,6 +35,8 @@ pub(crate) struct Agenda {
     items: MappedVec<Item>,
     /// The first item that is not done.
     next: usize,
+    /// Bytes that were planned.
+    pub(super) planned: usize,
     /// How long a slice may take.
     pub(super) budget: Duration,
     /// The length of extents.
@@ -78,6 +80,7 @@ impl Agenda {
         Self {
             items,
             next: 0,
+            planned: 0,
             budget: Duration::ZERO,
             extent: 0,
             pages: Pages::Base,
@@ -108,6 +111,7 @@ impl Agenda {
             }
             planned += one.populated;
         }
+        self.planned = planned;
         planned
     }
 

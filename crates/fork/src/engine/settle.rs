@@ -57,6 +57,7 @@ pub(super) fn publish(tables: &mut Tables<'_>, shared: &Shared, id: FileId, show
         // No room: guards fail until a round has written it anew.
         shared.map.doubt();
     }
+    shared.map.sort();
     shared.origins.add(held.serial, held.origin);
     let bytes: usize = shown.iter().map(|span| span.len()).sum();
     shared.statistics.count_round();

@@ -76,7 +76,7 @@ impl Slice<'_, '_> {
         let mut worker = Worker {
             extent: agenda.extent,
             pages: agenda.pages,
-            pace: Pace::new(&mut speed, agenda.budget, started),
+            pace: Pace::new(&mut speed, agenda.budget, agenda.planned, started),
             budget: &mut budget,
             tables,
             shared,
@@ -115,6 +115,15 @@ struct Worker<'a, 't> {
     is_idle: &'a mut dyn FnMut() -> bool,
 }
 
+/// What became of a part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Taken {
+    /// It is frozen, or there was nothing to freeze.
+    Looked,
+    /// The program has sealed its mapping since the plan: nothing of that can be frozen.
+    Sealed,
+}
+
 /// The extent that is being filled.
 struct Open {
     fresh: Fresh,
@@ -134,7 +143,7 @@ impl Worker<'_, '_> {
                 return Ok(Left::More);
             }
             let Some(item) = agenda.current() else { break };
-            let Some((part, traits)) = self.find(item)? else { continue };
+            let Some((part, traits, mapping_end)) = self.find(item)? else { continue };
             let Some(most) = self.pace.next() else {
                 if self.go_on(agenda) { continue } else { return Ok(Left::More) }
             };
@@ -144,8 +153,8 @@ impl Worker<'_, '_> {
             // What would be left behind it must not be so little that nobody takes it.
             let part = if part.end.saturating_sub(end) < LEAST / 2 { part } else { Span::new(part.start, end) };
             // SAFETY: 1. is this function's own. 2. found just now, while nothing else ran.
-            unsafe { self.take(item, part, traits) }?;
-            item.at = part.end;
+            let taken = unsafe { self.take(item, part, traits) }?;
+            item.at = if taken == Taken::Sealed { mapping_end.min(item.span.end) } else { part.end };
         }
         Ok(Left::Nothing)
     }
@@ -159,9 +168,9 @@ impl Worker<'_, '_> {
         goes_on
     }
 
-    /// The next part of an item that can be frozen, in one piece and one mapping, and what it must have; none if it
-    /// takes another look, from where the item then goes on.
-    fn find(&mut self, item: &mut Item) -> Result<Option<(Span, Traits)>, Stopped> {
+    /// The next part of an item that can be frozen, in one piece and one mapping, what it must have, and the end of the
+    /// mapping; none if it takes another look, from where the item then goes on.
+    fn find(&mut self, item: &mut Item) -> Result<Option<(Span, Traits, usize)>, Stopped> {
         let rest = Span::new(item.at, item.span.end);
         let window = Span::new(rest.start, rest.end.min((rest.start & !(PIECE - 1)) + self.window));
         let mut populated = None;
@@ -200,7 +209,7 @@ impl Worker<'_, '_> {
             Some(hole) => Span::new(part.start, hole.start),
             None => part,
         };
-        Ok(Some((part, Traits { permissions: mapping.permissions, ..item.traits })))
+        Ok(Some((part, Traits { permissions: mapping.permissions, ..item.traits }, mapping.end)))
     }
 
     fn left_alone(&self) -> &LeftAlone {
@@ -213,7 +222,7 @@ impl Worker<'_, '_> {
     ///
     /// 1. As [`Slice::play`].
     /// 2. `part` is in a private anonymous mapping with these traits.
-    unsafe fn take(&mut self, item: &mut Item, part: Span, traits: Traits) -> Result<(), Stopped> {
+    unsafe fn take(&mut self, item: &mut Item, part: Span, traits: Traits) -> Result<Taken, Stopped> {
         let before = Moment::now();
         let mut runs = PieceRuns::new();
         self.pagemap.scan(part.range(), Wanted::Present, &mut |run| match runs.push(run.into()) {
@@ -222,10 +231,10 @@ impl Worker<'_, '_> {
         })?;
         let populated: usize = runs.iter().map(|run| run.len()).sum();
         if populated == 0 || populated < part.len() && self.guards.any_in(part) {
-            return Ok(());
+            return Ok(Taken::Looked);
         }
         self.open(part, traits)?;
-        let Some(open) = &mut self.open else { return Ok(()) };
+        let Some(open) = &mut self.open else { return Ok(Taken::Looked) };
         // SAFETY: 1. by (2), seen in this slice. 2. (1). 3. the runs are what the kernel calls populated.
         match unsafe { open.fresh.take(self.tables, part, &runs, traits) } {
             Ok(Outcome::Frozen(bytes)) => {
@@ -237,7 +246,10 @@ impl Worker<'_, '_> {
             }
             Ok(Outcome::Unreadable) => {}
             // Sealed by the program (`mseal`): it stays as it is, and so do its bytes.
-            Err(ExtentError::Map { errno: Errno::PERM, .. }) => return Ok(()),
+            Err(ExtentError::Map { errno: Errno::PERM, .. }) => {
+                self.pace.took(0, before);
+                return Ok(Taken::Sealed);
+            }
             Err(error) => return Err(error.into()),
         }
         if self.pages == Pages::Collapse && part.len() == PIECE && populated * 4 >= part.len() * 3 {
@@ -245,7 +257,7 @@ impl Worker<'_, '_> {
             let _ = unsafe { calls::advise(part, libc::MADV_COLLAPSE) };
         }
         self.pace.took(populated, before);
-        Ok(())
+        Ok(Taken::Looked)
     }
 
     /// Sees to it that an extent is open for `part`: the one that is being filled, or a new one.
@@ -259,6 +271,9 @@ impl Worker<'_, '_> {
         };
         if !self.open.as_ref().is_some_and(fits) {
             self.close()?;
+            if !(self.shared.map.has_room() && self.shared.origins.has_room()) {
+                return Err(Stopped::Extents);
+            }
             let base = part.start & !(PIECE - 1);
             let fresh = Fresh::create(self.tables, base)?;
             self.open = Some(Open { fresh, traits, base, shown: ArrayVec::new() });
