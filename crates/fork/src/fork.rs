@@ -72,8 +72,8 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
             shared.unlock_in_child();
             shared.tending.give_up();
         }
-        if !is_confined && idle.is_none() {
-            // From here on it is known that the memory is the child's own.
+        if !is_confined {
+            // From here on it is known that the memory is the child's own, also to a child of `vfork` that asks first.
             let _ = hazards::borrowed::owner();
         }
         if let Some(mut locked) = shared.filter(|_| idle.is_none()).and_then(Shared::lock) {

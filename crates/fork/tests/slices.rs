@@ -391,3 +391,47 @@ fn what_is_sealed_between_slices_is_passed_over() {
         assert_eq!(frozen, [true, false, false, true]);
     });
 }
+
+/// Fails on: slices that look at thousands of descriptors while somebody waits.
+#[test]
+fn with_very_many_descriptors_slices_are_taken_at_forks_only() {
+    play("with_very_many_descriptors_slices_are_taken_at_forks_only", || {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        const COUNT: u64 = 16_000;
+        let limit = getrlimit(Resource::Nofile);
+        let more = Rlimit { current: Some(COUNT + 100), maximum: limit.maximum };
+        if limit.maximum.is_some_and(|most| most < COUNT + 100) || setrlimit(Resource::Nofile, more).is_err() {
+            common::skip("there may not be so many descriptors");
+        }
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        let file = std::fs::File::open("/dev/null").expect("it is there");
+        // A walk over so many takes at least 0.1 µs of CPU time for each, on any machine.
+        let mut many: Vec<_> = (0..COUNT).map(|_| file.try_clone().expect("below the limit")).collect();
+        let report = freeze(&in_slices());
+        assert!(report.notes.iter().any(|note| note.contains("at forks only")), "{report}");
+        assert_eq!(palimpsest_fork::next_slice(), None);
+        assert_eq!(in_child(|| 0), 0);
+        assert_eq!((progress().slices, palimpsest_fork::next_slice()), (1, None));
+        many.clear();
+        assert_eq!(in_child(|| 0), 0);
+        assert_eq!(progress().slices, 2);
+        assert!(palimpsest_fork::next_slice().is_some(), "the next fork has found out");
+    });
+}
+
+#[test]
+fn beside_an_older_userfaultfd_there_are_no_slices() {
+    play("beside_an_older_userfaultfd_there_are_no_slices", || {
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        // SAFETY: makes a descriptor, which the scenario keeps. UFFD_USER_MODE_ONLY is allowed for everybody.
+        if unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) } < 0 {
+            common::skip("no userfaultfd here");
+        }
+        let report = freeze(&in_slices());
+        assert!(report.stopped.as_ref().is_some_and(|reason| reason.contains("userfaultfd")), "{report}");
+        assert_eq!((progress().stage, slice().stage), (Stage::Ended, Stage::Ended));
+        assert!(memory.is_anonymous());
+    });
+}

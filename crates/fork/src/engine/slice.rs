@@ -54,8 +54,10 @@ pub(crate) struct Slice<'a, 't> {
     pub(crate) pagemap: &'a Pagemap,
     pub(crate) guards: &'a Guards,
     pub(crate) places: &'a Places,
-    /// When it has begun, for who waits for it.
+    /// When its time has begun.
     pub(crate) started: Instant,
+    /// How long the process was looked at before, in nanoseconds: who waits for it waits for that as well.
+    pub(crate) looked: u64,
     /// Asked whenever the time of a slice is used up: whether nobody waits, so that the next one may follow at once.
     pub(crate) is_idle: &'a mut dyn FnMut() -> bool,
 }
@@ -69,7 +71,7 @@ impl Slice<'_, '_> {
     /// 1. No other thread runs, and none is started; the kernel writes to none of the memory on behalf of earlier
     ///    requests.
     pub(crate) unsafe fn play(self, _blocked: &Blocked) -> Result<Left, Stopped> {
-        let Self { tables, shared, agenda, pagemap, guards, places, started, is_idle } = self;
+        let Self { tables, shared, agenda, pagemap, guards, places, started, looked, is_idle } = self;
         places.begin(&mut tables.vmas)?;
         let mut speed = agenda.speed;
         let mut budget = Budget::new(agenda.mappings);
@@ -84,13 +86,14 @@ impl Slice<'_, '_> {
             guards,
             places,
             open: None,
+            looked,
             window: PIECE,
             is_idle,
         };
         // SAFETY: 1. is this function's own.
         let worked = unsafe { worker.work(agenda) };
         let closed = worker.close();
-        let last = worker.pace.begin_again();
+        let last = worker.end();
         (agenda.speed, agenda.mappings) = (speed, budget.mappings());
         shared.progress.took(last, agenda.frozen());
         let left = worked?;
@@ -110,6 +113,8 @@ struct Worker<'a, 't> {
     pace: Pace<'a>,
     budget: &'a mut Budget,
     open: Option<Open>,
+    /// How long the process was looked at before the slice that is under way.
+    looked: u64,
     /// How much is searched next: ever more, as long as nothing is found.
     window: usize,
     is_idle: &'a mut dyn FnMut() -> bool,
@@ -163,9 +168,14 @@ impl Worker<'_, '_> {
     fn go_on(&mut self, agenda: &Agenda) -> bool {
         let goes_on = (self.is_idle)();
         if goes_on {
-            self.shared.progress.took(self.pace.begin_again(), agenda.frozen());
+            self.shared.progress.took(self.end(), agenda.frozen());
         }
         goes_on
+    }
+
+    /// How long the slice took that ends.
+    fn end(&mut self) -> u64 {
+        std::mem::take(&mut self.looked).saturating_add(self.pace.begin_again())
     }
 
     /// The next part of an item that can be frozen, in one piece and one mapping, what it must have, and the end of the
