@@ -219,7 +219,7 @@ impl Tender<'_, '_> {
         // outside the runs are zeros; nothing else runs (1).
         let asked = unsafe { make_huge(piece, &parts, runs, traits) }?;
         self.tables.ledger.asked(piece, asked);
-        if asked == Asked::Refused {
+        if asked != Asked::Made {
             return Ok(Did::Nothing);
         }
         self.shared.map.forget(piece);
