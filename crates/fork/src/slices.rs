@@ -206,7 +206,8 @@ fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
 }
 
 /// Whether, and when, a slice is wanted by somebody who is about to wait: nothing if no freeze is under way in this
-/// process by itself, or if looking at all open descriptors before it takes longer than a pause may. A child goes on when it forks, and not when it waits: most live too short a time. Takes no lock.
+/// process by itself, or if looking at all open descriptors before a slice takes longer than a pause may. A child goes
+/// on when it forks, and not when it waits: most live too short a time. Takes no lock.
 pub fn next_slice() -> Option<Duration> {
     let shared =
         registry::shared().filter(|shared| is_wanted(shared) && !shared.progress.is_for_forks() && is_home())?;
