@@ -72,6 +72,9 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
             shared.unlock_in_child();
             shared.tending.give_up();
         }
+        // A child of an idle fork claims its memory when it first asks whose it is: to do it here may take a page table
+        // besides the page, more than all else that such a fork writes. Until then a child of `vfork` that asks
+        // first is taken for the owner, and its parent is refused.
         if !is_confined && idle.is_none() {
             // From here on it is known that the memory is the child's own.
             let _ = hazards::borrowed::owner();

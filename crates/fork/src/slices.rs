@@ -18,16 +18,22 @@ use crate::engine::registry::{self, Locked, Shared};
 use crate::engine::round::{Mode, Reach};
 use crate::engine::slice::{Left, Slice};
 use crate::error::FreezeError;
-use crate::hazards::{self, FileSize};
+use crate::hazards::{self, FileSize, Watcher};
 use crate::options::{ExtentLen, Options, OtherThreads};
 use crate::report::{FrozenRange, Report};
 use crate::rounds::{let_core_dumps_have_files, lost_names, played, told};
 use crate::tending::tend;
 
+/// Why there are no slices beside a userfaultfd.
+const WATCHED: &str = "a userfaultfd is open, and what is registered with it cannot be told in a slice: close it, or \
+                       freeze in one go (`Pause::AtOnce`, `--pause none`)";
+
 /// Plans a freeze in slices. Changes no memory.
 pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, FreezeError> {
     hazards::check(options)?;
-    let (headroom, faults) = (hazards::headroom(), hazards::faults::count()?);
+    let headroom = hazards::headroom();
+    let before = Moment::now();
+    let (watcher, walked) = (Watcher::find()?, before.elapsed());
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
     locked.drop_plan();
     let shared = locked.shared;
@@ -37,8 +43,7 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     let (started, wall) = (Moment::now(), Instant::now());
     let planned = played(&mut locked, options, Mode::Survey, |tables, agenda, done| {
         let looked = started.elapsed();
-        let terms =
-            Terms { budget, extent: done.extent, pages: options.pages, mappings: headroom.mappings, faults, looked };
+        let terms = Terms { budget, extent: done.extent, pages: options.pages, mappings: headroom.mappings, looked };
         let report = told(tables, Mode::Freeze, done);
         let planned = if done.reach == Reach::Known { tables.plan_slices(agenda, terms) } else { 0 };
         (report, planned)
@@ -46,13 +51,21 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     let (mut report, planned) = planned.inspect_err(|_| shared.left_alone.end())?;
     shared.statistics.begin();
     shared.progress.begin(planned, wall.elapsed());
+    shared.progress.checked(walked, options.pause);
     shared.left_alone.narrow(locked.agenda().bounds());
     if planned == 0 {
         shared.left_alone.end();
         shared.progress.set(Stage::Done);
     }
     locked.remember(options.extent(ExtentLen::Bytes(report.extent)));
+    if planned > 0 && watcher == Watcher::Open {
+        finish(&mut locked, Stage::Ended, Some(WATCHED.to_owned()));
+        report.stopped = Some(WATCHED.to_owned());
+    }
     drop(locked);
+    if planned > 0 && shared.progress.is_for_forks() {
+        report.notes.push("slices are taken at forks only: to look at all open descriptors takes too long".to_owned());
+    }
     if planned > 0 {
         report.notes.extend(let_core_dumps_have_files());
     }
@@ -112,9 +125,11 @@ pub unsafe fn freeze_while(is_idle: &mut dyn FnMut() -> bool) -> Result<Progress
 ///
 /// 1. and 2. As [`freeze_while`].
 unsafe fn slice(shared: &'static Shared, is_idle: &mut dyn FnMut() -> bool) -> Result<(), FreezeError> {
-    let (started, cpu) = (Instant::now(), Moment::now());
+    let (begun, cpu) = (Instant::now(), Moment::now());
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
-    hazards::check_again(&options)?;
+    let checked = hazards::check_again(&options)?;
+    shared.progress.checked(checked.taken, options.pause);
+    let started = Instant::now();
     let (pagemap, guards) = open_pages()?;
     let places = Places::open()?;
     find_rseq();
@@ -123,12 +138,14 @@ unsafe fn slice(shared: &'static Shared, is_idle: &mut dyn FnMut() -> bool) -> R
         OtherThreads::Stop => Some(World::prepare()?),
         OtherThreads::Refuse => None,
     };
-    let faults = hazards::faults::count()?;
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
-    if faults > locked.agenda().faults() {
-        let reason = "a userfaultfd was opened meanwhile, and what is registered with it cannot be told in a slice";
-        finish(&mut locked, Stage::Ended, Some(reason.to_owned()));
+    if checked.watcher == Watcher::Open {
+        finish(&mut locked, Stage::Ended, Some(WATCHED.to_owned()));
         return Ok(());
+    }
+    if locked.agenda().is_headroom_old() {
+        let left = hazards::headroom().mappings;
+        locked.agenda().limit_mappings(left);
     }
     let is_shared;
     let played = {
@@ -147,6 +164,7 @@ unsafe fn slice(shared: &'static Shared, is_idle: &mut dyn FnMut() -> bool) -> R
             guards: &guards,
             places: &places,
             started,
+            looked: started.nanos().saturating_sub(begun.nanos()),
             is_idle: &mut may_go_on,
         };
         // SAFETY: 1. no other thread runs: all are held, or there were none and none can start; the rest is the
@@ -156,7 +174,7 @@ unsafe fn slice(shared: &'static Shared, is_idle: &mut dyn FnMut() -> bool) -> R
     let worked = locked.agenda().worked(cpu.elapsed());
     let frozen = locked.agenda().frozen();
     if is_shared {
-        put_off_slices(Duration::from_nanos(started.elapsed()));
+        put_off_slices(Duration::from_nanos(begun.elapsed()));
     }
     match played {
         Ok(Left::More) => {}
@@ -188,9 +206,11 @@ fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
 }
 
 /// Whether, and when, a slice is wanted by somebody who is about to wait: nothing if no freeze is under way in this
-/// process by itself. A child goes on when it forks, and not when it waits: most live too short a time. Takes no lock.
+/// process by itself, or if looking at all open descriptors before a slice takes longer than a pause may. A child goes
+/// on when it forks, and not when it waits: most live too short a time. Takes no lock.
 pub fn next_slice() -> Option<Duration> {
-    let shared = registry::shared().filter(|shared| is_wanted(shared) && is_home())?;
+    let shared =
+        registry::shared().filter(|shared| is_wanted(shared) && !shared.progress.is_for_forks() && is_home())?;
     let until = shared.progress.rests_until();
     Some(if until == 0 { Duration::ZERO } else { Duration::from_nanos(until.saturating_sub(Instant::now().nanos())) })
 }

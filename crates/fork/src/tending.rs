@@ -13,7 +13,7 @@ use crate::engine::registry::Shared;
 use crate::engine::tender::Tender;
 use crate::engine::tending::Tended;
 use crate::error::FreezeError;
-use crate::hazards;
+use crate::hazards::{self, Watcher};
 use crate::options::OtherThreads;
 
 /// What a child that shows the memory is taken to cost: it is left in peace for four times as long.
@@ -55,12 +55,14 @@ pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result
 unsafe fn slice(shared: &'static Shared) -> Result<(), FreezeError> {
     let started = Instant::now();
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
-    hazards::check_again(&options)?;
+    let checked = hazards::check_again(&options)?;
+    shared.progress.checked(checked.taken, options.pause);
     // The flags of mappings are not looked at again.
-    if shared.tending.at() == 0 && hazards::has_watcher() {
+    if checked.watcher == Watcher::Open {
         shared.tending.give_up();
         return Ok(());
     }
+    let looked = Instant::now();
     let (pagemap, guards) = open_pages()?;
     let places = Places::open()?;
     find_rseq();
@@ -78,7 +80,7 @@ unsafe fn slice(shared: &'static Shared) -> Result<(), FreezeError> {
         is_shared = stopped.as_ref().is_some_and(|stopped| stopped.held().next().is_some());
         let (tables, options, places) = (&mut tables, &options, &places);
         let (pagemap, guards) = (&pagemap, &guards);
-        let tender = Tender { tables, shared, options, pagemap, guards, places, started };
+        let tender = Tender { tables, shared, options, pagemap, guards, places, started: looked };
         // SAFETY: 1. no other thread runs: all are held, or there were none and none can start; the rest is the
         // contract (1).
         unsafe { tender.play(&blocked) }

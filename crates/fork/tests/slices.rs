@@ -334,3 +334,104 @@ fn one_that_is_erased_between_slices_is_gone() {
         assert!(memory.holds(page()..memory.len, 1));
     });
 }
+
+/// Fails on: slices without an end, which overflow what guards answer from, so that they refuse everything.
+#[test]
+fn it_ends_before_there_are_more_extents_than_guards_have_room_for() {
+    play("it_ends_before_there_are_more_extents_than_guards_have_room_for", || {
+        // What has other rights than its neighbour goes to another extent.
+        let (step, count) = (16 * page(), 3600);
+        let memory = Memory::apart(count * step);
+        memory.fill(0..memory.len, 1);
+        for number in (0..count).step_by(2) {
+            // SAFETY: the scenario's memory, which is read from here on.
+            assert_eq!(unsafe { libc::mprotect(memory.at(number * step), step, libc::PROT_READ) }, 0);
+        }
+        let mut report = freeze(&in_slices().least(page()));
+        // SAFETY: 1. the scenario keeps the contract of freezing. 2. nothing is done.
+        let done = unsafe { palimpsest_fork::freeze_while(&mut || true) }.expect("slices");
+        report.update();
+        assert_eq!(done.stage, Stage::Ended, "{report}");
+        assert!(report.stopped.as_ref().is_some_and(|reason| reason.contains("too many extents")), "{report}");
+        assert!(report.extents > 2000, "{report}");
+        let frozen = report.frozen.iter().find(|one| memory.range().contains(&one.range.start)).expect("some is");
+        let (start, len) = (frozen.range.start, page());
+        // SAFETY: 1. nobody needs what is discarded.
+        assert_eq!(unsafe { guard::madvise(start, len, libc::MADV_DONTNEED) }, guard::Outcome::Done(Ok(())));
+        // SAFETY: the scenario's memory.
+        assert_eq!(unsafe { std::ptr::with_exposed_provenance::<u64>(start).read() }, 0);
+    });
+}
+
+/// Fails on: a slice that comes to sealed memory and tries all of it in one hold.
+#[test]
+fn what_is_sealed_between_slices_is_passed_over() {
+    play("what_is_sealed_between_slices_is_passed_over", || {
+        let memory = Memory::apart(8 * MIB);
+        memory.fill(0..memory.len, 1);
+        freeze(&in_slices());
+        slice();
+        const MSEAL: libc::c_long = 462;
+        // SAFETY: forbids to change the scenario's mapping.
+        if unsafe { libc::syscall(MSEAL, memory.at(4 * MIB), 2 * MIB, 0) } != 0 {
+            common::skip("no mseal here");
+        }
+        let mut least = usize::MAX;
+        let mut before = progress();
+        let done = to_the_end(|_| {
+            let now = progress();
+            least = least.min(now.frozen_bytes - before.frozen_bytes);
+            before = now;
+        });
+        assert_eq!(done.stage, Stage::Done);
+        assert!(memory.holds(0..memory.len, 1));
+        assert_eq!(least, 0, "a slice that has met sealed memory does no more");
+        let maps = palimpsest_sys::pages::maps::Maps::read().expect("/proc");
+        let frozen = [3, 4, 5, 6].map(|mib| maps.at(memory.range().start + mib * MIB).expect("mapped").path.is_some());
+        assert_eq!(frozen, [true, false, false, true]);
+    });
+}
+
+/// Fails on: slices that look at thousands of descriptors while somebody waits.
+#[test]
+fn with_very_many_descriptors_slices_are_taken_at_forks_only() {
+    play("with_very_many_descriptors_slices_are_taken_at_forks_only", || {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        const COUNT: u64 = 16_000;
+        let limit = getrlimit(Resource::Nofile);
+        let more = Rlimit { current: Some(COUNT + 100), maximum: limit.maximum };
+        if limit.maximum.is_some_and(|most| most < COUNT + 100) || setrlimit(Resource::Nofile, more).is_err() {
+            common::skip("there may not be so many descriptors");
+        }
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        let file = std::fs::File::open("/dev/null").expect("it is there");
+        // A walk over so many takes at least 0.1 µs of CPU time for each, on any machine.
+        let mut many: Vec<_> = (0..COUNT).map(|_| file.try_clone().expect("below the limit")).collect();
+        let report = freeze(&in_slices());
+        assert!(report.notes.iter().any(|note| note.contains("at forks only")), "{report}");
+        assert_eq!(palimpsest_fork::next_slice(), None);
+        assert_eq!(in_child(|| 0), 0);
+        assert_eq!((progress().slices, palimpsest_fork::next_slice()), (1, None));
+        many.clear();
+        assert_eq!(in_child(|| 0), 0);
+        assert_eq!(progress().slices, 2);
+        assert!(palimpsest_fork::next_slice().is_some(), "the next fork has found out");
+    });
+}
+
+#[test]
+fn beside_an_older_userfaultfd_there_are_no_slices() {
+    play("beside_an_older_userfaultfd_there_are_no_slices", || {
+        let memory = Memory::apart(4 * MIB);
+        memory.fill(0..memory.len, 1);
+        // SAFETY: makes a descriptor, which the scenario keeps. UFFD_USER_MODE_ONLY is allowed for everybody.
+        if unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) } < 0 {
+            common::skip("no userfaultfd here");
+        }
+        let report = freeze(&in_slices());
+        assert!(report.stopped.as_ref().is_some_and(|reason| reason.contains("userfaultfd")), "{report}");
+        assert_eq!((progress().stage, slice().stage), (Stage::Ended, Stage::Ended));
+        assert!(memory.is_anonymous());
+    });
+}

@@ -35,6 +35,8 @@ pub(crate) struct Agenda {
     items: MappedVec<Item>,
     /// The first item that is not done.
     next: usize,
+    /// Bytes that were planned.
+    pub(super) planned: usize,
     /// How long a slice may take.
     pub(super) budget: Duration,
     /// The length of extents.
@@ -43,8 +45,8 @@ pub(crate) struct Agenda {
     pub(super) speed: Speed,
     /// Mappings that may still be used up.
     pub(super) mappings: usize,
-    /// Descriptors of userfaultfd at the time of the plan.
-    faults: usize,
+    /// How many there were when that was last found out.
+    mappings_known: usize,
     /// Nanoseconds of CPU time of the look, and of all slices.
     looked: u64,
     worked: u64,
@@ -64,12 +66,12 @@ pub(crate) struct Terms {
     pub(crate) pages: Pages,
     /// Mappings that may be used up.
     pub(crate) mappings: usize,
-    /// Descriptors of userfaultfd.
-    pub(crate) faults: usize,
     /// Nanoseconds of CPU time of the look.
     pub(crate) looked: u64,
 }
 
+/// Mappings that slices use up until the list of all is read again, which takes about as long as a slice.
+const MAPPINGS_UNSEEN: usize = 512;
 /// After so many refusals in a row a freeze is given up.
 const PATIENCE: u32 = 64;
 
@@ -78,12 +80,13 @@ impl Agenda {
         Self {
             items,
             next: 0,
+            planned: 0,
             budget: Duration::ZERO,
             extent: 0,
             pages: Pages::Base,
             speed: Speed::unknown(),
             mappings: 0,
-            faults: 0,
+            mappings_known: 0,
             looked: 0,
             worked: 0,
             refusals: 0,
@@ -93,11 +96,11 @@ impl Agenda {
 
     /// Begins anew with what is eligible, dearest page tables first. Returns the bytes that are planned.
     pub(super) fn begin(&mut self, eligible: &mut [Eligible], terms: Terms) -> usize {
-        let Terms { budget, extent, pages, mappings, faults, looked } = terms;
+        let Terms { budget, extent, pages, mappings, looked } = terms;
         self.items.clear();
         (self.budget, self.extent, self.pages, self.mappings) = (budget, extent, pages, mappings);
         (self.next, self.looked, self.worked, self.refusals, self.reason) = (0, looked, 0, 0, None);
-        self.faults = faults;
+        self.mappings_known = mappings;
         eligible.sort_unstable_by_key(|one| Reverse(one.populated - one.huge));
         let mut planned = 0;
         for one in eligible {
@@ -108,6 +111,7 @@ impl Agenda {
             }
             planned += one.populated;
         }
+        self.planned = planned;
         planned
     }
 
@@ -129,9 +133,16 @@ impl Agenda {
         self.worked
     }
 
-    /// Descriptors of userfaultfd at the time of the plan.
-    pub(crate) const fn faults(&self) -> usize {
-        self.faults
+    /// Whether so many mappings were used up that it is to be found out anew how many are left: the program makes some
+    /// too.
+    pub(crate) const fn is_headroom_old(&self) -> bool {
+        self.mappings_known.saturating_sub(self.mappings) >= MAPPINGS_UNSEEN
+    }
+
+    /// So many mappings are left by now.
+    pub(crate) fn limit_mappings(&mut self, left: usize) {
+        self.mappings = self.mappings.min(left);
+        self.mappings_known = self.mappings;
     }
 
     /// What the look took, in nanoseconds of CPU time.

@@ -38,6 +38,11 @@ pub(crate) enum Stopped {
     Pages(#[from] PagemapError),
     #[error("the process would have too many mappings; raise vm.max_map_count (`sysctl -w vm.max_map_count=…`)")]
     Mappings,
+    #[error(
+        "frozen memory would be in too many extents, each of one slice: freeze the rest in one go (`Pause::AtOnce`, \
+         `--pause none`), or all with a longer pause"
+    )]
+    Extents,
     #[error("{0}")]
     Tables(#[from] Full),
     #[error("{0}")]

@@ -353,6 +353,58 @@ impl FrozenMap {
         self.widen(span);
     }
 
+    /// Puts what was added in order, while no other thread runs: who looks for a span need not read all others. Leaves
+    /// it if a thread is held in the middle of a change.
+    pub(super) fn sort(&self) {
+        let used = self.used();
+        let sorted = self.sorted.load(Ordering::Relaxed).min(used.len());
+        if sorted == used.len() || self.is_in_doubt() || self.is_half_done(sorted) {
+            return;
+        }
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        let mut count = 0;
+        for (index, slot) in used.iter().enumerate() {
+            let (span, entry) = (slot.span(), Entry(slot.entry.load(Ordering::Relaxed)));
+            if span.is_empty() {
+                continue;
+            }
+            let place = match index < sorted {
+                true => count,
+                false => used[..count].partition_point(|known| known.start.load(Ordering::Relaxed) < span.start),
+            };
+            for at in (place..count).rev() {
+                used[at + 1].fill(used[at].span(), Entry(used[at].entry.load(Ordering::Relaxed)));
+            }
+            // What stays where it is is not written: each page would cost every fork.
+            if place != index {
+                used[place].fill(span, entry);
+            }
+            count += 1;
+        }
+        for slot in &used[count..] {
+            slot.fill(Span::default(), Entry(0));
+        }
+        self.sorted.store(count, Ordering::Relaxed);
+        self.used.store(count, Ordering::Relaxed);
+        self.free.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether a thread may be held in the middle of changing a slot, of which so many are sorted: it has it locked,
+    /// has claimed it, is about to give it back, or was given one that it has not claimed yet.
+    fn is_half_done(&self, sorted: usize) -> bool {
+        let is_locked = |slot: &Slot| slot.entry.load(Ordering::Relaxed) & BUSY != 0;
+        let later = &self.used()[sorted..];
+        let is_between = |slot: &Slot| slot.start.load(Ordering::Relaxed) != 0 && slot.span().is_empty();
+        let free = later.iter().filter(|slot| slot.start.load(Ordering::Relaxed) == 0).count();
+        self.used().iter().any(is_locked) || later.iter().any(is_between) || free > self.free.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is room for what slices add, and a quarter of all for what guards divide.
+    pub(super) fn has_room(&self) -> bool {
+        let free = self.free.load(Ordering::Relaxed);
+        self.used.load(Ordering::Relaxed).saturating_sub(free) <= SPANS - SPANS / 4
+    }
+
     fn widen(&self, span: Span) {
         let _ = self.low.try_update(Ordering::Relaxed, Ordering::Relaxed, |low| {
             Some(if low == 0 { span.start } else { low.min(span.start) })
@@ -397,6 +449,17 @@ impl FrozenMap {
         if !self.bounds().overlaps(span) {
             return;
         }
+        loop {
+            let generation = self.generation.load(Ordering::Relaxed);
+            self.rewrite_once(span, change);
+            // Slots may have changed places meanwhile. What was changed already stays so if it is again.
+            if self.generation.load(Ordering::Relaxed) == generation {
+                return;
+            }
+        }
+    }
+
+    fn rewrite_once(&self, span: Span, change: &dyn Fn(Entry) -> Option<Entry>) {
         let (sorted, _) = self.used().split_at(self.sorted.load(Ordering::Relaxed).min(self.used().len()));
         let place = sorted.partition_point(|slot| slot.end.load(Ordering::Relaxed) <= span.start);
         let count = sorted[place..].iter().take_while(|slot| slot.start.load(Ordering::Relaxed) < span.end).count();

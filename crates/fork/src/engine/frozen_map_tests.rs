@@ -56,6 +56,7 @@ fn a_full_map_says_so_and_is_unsure_where_it_cannot_tell_parts_apart() {
     map.append(pages(10, 20), plain());
     // Few enough for a quick test: as if the others were given out.
     map.used.store(SPANS, Ordering::Relaxed);
+    assert!(!map.has_room());
     assert!(!map.add(pages(30, 31), plain()));
     map.forget(pages(12, 13));
     let (_, entry) = map.first(pages(10, 11)).expect("in the map");
@@ -66,6 +67,42 @@ fn a_full_map_says_so_and_is_unsure_where_it_cannot_tell_parts_apart() {
     map.clear();
     map.doubt();
     assert!(!map.first(pages(1 << 20, 1 << 21)).expect("nobody knows").1.is_sure());
+}
+
+#[test]
+fn what_was_added_is_sorted_unless_somebody_is_in_the_middle_of_a_change() {
+    let map = empty();
+    (1..100).for_each(|place| map.append(pages(10 * place, 10 * place + 5), plain()));
+    map.forget(pages(500, 505));
+    for place in [98, 3, 50, 7] {
+        assert!(map.add(pages(10 * place + 5, 10 * place + 6), plain().changed()));
+    }
+    map.forget(pages(35, 36));
+    let state = || (map.sorted.load(Ordering::Relaxed), map.used.load(Ordering::Relaxed));
+    let before = state();
+    assert_eq!(before, (99, 103));
+    let is_left = || {
+        map.sort();
+        state() == before
+    };
+    let entry = map.slots[7].lock().expect("nobody else");
+    assert!(is_left(), "locked");
+    map.slots[7].unlock(entry);
+    map.slots[100].start.store(pages(35, 36).start, Ordering::Relaxed);
+    assert!(is_left(), "about to be given back");
+    assert!(map.slots[100].start.swap(0, Ordering::Relaxed) != 0 && map.slots[100].claim());
+    assert!(is_left(), "claimed");
+    map.slots[100].start.store(0, Ordering::Relaxed);
+    map.free.store(0, Ordering::Relaxed);
+    assert!(is_left(), "given out");
+    map.free.store(1, Ordering::Relaxed);
+    map.sort();
+    assert_eq!(state(), (101, 101), "what is empty is gone");
+    let starts: Vec<_> = map.used().iter().map(|slot| slot.span().start >> 12).collect();
+    assert!(starts.is_sorted(), "{starts:?}");
+    assert_eq!(map.first(pages(500, 506)), Some((pages(505, 506), plain().changed())));
+    assert_eq!(map.first(pages(31, 40)), Some((pages(31, 35), plain())));
+    assert!(!map.holds(pages(35, 40)));
 }
 
 #[test]
@@ -103,6 +140,10 @@ fn pages_say_what_was_said_of_them_last() {
         for _ in 0..60 {
             let start = 1 + next(PAGES - 1);
             let end = (start + 1 + next(12)).min(PAGES);
+            if next(4) == 0 {
+                map.sort();
+                assert_eq!(map.sorted.load(Ordering::Relaxed), map.used().len(), "nobody else is at it");
+            }
             match next(4) {
                 0 => {
                     let entry = Entry::new(Permissions::READ, None, 1 + next(5) as u32);

@@ -3,6 +3,7 @@
 //! Asks the kernel nothing: whoever holds the [`Supply`] tells it what came of asking.
 
 use palimpsest_sys::pages::vmas::VmaFlags;
+use rustix::io::Errno;
 
 use super::piece::PIECE;
 use super::span::Span;
@@ -62,6 +63,21 @@ pub(super) enum Asked {
     Made,
     /// There is none. Everything is as it was.
     Refused,
+    /// Not in the place of this piece, whatever there is. Everything is as it was.
+    Unfit,
+}
+
+impl Asked {
+    /// What the kernel's answer to `MADV_COLLAPSE` tells: of memory that cannot be had, or of the piece (`EINVAL`, or
+    /// `EAGAIN` of pages that are in use).
+    pub(super) const fn of(answer: Result<(), Errno>) -> Self {
+        match answer {
+            Ok(()) => Self::Made,
+            // The second: its group may have no more.
+            Err(Errno::NOMEM | Errno::BUSY) => Self::Refused,
+            Err(_) => Self::Unfit,
+        }
+    }
 }
 
 /// Whether a piece with these traits, of which so many bytes are populated, may become a huge page: it is whole, its
@@ -103,6 +119,13 @@ mod tests {
         supply.refused();
         supply.begin(HugePages::Welcome);
         assert!(supply.is_open(), "one that was made begins anew");
+    }
+
+    /// Fails on: one piece that cannot be put together, after which no other is.
+    #[test]
+    fn what_is_said_of_one_piece_is_not_said_of_all() {
+        let told = [Ok(()), Err(Errno::NOMEM), Err(Errno::BUSY), Err(Errno::INVAL), Err(Errno::AGAIN)].map(Asked::of);
+        assert_eq!(told, [Asked::Made, Asked::Refused, Asked::Refused, Asked::Unfit, Asked::Unfit]);
     }
 
     #[test]

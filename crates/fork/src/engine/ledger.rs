@@ -167,6 +167,7 @@ impl Ledger {
                 let _ = self.hot.is_huge_now(piece);
             }
             Asked::Refused => self.huge.refused(),
+            Asked::Unfit => {}
         }
     }
 

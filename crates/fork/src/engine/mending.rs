@@ -70,7 +70,7 @@ pub(super) enum Mended {
     Shared,
     /// There is no huge page for it, or it is not worth it now.
     Refused,
-    /// It is none any more: too little of it is populated.
+    /// It is none any more: too little of it is populated, or the kernel cannot put it together.
     LetGo,
 }
 
@@ -105,6 +105,11 @@ fn treat(tables: &mut Tables<'_>, place: usize, found: Found) -> Mended {
             Asked::Refused => {
                 tables.ledger.huge.refused();
                 Mended::Refused
+            }
+            // Another one may do.
+            Asked::Unfit => {
+                tables.ledger.hot.let_go(place);
+                Mended::LetGo
             }
         },
     }

@@ -66,6 +66,11 @@ impl Origins {
         slot.serial.store(serial, Ordering::Relaxed);
     }
 
+    /// Whether there is room for extents of slices, and a quarter of all for others.
+    pub(super) fn has_room(&self) -> bool {
+        self.used.load(Ordering::Relaxed) <= ORIGINS - ORIGINS / 4
+    }
+
     /// Notes that memory of an extent was moved to another address.
     pub(crate) fn note_move(&self, serial: u32) {
         self.moved.fetch_or(bit(serial), Ordering::Relaxed);
@@ -144,12 +149,14 @@ mod tests {
     #[test]
     fn what_there_was_no_room_for_may_have_held_anything() {
         let origins = empty();
+        assert!(origins.has_room());
         for serial in 1..=ORIGINS as u32 + 1 {
             origins.add(serial, Span::new(0x1000, 0x2000));
         }
         let elsewhere = Span::new(0x5000, 0x6000);
         assert_eq!([1, ORIGINS as u32 + 1].map(|serial| origins.may_have_held(serial, elsewhere)), [false, true]);
         assert!(origins.may_hold(elsewhere));
+        assert!(!origins.has_room());
         origins.doubt();
         assert!(origins.may_have_held(1, elsewhere));
     }

@@ -6,9 +6,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::clock::{Instant, nanos};
+use crate::options::Pause;
 
 /// Of how many slices' time a program that is not idle gets all but one: a fifth of its time is the freeze's at most.
 const SHARE: u64 = 5;
+
+/// What looking at the process may take before a slice, in nanoseconds of CPU time, however short the pause is to be.
+const SHORT_LOOK: u64 = 1_000_000;
 
 /// How far a freeze in slices has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -60,6 +64,8 @@ pub(crate) struct Figures {
     looked: AtomicU64,
     /// On the clock of [`Instant`](crate::clock::Instant), in nanoseconds: no slice at waits before.
     not_before: AtomicU64,
+    /// 1 if the look before a slice takes longer than a pause may: it looks at every descriptor.
+    has_long_looks: AtomicUsize,
 }
 
 impl Figures {
@@ -86,6 +92,20 @@ impl Figures {
     pub(crate) fn put_off(&self, taken: Duration) {
         let rest = nanos(taken).saturating_mul(SHARE - 1);
         self.not_before.store(Instant::now().nanos().saturating_add(rest), Ordering::Relaxed);
+    }
+
+    /// The look before a slice took so many nanoseconds of CPU time.
+    pub(crate) fn checked(&self, taken: u64, pause: Pause) {
+        let is_long = match pause {
+            Pause::AtOnce => false,
+            Pause::Within(budget) => taken > nanos(budget).max(SHORT_LOOK),
+        };
+        self.has_long_looks.store(usize::from(is_long), Ordering::Relaxed);
+    }
+
+    /// Whether slices are taken at forks only, since they would hold up who is about to wait for too long.
+    pub(crate) fn is_for_forks(&self) -> bool {
+        self.has_long_looks.load(Ordering::Relaxed) != 0
     }
 
     /// Until when it is to be left alone; 0 if it need not.

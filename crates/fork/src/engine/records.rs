@@ -136,6 +136,11 @@ impl Held {
         view.map(|view| view.span())
     }
 
+    /// What is at the place of the view may be something else by now.
+    pub(super) const fn doubt_view(&mut self) {
+        self.is_view_seen = false;
+    }
+
     /// Begins an inventory.
     pub(super) const fn look_again(&mut self) {
         (self.seen, self.is_view_seen) = (false, false);

@@ -57,6 +57,7 @@ pub(super) fn publish(tables: &mut Tables<'_>, shared: &Shared, id: FileId, show
         // No room: guards fail until a round has written it anew.
         shared.map.doubt();
     }
+    shared.map.sort();
     shared.origins.add(held.serial, held.origin);
     let bytes: usize = shown.iter().map(|span| span.len()).sum();
     shared.statistics.count_round();
@@ -72,9 +73,19 @@ pub(super) fn withdraw(tables: &mut Tables<'_>, shared: &Shared, extents: &[u32]
     for held in tables.extents.iter_mut() {
         let shows = |entry: Entry| entry.extent() == Some(held.serial) && !entry.is_view();
         held.seen = !extents.contains(&held.serial) || shared.map.find(|_, entry| shows(entry)).is_some();
+        // No inventory has seen the view since others have run: the map tells whether the program has replaced it.
+        if !held.seen && held.view().is_some_and(|view| !is_there(&shared.map, held.serial, view.span())) {
+            held.doubt_view();
+        }
     }
     let kept = forget_unseen(tables, shared);
     shared.statistics.frozen(shared.statistics.frozen_bytes().saturating_sub(bytes), kept);
+}
+
+/// Whether the map has all of the view of an extent.
+fn is_there(map: &FrozenMap, serial: u32, view: Span) -> bool {
+    let is_its_view = |entry: Entry| entry.is_sure() && entry.is_view() && entry.extent() == Some(serial);
+    map.first(view).is_some_and(|(span, entry)| span == view && is_its_view(entry))
 }
 
 /// What the map says of a mapping; nothing if it is neither frozen nor of a snapshot.

@@ -54,8 +54,10 @@ pub(crate) struct Slice<'a, 't> {
     pub(crate) pagemap: &'a Pagemap,
     pub(crate) guards: &'a Guards,
     pub(crate) places: &'a Places,
-    /// When it has begun, for who waits for it.
+    /// When its time has begun.
     pub(crate) started: Instant,
+    /// How long the process was looked at before, in nanoseconds: who waits for it waits for that as well.
+    pub(crate) looked: u64,
     /// Asked whenever the time of a slice is used up: whether nobody waits, so that the next one may follow at once.
     pub(crate) is_idle: &'a mut dyn FnMut() -> bool,
 }
@@ -69,14 +71,14 @@ impl Slice<'_, '_> {
     /// 1. No other thread runs, and none is started; the kernel writes to none of the memory on behalf of earlier
     ///    requests.
     pub(crate) unsafe fn play(self, _blocked: &Blocked) -> Result<Left, Stopped> {
-        let Self { tables, shared, agenda, pagemap, guards, places, started, is_idle } = self;
+        let Self { tables, shared, agenda, pagemap, guards, places, started, looked, is_idle } = self;
         places.begin(&mut tables.vmas)?;
         let mut speed = agenda.speed;
         let mut budget = Budget::new(agenda.mappings);
         let mut worker = Worker {
             extent: agenda.extent,
             pages: agenda.pages,
-            pace: Pace::new(&mut speed, agenda.budget, started),
+            pace: Pace::new(&mut speed, agenda.budget, agenda.planned, started),
             budget: &mut budget,
             tables,
             shared,
@@ -84,13 +86,14 @@ impl Slice<'_, '_> {
             guards,
             places,
             open: None,
+            looked,
             window: PIECE,
             is_idle,
         };
         // SAFETY: 1. is this function's own.
         let worked = unsafe { worker.work(agenda) };
         let closed = worker.close();
-        let last = worker.pace.begin_again();
+        let last = worker.end();
         (agenda.speed, agenda.mappings) = (speed, budget.mappings());
         shared.progress.took(last, agenda.frozen());
         let left = worked?;
@@ -110,9 +113,20 @@ struct Worker<'a, 't> {
     pace: Pace<'a>,
     budget: &'a mut Budget,
     open: Option<Open>,
+    /// How long the process was looked at before the slice that is under way.
+    looked: u64,
     /// How much is searched next: ever more, as long as nothing is found.
     window: usize,
     is_idle: &'a mut dyn FnMut() -> bool,
+}
+
+/// What became of a part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Taken {
+    /// It is frozen, or there was nothing to freeze.
+    Looked,
+    /// The program has sealed its mapping since the plan: nothing of that can be frozen.
+    Sealed,
 }
 
 /// The extent that is being filled.
@@ -134,7 +148,7 @@ impl Worker<'_, '_> {
                 return Ok(Left::More);
             }
             let Some(item) = agenda.current() else { break };
-            let Some((part, traits)) = self.find(item)? else { continue };
+            let Some((part, traits, mapping_end)) = self.find(item)? else { continue };
             let Some(most) = self.pace.next() else {
                 if self.go_on(agenda) { continue } else { return Ok(Left::More) }
             };
@@ -144,8 +158,8 @@ impl Worker<'_, '_> {
             // What would be left behind it must not be so little that nobody takes it.
             let part = if part.end.saturating_sub(end) < LEAST / 2 { part } else { Span::new(part.start, end) };
             // SAFETY: 1. is this function's own. 2. found just now, while nothing else ran.
-            unsafe { self.take(item, part, traits) }?;
-            item.at = part.end;
+            let taken = unsafe { self.take(item, part, traits) }?;
+            item.at = if taken == Taken::Sealed { mapping_end.min(item.span.end) } else { part.end };
         }
         Ok(Left::Nothing)
     }
@@ -154,14 +168,19 @@ impl Worker<'_, '_> {
     fn go_on(&mut self, agenda: &Agenda) -> bool {
         let goes_on = (self.is_idle)();
         if goes_on {
-            self.shared.progress.took(self.pace.begin_again(), agenda.frozen());
+            self.shared.progress.took(self.end(), agenda.frozen());
         }
         goes_on
     }
 
-    /// The next part of an item that can be frozen, in one piece and one mapping, and what it must have; none if it
-    /// takes another look, from where the item then goes on.
-    fn find(&mut self, item: &mut Item) -> Result<Option<(Span, Traits)>, Stopped> {
+    /// How long the slice took that ends.
+    fn end(&mut self) -> u64 {
+        std::mem::take(&mut self.looked).saturating_add(self.pace.begin_again())
+    }
+
+    /// The next part of an item that can be frozen, in one piece and one mapping, what it must have, and the end of the
+    /// mapping; none if it takes another look, from where the item then goes on.
+    fn find(&mut self, item: &mut Item) -> Result<Option<(Span, Traits, usize)>, Stopped> {
         let rest = Span::new(item.at, item.span.end);
         let window = Span::new(rest.start, rest.end.min((rest.start & !(PIECE - 1)) + self.window));
         let mut populated = None;
@@ -200,7 +219,7 @@ impl Worker<'_, '_> {
             Some(hole) => Span::new(part.start, hole.start),
             None => part,
         };
-        Ok(Some((part, Traits { permissions: mapping.permissions, ..item.traits })))
+        Ok(Some((part, Traits { permissions: mapping.permissions, ..item.traits }, mapping.end)))
     }
 
     fn left_alone(&self) -> &LeftAlone {
@@ -213,7 +232,7 @@ impl Worker<'_, '_> {
     ///
     /// 1. As [`Slice::play`].
     /// 2. `part` is in a private anonymous mapping with these traits.
-    unsafe fn take(&mut self, item: &mut Item, part: Span, traits: Traits) -> Result<(), Stopped> {
+    unsafe fn take(&mut self, item: &mut Item, part: Span, traits: Traits) -> Result<Taken, Stopped> {
         let before = Moment::now();
         let mut runs = PieceRuns::new();
         self.pagemap.scan(part.range(), Wanted::Present, &mut |run| match runs.push(run.into()) {
@@ -222,10 +241,10 @@ impl Worker<'_, '_> {
         })?;
         let populated: usize = runs.iter().map(|run| run.len()).sum();
         if populated == 0 || populated < part.len() && self.guards.any_in(part) {
-            return Ok(());
+            return Ok(Taken::Looked);
         }
         self.open(part, traits)?;
-        let Some(open) = &mut self.open else { return Ok(()) };
+        let Some(open) = &mut self.open else { return Ok(Taken::Looked) };
         // SAFETY: 1. by (2), seen in this slice. 2. (1). 3. the runs are what the kernel calls populated.
         match unsafe { open.fresh.take(self.tables, part, &runs, traits) } {
             Ok(Outcome::Frozen(bytes)) => {
@@ -237,7 +256,10 @@ impl Worker<'_, '_> {
             }
             Ok(Outcome::Unreadable) => {}
             // Sealed by the program (`mseal`): it stays as it is, and so do its bytes.
-            Err(ExtentError::Map { errno: Errno::PERM, .. }) => return Ok(()),
+            Err(ExtentError::Map { errno: Errno::PERM, .. }) => {
+                self.pace.took(0, before);
+                return Ok(Taken::Sealed);
+            }
             Err(error) => return Err(error.into()),
         }
         if self.pages == Pages::Collapse && part.len() == PIECE && populated * 4 >= part.len() * 3 {
@@ -245,7 +267,7 @@ impl Worker<'_, '_> {
             let _ = unsafe { calls::advise(part, libc::MADV_COLLAPSE) };
         }
         self.pace.took(populated, before);
-        Ok(())
+        Ok(Taken::Looked)
     }
 
     /// Sees to it that an extent is open for `part`: the one that is being filled, or a new one.
@@ -259,6 +281,9 @@ impl Worker<'_, '_> {
         };
         if !self.open.as_ref().is_some_and(fits) {
             self.close()?;
+            if !(self.shared.map.has_room() && self.shared.origins.has_room()) {
+                return Err(Stopped::Extents);
+            }
             let base = part.start & !(PIECE - 1);
             let fresh = Fresh::create(self.tables, base)?;
             self.open = Some(Open { fresh, traits, base, shown: ArrayVec::new() });

@@ -4,6 +4,7 @@
 //! What there is, the table of hot pieces and the map tell; each piece is looked at again before it is touched.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use palimpsest_sys::memory::extent::FileId;
@@ -29,6 +30,8 @@ use super::traits::is_locked;
 use crate::clock::{Instant, nanos};
 use crate::options::{Options, Pause};
 
+/// How much is searched for written pages between two looks at the clock: whole pieces.
+const WINDOW: usize = 16 * PIECE;
 /// Extents that the pieces which one slice makes have left at most.
 const MOST_LEFT: usize = 64;
 
@@ -79,7 +82,11 @@ impl Tender<'_, '_> {
             if !self.tables.ledger.huge.is_open() || self.shared.map.is_in_doubt() {
                 break Tended::Done;
             }
-            let Some((piece, kind)) = self.next(at)? else { break Tended::Done };
+            let (piece, kind) = match self.next(at, time)? {
+                Next::Piece(piece, kind) => (piece, kind),
+                Next::Later { at } => break Tended::More { at },
+                Next::Nothing => break Tended::Done,
+            };
             if !tending.fits(worked, self.started.elapsed(), time) {
                 break Tended::More { at: piece.start };
             }
@@ -120,8 +127,8 @@ impl Tender<'_, '_> {
         Ok((outcome, worked))
     }
 
-    /// The next piece from `at` on that may need work.
-    fn next(&self, at: usize) -> Result<Option<(Span, Kind)>, PagemapError> {
+    /// The next piece from `at` on that may need work. To search takes time as well: at least one window is looked at.
+    fn next(&self, at: usize, time: Duration) -> Result<Next, PagemapError> {
         let hot = self.tables.ledger.hot.next_huge(at);
         let mut from = at;
         let frozen = loop {
@@ -130,7 +137,12 @@ impl Tender<'_, '_> {
                 break None;
             }
             let Some((part, entry)) = self.shared.map.first(Span::new(from, end)) else { break None };
+            let part = Span::new(part.start, part.end.min((part.start & !(WINDOW - 1)) + WINDOW));
+            let is_first = from == at;
             from = part.end;
+            if !is_first && self.started.elapsed() > nanos(time) {
+                return Ok(Next::Later { at: part.start });
+            }
             if entry.extent().is_none() || entry.is_view() {
                 continue;
             }
@@ -145,8 +157,9 @@ impl Tender<'_, '_> {
             }
         };
         // A piece that begins below `at` was done.
-        let frozen = frozen.map(|piece| (piece, Kind::Frozen));
-        Ok(frozen.or(hot.map(|(place, piece)| (piece, Kind::Huge(place)))))
+        let frozen = frozen.map(|piece| Next::Piece(piece, Kind::Frozen));
+        let hot = hot.map(|(place, piece)| Next::Piece(piece, Kind::Huge(place)));
+        Ok(frozen.or(hot).unwrap_or(Next::Nothing))
     }
 
     fn mend(&mut self, place: usize) -> Result<Did, Stopped> {
@@ -206,7 +219,7 @@ impl Tender<'_, '_> {
         // outside the runs are zeros; nothing else runs (1).
         let asked = unsafe { make_huge(piece, &parts, runs, traits) }?;
         self.tables.ledger.asked(piece, asked);
-        if asked == Asked::Refused {
+        if asked != Asked::Made {
             return Ok(Did::Nothing);
         }
         self.shared.map.forget(piece);
@@ -240,6 +253,20 @@ impl Tender<'_, '_> {
 fn rest_of(piece: Span, parts: &Parts) -> Option<Span> {
     let rest = Span::new(parts.last().map_or(piece.start, |last| last.end), piece.end);
     (!rest.is_empty()).then_some(rest)
+}
+
+/// What a search has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Next {
+    /// This piece may need work.
+    Piece(Span, Kind),
+    /// The time is used up; there may be more from here on.
+    Later {
+        /// Where to go on.
+        at: usize,
+    },
+    /// There is nothing.
+    Nothing,
 }
 
 /// What a piece is that may need work.

@@ -144,7 +144,7 @@ fn collapse_empty(piece: Span) -> Asked {
 /// happened.
 pub(super) fn collapse(piece: Span) -> Asked {
     // SAFETY: 1. a collapse keeps contents and rights.
-    if unsafe { calls::advise(piece, libc::MADV_COLLAPSE) }.is_ok() { Asked::Made } else { Asked::Refused }
+    Asked::of(unsafe { calls::advise(piece, libc::MADV_COLLAPSE) })
 }
 
 /// Gives a piece rights: those of the program, and for a moment the right to be read. A refusal, for too many mappings,

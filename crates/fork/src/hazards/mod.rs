@@ -3,16 +3,15 @@
 mod aio;
 mod allocators;
 pub(crate) mod borrowed;
-pub(crate) mod faults;
+mod descriptors;
 pub(crate) mod found;
 mod limits;
 mod rings;
-mod watchers;
 pub(crate) mod wiped;
 
+pub(crate) use descriptors::Watcher;
 pub use found::{RawAllocator, RingHold};
 pub(crate) use limits::{FileSize, Headroom, HugePages, headroom};
-pub(crate) use watchers::has_watcher;
 
 use std::ops::ControlFlow;
 
@@ -23,6 +22,8 @@ use palimpsest_sys::threads::hold::{self, World};
 use rustix::fd::AsFd;
 use rustix::fs::{CWD, Mode, OFlags};
 
+use self::descriptors::Kind;
+use crate::clock::Moment;
 use crate::error::FreezeError;
 use crate::options::{Answer, Options, OtherThreads};
 
@@ -50,8 +51,22 @@ pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
     limits::file_size_suffices()
 }
 
+/// What a slice is told of the process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checked {
+    pub(crate) watcher: Watcher,
+    /// Nanoseconds of CPU time that the check took: it looks at every descriptor.
+    pub(crate) taken: u64,
+}
+
 /// Refuses what may have come since [`check`] let the process pass. For a slice, which has little time.
-pub(crate) fn check_again(options: &Options) -> Result<(), FreezeError> {
+pub(crate) fn check_again(options: &Options) -> Result<Checked, FreezeError> {
+    let started = Moment::now();
+    let watcher = look_again(options)?;
+    Ok(Checked { watcher, taken: started.elapsed() })
+}
+
+fn look_again(options: &Options) -> Result<Watcher, FreezeError> {
     if let Some(owner) = borrowed::owner() {
         return Err(FreezeError::BorrowedMemory { owner });
     }
@@ -60,13 +75,11 @@ pub(crate) fn check_again(options: &Options) -> Result<(), FreezeError> {
         return Err(FreezeError::Threads { count });
     }
     filters()?;
+    let watcher = descriptors(options)?;
     if options.answers_for(Answer::IoUring) && options.answers_for(Answer::LinuxAio) {
-        return locked(options);
+        return locked(options).map(|()| watcher);
     }
     // A list of all mappings would take longer than what is copied in a slice.
-    if !options.answers_for(Answer::IoUring) {
-        rings::refuse_open()?;
-    }
     let path = "/proc/self/maps";
     let maps = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|source| FreezeError::NoProc { path, source })?;
@@ -79,10 +92,30 @@ pub(crate) fn check_again(options: &Options) -> Result<(), FreezeError> {
         if refused.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     match told {
-        Ok(()) => refused.and_then(|()| locked(options)),
+        Ok(()) => refused.and_then(|()| locked(options))?,
         // A kernel before 6.11.
-        Err(_) => requests(options),
+        Err(_) => requests(options)?,
     }
+    Ok(watcher)
+}
+
+/// Refuses open rings unless the caller answers for them, and looks for who watches memory.
+fn descriptors(options: &Options) -> Result<Watcher, FreezeError> {
+    let (mut watcher, mut refused) = (Watcher::None, Ok(()));
+    let answers = options.answers_for(Answer::IoUring);
+    descriptors::each(&mut |descriptor, kind| {
+        match kind {
+            Kind::Faults => watcher = Watcher::Open,
+            Kind::Ring if !answers => refused = rings::refuse_one(descriptor),
+            Kind::Ring => {}
+        }
+        if refused.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    refused?;
+    if !answers {
+        rings::refuse_registered()?;
+    }
+    Ok(watcher)
 }
 
 /// Refuses filters that forbid what a freeze does.

@@ -24,31 +24,38 @@ use palimpsest_sys::pages::vmas::each_mapping;
 use palimpsest_sys::proc::numbers::each_number;
 use rustix::io::Errno;
 
+use super::descriptors::{self, Kind};
 use super::found::RingHold;
 use crate::error::FreezeError;
 
 /// Refuses a process that has a ring which is not known to be harmless.
 pub(super) fn refuse() -> Result<(), FreezeError> {
-    refuse_open()?;
+    let mut refused = Ok(());
+    descriptors::each(&mut |descriptor, kind| {
+        if kind == Kind::Ring {
+            refused = refuse_one(descriptor);
+        }
+        if refused.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    refused?;
+    refuse_registered()?;
     if is_any_without_descriptor()? {
         return Err(refusal(None, RingHold::NoDescriptor));
     }
     Ok(())
 }
 
-/// The same, as far as it can be told without a list of all mappings.
-pub(super) fn refuse_open() -> Result<(), FreezeError> {
-    let mut refused = Ok(());
-    each_number(c"/proc/self/fd", &mut |descriptor| {
-        refused = match RingDescriptor::of(descriptor) {
-            Ok(Some(ring)) => hold(ring).map_or(Ok(()), |hold| Err(refusal(Some(ring), hold))),
-            Ok(None) => Ok(()),
-            Err(source) => Err(FreezeError::NoProc { path: "/proc/self/fd", source }),
-        };
-        if refused.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    })
-    .map_err(|source| FreezeError::NoProc { path: "/proc/self/fd", source })?;
-    refused?;
+/// Refuses this descriptor if it is of a ring that is not known to be harmless.
+pub(super) fn refuse_one(descriptor: i32) -> Result<(), FreezeError> {
+    match RingDescriptor::of(descriptor) {
+        Ok(Some(ring)) => hold(ring).map_or(Ok(()), |hold| Err(refusal(Some(ring), hold))),
+        Ok(None) => Ok(()),
+        Err(source) => Err(FreezeError::NoProc { path: "/proc/self/fd", source }),
+    }
+}
+
+/// Refuses rings in the calling thread's table.
+pub(super) fn refuse_registered() -> Result<(), FreezeError> {
     if uring::is_any_registered() {
         return Err(refusal(None, RingHold::NoDescriptor));
     }

@@ -1,0 +1,111 @@
+//! One walk over the open descriptors, for what matters to a slice: rings of io_uring, and userfaultfds.
+//!
+//! Whoever has a userfaultfd may have memory registered, of which a slice cannot be told: an inventory sees the flag of
+//! each mapping (`Skip::Userfault`), but a slice asks for mappings one by one, without flags. So there are no slices as
+//! long as one is open. Memory whose userfaultfd only another process has is not seen.
+
+use std::ffi::CStr;
+use std::io::Write as _;
+use std::ops::ControlFlow;
+
+use palimpsest_sys::async_io::uring::RING_NAME;
+use palimpsest_sys::proc::numbers::each_number;
+use rustix::fs::{CWD, readlinkat_raw};
+use rustix::io::Errno;
+
+use crate::error::FreezeError;
+
+/// What the link of a userfaultfd says.
+const FAULTS_NAME: &[u8] = b"anon_inode:[userfaultfd]";
+/// One byte more than the longest link that is looked for, so that a longer one is another.
+const NAME: usize = FAULTS_NAME.len() + 1;
+
+const _: () = assert!(RING_NAME.len() < NAME);
+
+/// What a descriptor is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// A ring of io_uring.
+    Ring,
+    /// A userfaultfd.
+    Faults,
+}
+
+/// Calls `found` with each descriptor that is one of these, until it breaks. Does not use the heap.
+pub(super) fn each(found: &mut dyn FnMut(i32, Kind) -> ControlFlow<()>) -> Result<(), FreezeError> {
+    let path = "/proc/self/fd";
+    let mut failed = Ok(());
+    let told = each_number(c"/proc/self/fd", &mut |descriptor| match kind(descriptor) {
+        Ok(Some(kind)) => found(descriptor, kind),
+        // It was closed meanwhile.
+        Ok(None) | Err(Errno::NOENT) => ControlFlow::Continue(()),
+        Err(source) => {
+            failed = Err(FreezeError::NoProc { path, source });
+            ControlFlow::Break(())
+        }
+    });
+    told.map_err(|source| FreezeError::NoProc { path, source })?;
+    failed
+}
+
+fn kind(descriptor: i32) -> Result<Option<Kind>, Errno> {
+    let mut path = [0_u8; 32];
+    // There is room for every number, and for a zero behind it.
+    write!(&mut path[..31], "/proc/self/fd/{descriptor}").map_err(|_| Errno::NAMETOOLONG)?;
+    let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::NAMETOOLONG)?;
+    let mut target = [0_u8; NAME];
+    let len = readlinkat_raw(CWD, path, &mut target[..])?;
+    let name = target.get(..len).unwrap_or_default();
+    Ok(match name {
+        RING_NAME => Some(Kind::Ring),
+        FAULTS_NAME => Some(Kind::Faults),
+        _ => None,
+    })
+}
+
+/// Whether somebody may watch this process's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Watcher {
+    /// A userfaultfd is open.
+    Open,
+    /// None is.
+    None,
+}
+
+impl Watcher {
+    /// Looks for one.
+    pub(crate) fn find() -> Result<Self, FreezeError> {
+        let mut watcher = Self::None;
+        each(&mut |_, kind| {
+            if kind == Kind::Faults {
+                watcher = Self::Open;
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(watcher)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{FromRawFd, OwnedFd};
+
+    use super::*;
+
+    #[test]
+    fn a_userfaultfd_is_found_while_it_is_open() {
+        // Of which other tests of this process make none.
+        assert_eq!(Watcher::find().expect("/proc"), Watcher::None);
+        // SAFETY: makes a descriptor. UFFD_USER_MODE_ONLY (1) is allowed for everybody, where the kernel has it.
+        let made = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) };
+        let Some(made) = i32::try_from(made).ok().filter(|made| *made >= 0) else {
+            return println!("SKIPPED: no userfaultfd here");
+        };
+        // SAFETY: made above, and nobody else's.
+        let made = unsafe { OwnedFd::from_raw_fd(made) };
+        assert_eq!(Watcher::find().expect("/proc"), Watcher::Open);
+        drop(made);
+        assert_eq!(Watcher::find().expect("/proc"), Watcher::None);
+    }
+}
