@@ -6,6 +6,9 @@
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate, of which one function is called here")]
 #[path = "../../crates/preload/src/settings/mod.rs"]
 mod settings;
+#[allow(dead_code, unreachable_pub, unsafe_code, reason = "as above, and it reads what the kernel hands a program")]
+#[path = "../../crates/preload/src/names.rs"]
+mod names;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -13,7 +16,7 @@ use std::os::unix::ffi::OsStringExt;
 use libfuzzer_sys::fuzz_target;
 use settings::Settings;
 
-const VARIABLES: [&str; 10] = [
+const VARIABLES: [&str; 12] = [
     "PALIMPSEST_FREEZE",
     "PALIMPSEST_EXTENT",
     "PALIMPSEST_HUGE",
@@ -24,6 +27,8 @@ const VARIABLES: [&str; 10] = [
     "PALIMPSEST_QUIET",
     "PALIMPSEST_INHERIT",
     "PALIMPSEST_DRY_RUN",
+    "PALIMPSEST_ONLY",
+    "PALIMPSEST_PAUSE",
 ];
 
 fuzz_target!(|bytes: &[u8]| {
