@@ -27,7 +27,8 @@ static IS_FROZEN: AtomicBool = AtomicBool::new(false);
 static PENDING: Mutex<Option<(u32, Report)>> = Mutex::new(None);
 
 /// When the next slice is due, for who is about to wait; nothing if none is. Makes no system call: a filter may end the
-/// program for any. Once there is one, waits are left alone, whoever answers for it: nobody answers for what they become.
+/// program for any. Once there is one, waits are left alone also if somebody answers for it: he means a freeze, and not
+/// calls in the place of his waits.
 pub(crate) fn next_slice() -> Option<Duration> {
     (IS_FROZEN.load(Ordering::Relaxed) && !confined::is_seen()).then(palimpsest_fork::next_slice).flatten()
 }
@@ -43,15 +44,17 @@ pub(crate) unsafe fn slice(is_idle: &mut dyn FnMut() -> bool) -> bool {
     matches!(outcome, Ok(Ok(_)))
 }
 
-/// Whether there is something to tell that nobody's slowness to read could hold up. Asks without waiting.
-pub(crate) fn can_tell(started: &Started) -> bool {
+/// Tells of a freeze in slices once it is done, in a wait. Nobody is to wait there for who reads the report: where there
+/// is no room for it, it is told at the next fork, or at the end.
+pub(crate) fn tell_in_wait(started: &Started) {
     let is_pending = PENDING.try_lock().is_ok_and(|pending| pending.is_some());
-    is_pending
-        && palimpsest_fork::progress().stage != Stage::UnderWay
-        && match started.settings.report {
-            ReportTo::Nowhere | ReportTo::File(_) => true,
-            ReportTo::StandardError | ReportTo::Descriptor(_) => started.report.is_none_or(Noted::has_room),
-        }
+    let has_room = || match started.settings.report {
+        ReportTo::Nowhere | ReportTo::File(_) => true,
+        ReportTo::StandardError | ReportTo::Descriptor(_) => started.report.is_none_or(Noted::has_room),
+    };
+    if is_pending && palimpsest_fork::progress().stage != Stage::UnderWay && has_room() {
+        tell_pending(started);
+    }
 }
 
 /// Tells of a freeze in slices once it is done.

@@ -179,7 +179,7 @@ fn split(started: &Started, limit: Limit, mask: Option<Set>, ask: Ask<'_>) -> is
     let signals = Signals::block();
     let answer = idle(started, limit, mask.unwrap_or(signals.before()), &signals, ask);
     signals.restore();
-    uncancelled(|| freezing::after_slice(started));
+    uncancelled(|| freezing::tell_in_wait(started));
     errno::set(before);
     answer
 }
@@ -189,10 +189,8 @@ fn idle(started: &Started, limit: Limit, mask: Set, signals: &Signals, ask: Ask<
     loop {
         let due = next_slice(started, limit).filter(|_| !signals.is_any_pending(mask));
         let Some(rest) = due else {
-            // It may be a long wait, and nobody could interrupt a reader's slowness.
-            if freezing::can_tell(started) {
-                uncancelled(|| freezing::after_slice(started));
-            }
+            // This wait may be long.
+            uncancelled(|| freezing::tell_in_wait(started));
             return ask(limit.left(), Some(mask));
         };
         if rest > Duration::ZERO {

@@ -7,7 +7,11 @@ use crate::common::{PLAIN, compile, frozen, object, run};
 /// The program, run plainly and with slices that copy the least that they may; their reports.
 fn compare(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Option<String> {
     let sources = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources"));
-    let source = if name.starts_with("waits") { "waits.c" } else { "confined_waits.c" };
+    let source = match name.split('-').next() {
+        Some("waits") => "waits.c",
+        Some("confined") => "confined_waits.c",
+        _ => "full_report.c",
+    };
     let program = compile(&sources.join(source), name, &[])?;
     let command = [&[program.to_str().expect("a path in UTF-8")], arguments].concat();
     let object = object();
@@ -59,6 +63,11 @@ fn the_main_thread_can_be_canceled_in_waits() {
     for way in ["0", "2", "4", "6"] {
         let _ = compare("waits-canceled", &["0", way], &variables);
     }
+}
+
+#[test]
+fn nobody_waits_for_the_reader_of_a_report() {
+    let _ = compare("full", &[], &[("PALIMPSEST_PAUSE", "1ns")]);
 }
 
 #[test]
