@@ -44,8 +44,8 @@ pub(crate) unsafe fn slice(is_idle: &mut dyn FnMut() -> bool) -> bool {
     matches!(outcome, Ok(Ok(_)))
 }
 
-/// Tells of a freeze in slices once it is done, in a wait. Nobody is to wait there for who reads the report: where there
-/// is no room for it, it is told at the next fork, or at the end.
+/// Tells of a freeze in slices once it is done, in a wait. Nobody is to wait there for who reads the report: where
+/// there is no room for it, it is told at the next fork, or at the end.
 pub(crate) fn tell_in_wait(started: &Started) {
     let is_pending = PENDING.try_lock().is_ok_and(|pending| pending.is_some());
     let has_room = || match started.settings.report {

@@ -18,6 +18,7 @@ use libc::{clockid_t, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, t
 use palimpsest_fork::guard;
 
 use crate::arch::system_call;
+use crate::limit::{Limit, Step};
 use crate::next::Next;
 use crate::own_waits::{
     own_clock_nanosleep, own_epoll_pwait, own_epoll_wait, own_nanosleep, own_poll, own_ppoll, own_pselect, own_select,
@@ -88,64 +89,6 @@ fn uncancelled<T>(what: impl FnOnce() -> T) -> T {
     // SAFETY: as above.
     unsafe { pthread_setcancelstate(before, ptr::null_mut()) };
     done
-}
-
-/// How long the kernel is to wait.
-#[derive(Clone, Copy)]
-enum Step {
-    /// Not at all.
-    Not,
-    For(Duration),
-    Forever,
-}
-
-impl Step {
-    /// For `ppoll` and `pselect6`; nothing for ever.
-    fn time(self) -> Option<timespec> {
-        let time = match self {
-            Self::Not => Duration::ZERO,
-            Self::For(time) => time,
-            Self::Forever => return None,
-        };
-        let seconds = libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX);
-        Some(timespec { tv_sec: seconds, tv_nsec: time.subsec_nanos().into() })
-    }
-
-    /// For `epoll_pwait`: no less than asked for.
-    fn millis(self) -> c_int {
-        match self {
-            Self::Not => 0,
-            Self::For(time) => c_int::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX),
-            Self::Forever => -1,
-        }
-    }
-}
-
-/// Until when a call waits.
-#[derive(Clone, Copy)]
-struct Limit(Option<Instant>);
-
-impl Limit {
-    fn after(time: Option<Duration>) -> Self {
-        // What is too far away is for ever.
-        Self(time.and_then(|time| Instant::now().checked_add(time)))
-    }
-
-    /// Whether it is further away than `time`.
-    fn is_beyond(self, time: Duration) -> bool {
-        self.0.is_none_or(|end| end.saturating_duration_since(Instant::now()) > time)
-    }
-
-    fn left(self) -> Step {
-        match self.0 {
-            None => Step::Forever,
-            Some(end) => Step::For(end.saturating_duration_since(Instant::now())),
-        }
-    }
-
-    fn is_over(self) -> bool {
-        self.0.is_some_and(|end| Instant::now() >= end)
-    }
 }
 
 /// Whether this wait is to be used, for a freeze that is under way in this process. Costs a few loads if not.
@@ -401,8 +344,8 @@ const fn set_len(count: usize) -> usize {
     count.div_ceil(64) * 8
 }
 
-/// What `select` is asked for, so that it can be asked again: the kernel writes its answer in the same place, which is a
-/// copy until there is one. Only the kernel touches the program's sets: what cannot be read or written is an error.
+/// What `select` is asked for, so that it can be asked again: the kernel writes its answer in the same place, which is
+/// a copy until there is one. Only the kernel touches the program's sets: what cannot be read or written is an error.
 struct Asked {
     sets: [*mut fd_set; 3],
     count: c_int,
