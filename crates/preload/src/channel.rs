@@ -11,6 +11,8 @@ use std::ptr;
 use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::io::{Errno, retry_on_intr, write};
 
+use crate::arch::system_call;
+
 /// A descriptor as it was when the program started. Programs close descriptors, and what they open next gets the same
 /// number: a line of ours in their data file would be damage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +40,15 @@ impl Noted {
         }
         // SAFETY: it was open a moment ago. If another thread closes it meanwhile, the kernel answers with an error.
         write_without_signals(unsafe { BorrowedFd::borrow_raw(self.number) }, bytes)
+    }
+
+    /// Whether a line would be taken at once. Makes a system call that does not wait, and touches no `errno`.
+    pub(crate) fn has_room(self) -> bool {
+        let mut asked = libc::pollfd { fd: self.number, events: libc::POLLOUT, revents: 0 };
+        let time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let (place, time) = ((&raw mut asked).expose_provenance(), (&raw const time).expose_provenance());
+        // SAFETY: what is asked for and the time outlive the call.
+        unsafe { system_call(libc::SYS_ppoll, [place, 1, time, 0, 0, 0]) != 0 }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::panic;
 
-use crate::started::{self, End};
+use crate::started::{self, End, Started};
 use crate::{freezing, moment};
 
 /// The C library calls this when the program returns from `main` or calls `exit`.
@@ -16,10 +16,10 @@ static END: extern "C" fn() = end;
 
 #[cfg_attr(test, expect(dead_code, reason = "a test must not tell of its own end"))]
 extern "C" fn end() {
-    let Some(started) = started::get().filter(|started| started.end == End::Told(std::process::id())) else { return };
-    if freezing::is_confined(started) {
-        return;
-    }
+    // Asked last: a filter may end the program for a question about itself.
+    let is_told = |started: &&Started| matches!(started.end, End::Told(process) if process == std::process::id());
+    let served = started::get().filter(|started| !freezing::is_confined(started)).filter(is_told);
+    let Some(started) = served else { return };
     if freezing::is_decided() {
         // A panic here would change the exit status.
         let _ = panic::catch_unwind(|| freezing::tell_pending(started));

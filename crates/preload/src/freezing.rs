@@ -11,6 +11,7 @@ use palimpsest_fork::{FreezeError, Report, Skip, Stage, Verdict, guard};
 use palimpsest_sys::Causes;
 use palimpsest_sys::proc::status::Status;
 
+use crate::channel::Noted;
 use crate::settings::{Action, Refusals, ReportTo, Sandbox};
 use crate::started::Started;
 use crate::{channel, confined, core_filter, moment};
@@ -25,11 +26,11 @@ static IS_FROZEN: AtomicBool = AtomicBool::new(false);
 /// The report of a freeze in slices that is under way, and the process whose it is.
 static PENDING: Mutex<Option<(u32, Report)>> = Mutex::new(None);
 
-/// When the next slice is due, for who is about to wait; nothing if none is.
-pub(crate) fn next_slice(started: &Started) -> Option<Duration> {
-    let is_one = IS_FROZEN.load(Ordering::Relaxed) && !guard::is_borrowed();
-    let next = is_one.then(palimpsest_fork::next_slice).flatten()?;
-    (!is_confined(started)).then_some(next)
+/// When the next slice is due, for who is about to wait; nothing if none is. Makes no system call: a filter may end the
+/// program for any. Once there is one, waits are left alone also if somebody answers for it: he means a freeze, and not
+/// calls in the place of his waits.
+pub(crate) fn next_slice() -> Option<Duration> {
+    (IS_FROZEN.load(Ordering::Relaxed) && !confined::is_seen()).then(palimpsest_fork::next_slice).flatten()
 }
 
 /// Takes slices as long as the program has nothing else to do. False if that was refused.
@@ -37,11 +38,23 @@ pub(crate) fn next_slice(started: &Started) -> Option<Duration> {
 /// # Safety
 ///
 /// 1. `is_idle` makes system calls that do not wait, and neither uses the heap nor changes mappings.
-pub(crate) unsafe fn slice(started: &Started, is_idle: &mut dyn FnMut() -> bool) -> bool {
+pub(crate) unsafe fn slice(is_idle: &mut dyn FnMut() -> bool) -> bool {
     // SAFETY: 1. as for the freeze, see `act`. 2. (1).
     let outcome = panic::catch_unwind(AssertUnwindSafe(|| unsafe { palimpsest_fork::freeze_while(is_idle) }));
-    after_slice(started);
     matches!(outcome, Ok(Ok(_)))
+}
+
+/// Tells of a freeze in slices once it is done, in a wait. Nobody is to wait there for who reads the report: where
+/// there is no room for it, it is told at the next fork, or at the end.
+pub(crate) fn tell_in_wait(started: &Started) {
+    let is_pending = PENDING.try_lock().is_ok_and(|pending| pending.is_some());
+    let has_room = || match started.settings.report {
+        ReportTo::Nowhere | ReportTo::File(_) => true,
+        ReportTo::StandardError | ReportTo::Descriptor(_) => started.report.is_none_or(Noted::has_room),
+    };
+    if is_pending && palimpsest_fork::progress().stage != Stage::UnderWay && has_room() {
+        tell_pending(started);
+    }
 }
 
 /// Tells of a freeze in slices once it is done.
@@ -64,12 +77,13 @@ pub(crate) fn tell_pending(started: &Started) {
 
 /// Called before each fork: freezes if it is time. Tells whether this fork is one of frozen memory.
 pub(crate) fn at_fork(started: &Started) -> bool {
+    // First: to ask whose memory it is takes a system call, for which a filter may end the program.
+    if is_confined(started) {
+        return IS_FROZEN.load(Ordering::Relaxed);
+    }
     // A child of `vfork` would freeze its parent's memory, whose other threads it cannot see.
     if guard::is_borrowed() {
         return false;
-    }
-    if is_confined(started) {
-        return IS_FROZEN.load(Ordering::Relaxed);
     }
     let is_time = !IS_DECIDED.load(Ordering::Relaxed)
         && moment::has_come_at_fork(started.settings.moment)

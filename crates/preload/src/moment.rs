@@ -163,11 +163,11 @@ mod tests {
         assert!(has_come_at_fork(Moment::Fork(1)), "a moment that was missed has come");
         assert!(has_come_at_fork(Moment::Size(1)));
         assert!(!has_come_at_fork(Moment::Size(1 << 60)));
-        let moment = Moment::Signal(libc::SIGWINCH);
+        let moment = Moment::Signal(libc::SIGUSR1);
         prepare(moment).expect("the signal can be caught");
         assert!(!has_come_at_fork(moment));
         // SAFETY: the signal has a handler that sets a flag.
-        unsafe { libc::raise(libc::SIGWINCH) };
+        unsafe { libc::raise(libc::SIGUSR1) };
         assert!(has_come_at_fork(moment));
     }
 }

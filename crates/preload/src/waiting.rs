@@ -2,24 +2,29 @@
 //!
 //! Only calls that no signal handler ever restarts are defined here (`signal(7)`): they tell the program of each
 //! signal, and they can be asked with a mask of signals that counts for the question alone. So a wait is made of
-//! questions that do not wait, with a slice between any two, and of one that waits for the rest of the time. Signals
-//! that do something are blocked but in the latter: a handler runs in there, or before, or afterwards, as without this
-//! object, and the program hears of it by `EINTR`.
+//! questions that do not wait, with a slice between any two, and of one that waits for the rest of the time, which the
+//! C library puts: it ends there when the thread is cancelled. Signals are blocked but in the latter: a handler runs in
+//! there, or before, or afterwards, as without this object, and the program hears of it by `EINTR`.
 //!
-//! Slices are taken by the main thread on its own stack, which has room for them; other threads wait as they did.
+//! A wait for which no slice is due, or too short for one, is the real function's and costs a few loads; one that has
+//! its answer at once costs nothing more. Slices are taken by the main thread on its own stack, which has room for
+//! them; other threads wait as they did.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::time::{Duration, Instant};
 
 use libc::{clockid_t, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use palimpsest_fork::guard;
 
 use crate::arch::system_call;
+use crate::limit::{Limit, Step};
 use crate::next::Next;
 use crate::own_waits::{
     own_clock_nanosleep, own_epoll_pwait, own_epoll_wait, own_nanosleep, own_poll, own_ppoll, own_pselect, own_select,
 };
 use crate::started::{self, Started};
-use crate::waits::{Set, Signals, on_main_stack};
+use crate::waits::{Set, Signals, near_main_stack, on_main_stack};
 use crate::{errno, freezing};
 
 type EpollPwait = unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int;
@@ -69,126 +74,113 @@ pub(crate) fn resolve() {
 
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-/// How long the kernel is to wait.
-#[derive(Clone, Copy)]
-enum Step {
-    /// Not at all.
-    Not,
-    For(Duration),
-    Forever,
-}
+/// `PTHREAD_CANCEL_DISABLE`.
+const KEPT: c_int = 1;
 
-impl Step {
-    /// For `ppoll` and `pselect6`; nothing for ever.
-    fn time(self) -> Option<timespec> {
-        let time = match self {
-            Self::Not => Duration::ZERO,
-            Self::For(time) => time,
-            Self::Forever => return None,
-        };
-        let seconds = libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX);
-        Some(timespec { tv_sec: seconds, tv_nsec: time.subsec_nanos().into() })
-    }
-
-    /// For `epoll_pwait`: no less than asked for.
-    fn millis(self) -> c_int {
-        match self {
-            Self::Not => 0,
-            Self::For(time) => c_int::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX),
-            Self::Forever => -1,
-        }
-    }
-}
-
-/// Until when a call waits.
-#[derive(Clone, Copy)]
-struct Limit(Option<Instant>);
-
-impl Limit {
-    fn after(time: Option<Duration>) -> Self {
-        // What is too far away is for ever.
-        Self(time.and_then(|time| Instant::now().checked_add(time)))
-    }
-
-    fn left(self) -> Step {
-        match self.0 {
-            None => Step::Forever,
-            Some(end) => Step::For(end.saturating_duration_since(Instant::now())),
-        }
-    }
-
-    fn is_over(self) -> bool {
-        self.0.is_some_and(|end| Instant::now() >= end)
-    }
+/// Does what must not end halfway because somebody cancels the thread.
+fn uncancelled<T>(what: impl FnOnce() -> T) -> T {
+    let mut before = 0;
+    // SAFETY: of this thread alone; the state before goes to a local.
+    unsafe { pthread_setcancelstate(KEPT, &raw mut before) };
+    let done = what();
+    // SAFETY: as above.
+    unsafe { pthread_setcancelstate(before, ptr::null_mut()) };
+    done
 }
 
 /// Whether this wait is to be used, for a freeze that is under way in this process. Costs a few loads if not.
-fn wanted() -> Option<&'static Started> {
-    started::get().filter(|started| freezing::next_slice(started).is_some() && on_main_stack())
+fn wanted(time: Option<Duration>) -> Option<&'static Started> {
+    started::get().filter(|started| next_slice(started, Limit::after(time)).is_some() && near_main_stack())
 }
 
-/// Waits until `limit`, with a mask of signals or the thread's own, and takes slices meanwhile. `ask` asks the kernel:
-/// how long it waits at most, and with which signals blocked; 0 if nothing has happened. What it gives, as the kernel
-/// does.
-fn split(started: &Started, limit: Limit, mask: Option<Set>, ask: &mut dyn FnMut(Step, Set) -> isize) -> isize {
+/// When the next slice is due, if `limit` leaves time for one.
+fn next_slice(started: &Started, limit: Limit) -> Option<Duration> {
+    let rest = freezing::next_slice()?;
+    limit.is_beyond(rest.saturating_add(started.settings.slice)).then_some(rest)
+}
+
+/// How the kernel is asked: for how long at most, and with which signals blocked, if not the thread's own; 0 if nothing
+/// has happened. A question that does not wait goes past the C library.
+type Ask<'a> = &'a mut dyn FnMut(Step, Option<Set>) -> isize;
+
+/// Waits until `limit`, with a mask of signals or the thread's own, and takes slices meanwhile. What it gives, as the
+/// kernel does.
+fn split(started: &Started, limit: Limit, mask: Option<Set>, ask: Ask<'_>) -> isize {
+    // SAFETY: acts on a request to cancel this thread, by unwinding frames that have nothing to drop.
+    unsafe { pthread_testcancel() };
+    let answer = ask(Step::Not, mask);
+    if answer != 0 || limit.is_over() {
+        return answer;
+    }
+    if guard::is_borrowed() || !on_main_stack() || next_slice(started, limit).is_none() {
+        return ask(limit.left(), mask);
+    }
     let before = errno::get();
     let signals = Signals::block();
-    let mask = mask.unwrap_or(signals.before());
-    let answer = loop {
-        let Some(rest) = freezing::next_slice(started).filter(|_| !signals.is_any_pending(mask)) else {
-            break ask(limit.left(), mask);
-        };
-        if rest > Duration::ZERO {
-            let step = match limit.left() {
-                Step::For(left) => left.min(rest),
-                _ => rest,
-            };
-            let answer = ask(Step::For(step), mask);
-            if answer != 0 || limit.is_over() {
-                break answer;
-            }
-            continue;
-        }
-        let answer = ask(Step::Not, signals.blocked());
-        if answer != 0 || limit.is_over() {
-            break answer;
-        }
-        let (mut answer, mut taken, mut since) = (0, Duration::ZERO, Instant::now());
-        let mut is_idle = || {
-            taken = since.elapsed();
-            since = Instant::now();
-            answer = ask(Step::Not, signals.blocked());
-            answer == 0 && !limit.is_over() && !signals.is_any_pending(mask)
-        };
-        // SAFETY: 1. system calls that do not wait.
-        if !unsafe { freezing::slice(started, &mut is_idle) } {
-            // Refused: it may be another time.
-            break ask(limit.left(), mask);
-        }
-        if answer != 0 {
-            // Somebody was kept waiting.
-            palimpsest_fork::put_off_slices(taken);
-            break answer;
-        }
-    };
+    let answer = idle(started, limit, mask.unwrap_or(signals.before()), &signals, ask);
     signals.restore();
+    uncancelled(|| freezing::tell_in_wait(started));
     errno::set(before);
     answer
 }
 
-/// Ends a wait: `errno`, and the end of the thread if that was asked for, as the C library's function would.
-///
-/// # Safety
-///
-/// 1. The caller has nothing to drop: this may not return.
-unsafe fn finish(answer: isize) -> c_int {
-    if answer == -(libc::EINTR as isize) {
-        // SAFETY: acts on a request to cancel this thread, by unwinding frames that have nothing to drop (1).
-        unsafe { pthread_testcancel() };
+/// The same, once all signals are blocked.
+fn idle(started: &Started, limit: Limit, mask: Set, signals: &Signals, ask: Ask<'_>) -> isize {
+    loop {
+        let due = next_slice(started, limit).filter(|_| !signals.is_any_pending(mask));
+        let Some(rest) = due else {
+            // This wait may be long.
+            uncancelled(|| freezing::tell_in_wait(started));
+            return ask(limit.left(), Some(mask));
+        };
+        if rest > Duration::ZERO {
+            let answer = ask(Step::For(rest), Some(mask));
+            if answer != 0 {
+                return answer;
+            }
+            continue;
+        }
+        let (mut answer, mut since, mut taken) = (0, Instant::now(), None);
+        let mut is_idle = || {
+            taken = Some(since.elapsed());
+            since = Instant::now();
+            answer = ask(Step::Not, Some(Set::ALL));
+            answer == 0 && !limit.is_over() && !signals.is_any_pending(mask)
+        };
+        // SAFETY: 1. system calls that do not wait.
+        let is_taken = uncancelled(|| unsafe { freezing::slice(&mut is_idle) });
+        if taken.is_none() {
+            // Other threads were held, or it was no freeze.
+            taken = Some(since.elapsed());
+            answer = ask(Step::Not, Some(Set::ALL));
+        }
+        if answer != 0 || limit.is_over() {
+            // Somebody was kept waiting.
+            palimpsest_fork::put_off_slices(taken.unwrap_or_default());
+            return answer;
+        }
+        if !is_taken {
+            // Refused: it may be another time.
+            return ask(limit.left(), Some(mask));
+        }
     }
-    errno::answer(answer) as c_int
+}
+
+/// A set as the C library has it, of which the kernel knows the first 64 bits.
+fn long(set: Set) -> sigset_t {
+    // SAFETY: all zeros is a valid set.
+    let mut long: sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: longer, and aligned to words.
+    unsafe { (&raw mut long).cast::<Set>().write(set) };
+    long
+}
+
+/// The kernel's answer from that of a function of the C library.
+fn raw(answer: c_int) -> isize {
+    if answer < 0 { -(errno::get() as isize) } else { answer as isize }
 }
 
 fn duration(time: timespec) -> Option<Duration> {
@@ -196,41 +188,48 @@ fn duration(time: timespec) -> Option<Duration> {
     Some(Duration::new(u64::try_from(time.tv_sec).ok()?, nanos))
 }
 
-/// `epoll_pwait` of the kernel.
+/// `epoll_pwait`, of the kernel where it does not wait.
 ///
 /// # Safety
 ///
 /// 1. As for the C library's function.
-unsafe fn ask_epoll(fd: c_int, events: *mut epoll_event, most: c_int, step: Step, mask: Set) -> isize {
-    let arguments = [
-        fd as usize,
-        events.expose_provenance(),
-        most as usize,
-        step.millis() as usize,
-        (&raw const mask).expose_provenance(),
-        size_of::<Set>(),
-    ];
-    // SAFETY: 1. the caller's; the mask outlives the call.
-    unsafe { system_call(libc::SYS_epoll_pwait, arguments) }
+unsafe fn ask_epoll(fd: c_int, events: *mut epoll_event, most: c_int, step: Step, mask: Option<Set>) -> isize {
+    let mask = mask.map(long);
+    let mask = mask.as_ref().map_or(ptr::null(), ptr::from_ref);
+    if let Step::Not = step {
+        let (place, mask) = (events.expose_provenance(), mask.expose_provenance());
+        let arguments = [fd as usize, place, most as usize, 0, mask, size_of::<Set>()];
+        // SAFETY: 1. the caller's; the mask outlives the call.
+        return unsafe { system_call(libc::SYS_epoll_pwait, arguments) };
+    }
+    raw(match EPOLL_PWAIT.get() {
+        // SAFETY: (1).
+        Some(real) => unsafe { real(fd, events, most, step.millis(), mask) },
+        // SAFETY: (1).
+        None => unsafe { own_epoll_pwait(fd, events, most, step.millis(), mask) },
+    })
 }
 
-/// `ppoll` of the kernel.
+/// `ppoll`, of the kernel where it does not wait.
 ///
 /// # Safety
 ///
 /// 1. As for the C library's function.
-unsafe fn ask_poll(fds: *mut pollfd, count: nfds_t, step: Step, mask: Set) -> isize {
-    let time = step.time();
-    let arguments = [
-        fds.expose_provenance(),
-        count as usize,
-        time.as_ref().map_or(0, |time| std::ptr::from_ref(time).expose_provenance()),
-        (&raw const mask).expose_provenance(),
-        size_of::<Set>(),
-        0,
-    ];
-    // SAFETY: 1. the caller's; time, which the kernel may change, and mask outlive the call.
-    unsafe { system_call(libc::SYS_ppoll, arguments) }
+unsafe fn ask_poll(fds: *mut pollfd, count: nfds_t, step: Step, mask: Option<Set>) -> isize {
+    let (time, mask) = (step.time(), mask.map(long));
+    let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let mask = mask.as_ref().map_or(ptr::null(), ptr::from_ref);
+    if let Step::Not = step {
+        let (fds, time, mask) = (fds.expose_provenance(), time.expose_provenance(), mask.expose_provenance());
+        // SAFETY: 1. the caller's; time, which is zero and stays so, and mask outlive the call.
+        return unsafe { system_call(libc::SYS_ppoll, [fds, count as usize, time, mask, size_of::<Set>(), 0]) };
+    }
+    raw(match PPOLL.get() {
+        // SAFETY: (1).
+        Some(real) => unsafe { real(fds, count, time, mask) },
+        // SAFETY: (1).
+        None => unsafe { own_ppoll(fds, count, time, mask) },
+    })
 }
 
 /// `epoll_wait(2)`.
@@ -240,15 +239,13 @@ unsafe fn ask_poll(fds: *mut pollfd, count: nfds_t, step: Step, mask: Set) -> is
 /// 1. As for the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn epoll_wait(fd: c_int, events: *mut epoll_event, most: c_int, millis: c_int) -> c_int {
-    if millis != 0
-        && let Some(started) = wanted()
-    {
-        let limit = Limit::after(u64::try_from(millis).ok().map(Duration::from_millis));
+    let time = u64::try_from(millis).ok().map(Duration::from_millis);
+    if let Some(started) = wanted(time) {
+        let limit = Limit::after(time);
         // SAFETY: 1. is this function's.
         let ask = &mut |step, mask| unsafe { ask_epoll(fd, events, most, step, mask) };
         let answer = split(started, limit, None, ask);
-        // SAFETY: 1. nothing here needs dropping.
-        return unsafe { finish(answer) };
+        return errno::answer(answer) as c_int;
     }
     match EPOLL_WAIT.get() {
         // SAFETY: contract 1.
@@ -271,16 +268,14 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
     millis: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    if millis != 0
-        && let Some(started) = wanted()
-    {
-        let limit = Limit::after(u64::try_from(millis).ok().map(Duration::from_millis));
+    let time = u64::try_from(millis).ok().map(Duration::from_millis);
+    if let Some(started) = wanted(time) {
+        let limit = Limit::after(time);
         // SAFETY: 1. is this function's.
         let ask = &mut |step, mask| unsafe { ask_epoll(fd, events, most, step, mask) };
         // SAFETY: null, or a set by contract 1.
         let answer = split(started, limit, unsafe { Set::read(mask) }, ask);
-        // SAFETY: 1. nothing here needs dropping.
-        return unsafe { finish(answer) };
+        return errno::answer(answer) as c_int;
     }
     match EPOLL_PWAIT.get() {
         // SAFETY: contract 1.
@@ -297,14 +292,12 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
 /// 1. As for the C library's function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
-    if millis != 0
-        && let Some(started) = wanted()
-    {
-        let limit = Limit::after(u64::try_from(millis).ok().map(Duration::from_millis));
+    let time = u64::try_from(millis).ok().map(Duration::from_millis);
+    if let Some(started) = wanted(time) {
+        let limit = Limit::after(time);
         // SAFETY: 1. is this function's.
         let answer = split(started, limit, None, &mut |step, mask| unsafe { ask_poll(fds, count, step, mask) });
-        // SAFETY: 1. nothing here needs dropping.
-        return unsafe { finish(answer) };
+        return errno::answer(answer) as c_int;
     }
     match POLL.get() {
         // SAFETY: contract 1.
@@ -329,15 +322,14 @@ pub unsafe extern "C-unwind" fn ppoll(
     // SAFETY: null, or a time by contract 1.
     let told = unsafe { time.as_ref() }.copied();
     let limit = told.map_or(Some(None), |time| duration(time).map(Some));
-    if let Some(limit) = limit.filter(|limit| *limit != Some(Duration::ZERO))
-        && let Some(started) = wanted()
+    if let Some(limit) = limit
+        && let Some(started) = wanted(limit)
     {
         // SAFETY: 1. is this function's.
         let ask = &mut |step, mask| unsafe { ask_poll(fds, count, step, mask) };
         // SAFETY: null, or a set by contract 1.
         let answer = split(started, Limit::after(limit), unsafe { Set::read(mask) }, ask);
-        // SAFETY: 1. nothing here needs dropping.
-        return unsafe { finish(answer) };
+        return errno::answer(answer) as c_int;
     }
     match PPOLL.get() {
         // SAFETY: contract 1.
@@ -352,49 +344,91 @@ const fn set_len(count: usize) -> usize {
     count.div_ceil(64) * 8
 }
 
-/// What `select` is asked for, so that it can be asked again: the kernel writes its answer in the same place.
+/// What `select` is asked for, so that it can be asked again: the kernel writes its answer in the same place, which is
+/// a copy until there is one. Only the kernel touches the program's sets: what cannot be read or written is an error.
 struct Asked {
     sets: [*mut fd_set; 3],
     count: c_int,
     wanted: [fd_set; 3],
+    answer: [fd_set; 3],
 }
 
 impl Asked {
-    /// Nothing if there are more descriptors than a set has.
+    /// Nothing if there are more descriptors than a set has, or the sets cannot be read.
     ///
     /// # Safety
     ///
-    /// 1. Each set is null, or has room for so many descriptors.
+    /// 1. Each set is null, or is to have room for so many descriptors.
     unsafe fn read(count: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
-        let count_of = usize::try_from(count).ok().filter(|&count| count <= libc::FD_SETSIZE)?;
+        usize::try_from(count).ok().filter(|&count| count <= libc::FD_SETSIZE)?;
         // SAFETY: all zeros is a valid set.
-        let mut wanted: [fd_set; 3] = unsafe { std::mem::zeroed() };
-        for (wanted, set) in wanted.iter_mut().zip(sets).filter(|(_, set)| !set.is_null()) {
-            // SAFETY: by (1) it has as many bytes, and the copy has room for all that a set can have.
-            unsafe {
-                std::ptr::from_mut(wanted).cast::<u8>().copy_from_nonoverlapping(set.cast(), set_len(count_of));
-            }
-        }
-        Some(Self { sets, count, wanted })
+        let empty: [fd_set; 3] = unsafe { std::mem::zeroed() };
+        let mut asked = Self { sets, count, wanted: empty, answer: empty };
+        let own = asked.wanted.each_mut().map(ptr::from_mut);
+        // SAFETY: 1. the copies are this function's own.
+        unsafe { asked.copy(libc::SYS_process_vm_readv, own) }.then_some(asked)
     }
 
+    /// Copies between the program's sets and `own` by the kernel. False if it refuses.
+    ///
+    /// # Safety
+    ///
+    /// 1. What the call writes may be written, if it is there.
+    unsafe fn copy(&self, call: libc::c_long, own: [*mut fd_set; 3]) -> bool {
+        let len = set_len(self.count as usize);
+        let part = |set: *mut fd_set, other: *mut fd_set| libc::iovec {
+            iov_base: set.cast::<c_void>(),
+            iov_len: if other.is_null() { 0 } else { len },
+        };
+        let pairs = [0, 1, 2].map(|number| (own[number], self.sets[number]));
+        let [own, program] = [pairs.map(|(own, set)| part(own, set)), pairs.map(|(_, set)| part(set, set))];
+        let all: usize = own.iter().map(|part| part.iov_len).sum();
+        let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
+        let arguments = [process, own.as_ptr().expose_provenance(), 3, program.as_ptr().expose_provenance(), 3, 0];
+        // SAFETY: (1); the lists outlive the call.
+        all == 0 || usize::try_from(unsafe { system_call(call, arguments) }) == Ok(all)
+    }
+
+    /// Asks about the copies.
+    fn ask(&mut self, step: Step, mask: Option<Set>) -> isize {
+        self.answer = self.wanted;
+        let mut places = self.answer.each_mut().map(ptr::from_mut);
+        for (place, _) in places.iter_mut().zip(self.sets).filter(|(_, set)| set.is_null()) {
+            *place = ptr::null_mut();
+        }
+        let [read, write, except] = places;
+        let (time, mask) = (step.time(), mask.map(long));
+        let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+        let mask = mask.as_ref().map_or(ptr::null(), ptr::from_ref);
+        if let Step::Not = step {
+            // The last argument of `pselect6`: a mask and its size.
+            let mask = (mask.expose_provenance(), size_of::<Set>());
+            let [read, write, except] = places.map(|set| set.expose_provenance());
+            let (time, mask) = (time.expose_provenance(), (&raw const mask).expose_provenance());
+            let arguments = [self.count as usize, read, write, except, time, mask];
+            // SAFETY: the copies are long enough for all descriptors; all outlives the call.
+            return unsafe { system_call(libc::SYS_pselect6, arguments) };
+        }
+        raw(match PSELECT.get() {
+            // SAFETY: as above.
+            Some(real) => unsafe { real(self.count, read, write, except, time, mask) },
+            // SAFETY: as above.
+            None => unsafe { own_pselect(self.count, read, write, except, time, mask) },
+        })
+    }
+
+    /// Hands the program what came of it, unless that is an error.
+    ///
     /// # Safety
     ///
     /// 1. As for [`read`](Self::read); the sets are still there.
-    unsafe fn ask(&self, step: Step, mask: Set) -> isize {
-        for (wanted, set) in self.wanted.iter().zip(self.sets).filter(|(_, set)| !set.is_null()) {
-            let len = set_len(self.count as usize);
-            // SAFETY: by (1).
-            unsafe { std::ptr::from_ref(wanted).cast::<u8>().copy_to_nonoverlapping(set.cast(), len) };
+    unsafe fn give(&mut self, answer: isize) -> isize {
+        let own = self.answer.each_mut().map(ptr::from_mut);
+        // SAFETY: 1. (1).
+        if answer >= 0 && !unsafe { self.copy(libc::SYS_process_vm_writev, own) } {
+            return -(libc::EFAULT as isize);
         }
-        let time = step.time();
-        // The last argument of `pselect6`: a mask and its size.
-        let mask_of = (&raw const mask, size_of::<Set>());
-        let [read, write, except] = self.sets.map(|set| set.expose_provenance());
-        let time = time.as_ref().map_or(0, |time| std::ptr::from_ref(time).expose_provenance());
-        let arguments = [self.count as usize, read, write, except, time, (&raw const mask_of).expose_provenance()];
-        // SAFETY: 1. (1); time, which the kernel may change, and mask outlive the call.
-        unsafe { system_call(libc::SYS_pselect6, arguments) }
+        answer
     }
 }
 
@@ -418,21 +452,21 @@ pub unsafe extern "C-unwind" fn select(
         Some(Duration::from_secs(u64::try_from(time.tv_sec).ok()?) + Duration::from_micros(micros))
     };
     let limit = told.map_or(Some(None), |time| duration_of(time).map(Some));
-    if let Some(limit) = limit.filter(|limit| *limit != Some(Duration::ZERO))
-        && let Some(started) = wanted()
+    if let Some(limit) = limit
+        && let Some(started) = wanted(limit)
         // SAFETY: 1. contract 1.
-        && let Some(asked) = unsafe { Asked::read(count, [read, write, except]) }
+        && let Some(mut asked) = unsafe { Asked::read(count, [read, write, except]) }
     {
         let limit = Limit::after(limit);
+        let answer = split(started, limit, None, &mut |step, mask| asked.ask(step, mask));
         // SAFETY: 1. contract 1.
-        let answer = split(started, limit, None, &mut |step, mask| unsafe { asked.ask(step, mask) });
+        let answer = unsafe { asked.give(answer) };
         // SAFETY: null, or a time by contract 1.
         if let (Some(time), Step::For(left)) = (unsafe { time.as_mut() }, limit.left()) {
             time.tv_sec = libc::time_t::try_from(left.as_secs()).unwrap_or(libc::time_t::MAX);
             time.tv_usec = left.subsec_micros().into();
         }
-        // SAFETY: 1. nothing here needs dropping.
-        return unsafe { finish(answer) };
+        return errno::answer(answer) as c_int;
     }
     match SELECT.get() {
         // SAFETY: contract 1.
@@ -459,17 +493,17 @@ pub unsafe extern "C-unwind" fn pselect(
     // SAFETY: null, or a time by contract 1.
     let told = unsafe { time.as_ref() }.copied();
     let limit = told.map_or(Some(None), |time| duration(time).map(Some));
-    if let Some(limit) = limit.filter(|limit| *limit != Some(Duration::ZERO))
-        && let Some(started) = wanted()
+    if let Some(limit) = limit
+        && let Some(started) = wanted(limit)
         // SAFETY: 1. contract 1.
-        && let Some(asked) = unsafe { Asked::read(count, [read, write, except]) }
+        && let Some(mut asked) = unsafe { Asked::read(count, [read, write, except]) }
     {
-        // SAFETY: 1. contract 1.
-        let ask = &mut |step, mask| unsafe { asked.ask(step, mask) };
         // SAFETY: null, or a set by contract 1.
-        let answer = split(started, Limit::after(limit), unsafe { Set::read(mask) }, ask);
-        // SAFETY: 1. nothing here needs dropping.
-        return unsafe { finish(answer) };
+        let mask = unsafe { Set::read(mask) };
+        let answer = split(started, Limit::after(limit), mask, &mut |step, mask| asked.ask(step, mask));
+        // SAFETY: 1. contract 1.
+        let answer = unsafe { asked.give(answer) };
+        return errno::answer(answer) as c_int;
     }
     match PSELECT.get() {
         // SAFETY: contract 1.
@@ -487,8 +521,7 @@ pub unsafe extern "C-unwind" fn pselect(
 unsafe fn sleep(started: &Started, time: Duration, rest: *mut timespec) -> isize {
     let limit = Limit::after(Some(time));
     // SAFETY: 1. no descriptors.
-    let answer =
-        split(started, limit, None, &mut |step, mask| unsafe { ask_poll(std::ptr::null_mut(), 0, step, mask) });
+    let answer = split(started, limit, None, &mut |step, mask| unsafe { ask_poll(ptr::null_mut(), 0, step, mask) });
     if answer < 0
         // SAFETY: (1).
         && let (Some(rest), Some(left)) = (unsafe { rest.as_mut() }, limit.left().time())
@@ -507,13 +540,12 @@ unsafe fn sleep(started: &Started, time: Duration, rest: *mut timespec) -> isize
 pub unsafe extern "C-unwind" fn nanosleep(time: *const timespec, rest: *mut timespec) -> c_int {
     // SAFETY: null, which the kernel refuses, or a time by contract 1.
     let told = unsafe { time.as_ref() }.copied().and_then(duration);
-    if let Some(told) = told.filter(|told| *told > Duration::ZERO)
-        && let Some(started) = wanted()
+    if let Some(told) = told
+        && let Some(started) = wanted(Some(told))
     {
         // SAFETY: 1. contract 1.
         let answer = unsafe { sleep(started, told, rest) };
-        // SAFETY: 1. nothing here needs dropping.
-        return unsafe { finish(answer) };
+        return errno::answer(answer) as c_int;
     }
     match NANOSLEEP.get() {
         // SAFETY: contract 1.
@@ -543,15 +575,13 @@ pub unsafe extern "C-unwind" fn clock_nanosleep(
         (libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME) => told.map(|end| end.saturating_sub(now())),
         _ => None,
     };
-    if let Some(told) = told.filter(|told| *told > Duration::ZERO)
-        && let Some(started) = wanted()
+    if let Some(told) = told
+        && let Some(started) = wanted(Some(told))
     {
-        let rest = if flags == 0 { rest } else { std::ptr::null_mut() };
+        let rest = if flags == 0 { rest } else { ptr::null_mut() };
         let before = errno::get();
         // SAFETY: 1. contract 1.
         let answer = unsafe { sleep(started, told, rest) };
-        // SAFETY: 1. nothing here needs dropping.
-        unsafe { finish(answer) };
         errno::set(before);
         return -(answer as c_int);
     }

@@ -13,7 +13,7 @@ use crate::arch::system_call;
 pub(crate) struct Set(u64);
 
 impl Set {
-    const ALL: Self = Self(u64::MAX);
+    pub(crate) const ALL: Self = Self(u64::MAX);
 
     /// The C library's, of which the kernel knows the first 64 bits; nothing for null.
     ///
@@ -34,18 +34,16 @@ impl Set {
     }
 }
 
-/// The thread's signals while those are blocked that would do something. What is ignored stays open: it never comes,
-/// and would end a wait by `EINTR` if it were blocked until then. Not undone by itself: a thread that is cancelled has
-/// no use for that.
+/// The thread's signals while all are blocked. Not undone by itself: a thread that is cancelled has no use for that.
 pub(crate) struct Signals {
     before: Set,
-    blocked: Set,
 }
 
-fn exchange(set: Set) -> Set {
+/// `how` as for `sigprocmask`; what was blocked before.
+fn change(how: c_int, set: Set) -> Set {
     let mut before = Set(0);
     let arguments = [
-        libc::SIG_SETMASK as usize,
+        how as usize,
         (&raw const set).expose_provenance(),
         (&raw mut before).expose_provenance(),
         size_of::<Set>(),
@@ -60,17 +58,7 @@ fn exchange(set: Set) -> Set {
 impl Signals {
     /// Blocks them.
     pub(crate) fn block() -> Self {
-        let before = exchange(Set::ALL);
-        let ignored = Set::ALL.signals().filter(|&signal| is_ignored(signal));
-        let ignored = Set(ignored.fold(0, |all, signal| all | 1 << (signal - 1)));
-        let blocked = Set(Set::ALL.without(ignored).0 | before.0);
-        exchange(blocked);
-        Self { before, blocked }
-    }
-
-    /// What is blocked.
-    pub(crate) const fn blocked(&self) -> Set {
-        self.blocked
+        Self { before: change(libc::SIG_SETMASK, Set::ALL) }
     }
 
     /// What was blocked before.
@@ -78,18 +66,31 @@ impl Signals {
         self.before
     }
 
-    /// Blocks what was blocked before.
+    /// Opens what was open before, and nothing else: a handler may have opened more for the time after it, by what it
+    /// is given (`uc_sigmask`).
     pub(crate) fn restore(self) {
-        exchange(self.before);
+        change(libc::SIG_UNBLOCK, Set::ALL.without(self.before));
     }
 
-    /// Whether a signal waits that is not in `mask`.
+    /// Whether a signal waits that is not in `mask` and does something. What is ignored is let go: it would come never,
+    /// but, since it was blocked, end a wait by `EINTR`.
     pub(crate) fn is_any_pending(&self, mask: Set) -> bool {
         let mut pending = Set(0);
         let arguments = [(&raw mut pending).expose_provenance(), size_of::<Set>(), 0, 0, 0, 0];
         // SAFETY: the set outlives the call, and is as long as it says.
         unsafe { system_call(libc::SYS_rt_sigpending, arguments) };
-        pending.without(mask) != Set(0)
+        let open = pending.without(mask);
+        if open == Set(0) {
+            return false;
+        }
+        let ignored = open.signals().filter(|&signal| is_ignored(signal));
+        let ignored = Set(ignored.fold(0, |all, signal| all | 1 << (signal - 1)));
+        if ignored != Set(0) {
+            // The kernel forgets them when it looks whether they are to be handled.
+            change(libc::SIG_UNBLOCK, ignored);
+            change(libc::SIG_BLOCK, ignored);
+        }
+        open != ignored
     }
 }
 
@@ -130,17 +131,26 @@ pub(crate) fn note_stack() {
     TOP.store(here(), Ordering::Relaxed);
 }
 
-/// Whether the caller is the main thread, on its own stack and not on one for signals or of a coroutine, and has room.
-pub(crate) fn on_main_stack() -> bool {
+/// Bytes of the main thread's stack that are used here; 0 if this is another one. `main` may be called from somewhat
+/// above where this object was started.
+fn used() -> usize {
     let top = TOP.load(Ordering::Relaxed);
-    if top == 0 || rustix::thread::gettid() != rustix::process::getpid() {
+    if top == 0 { 0 } else { (top + (64 << 10)).saturating_sub(here()) }
+}
+
+/// Whether this may be the main thread's stack, not one for signals or of a coroutine. Makes no system call.
+pub(crate) fn near_main_stack() -> bool {
+    (1..LONGEST - ROOM).contains(&used())
+}
+
+/// Whether the caller is the main thread, on its own stack, and has room.
+pub(crate) fn on_main_stack() -> bool {
+    if !near_main_stack() || rustix::thread::gettid() != rustix::process::getpid() {
         return false;
     }
     let limit = rustix::process::getrlimit(Resource::Stack).current.unwrap_or(u64::MAX);
     let longest = usize::try_from(limit).unwrap_or(usize::MAX).min(LONGEST);
-    // `main` may be called from somewhat above where this object was started.
-    let used = (top + (64 << 10)).saturating_sub(here());
-    used > 0 && used + ROOM < longest
+    used() + ROOM < longest
 }
 
 #[cfg(test)]
@@ -153,6 +163,7 @@ mod tests {
         // SAFETY: a handler that does nothing.
         unsafe { libc::signal(libc::SIGUSR2, handle as extern "C" fn(c_int) as usize) };
         let signals = Signals::block();
+        assert_eq!(change(libc::SIG_BLOCK, Set(0)), Set(Set::ALL.0 & !(1 << 8 | 1 << 18)), "but SIGKILL and SIGSTOP");
         let raise = |signal: c_int| {
             // SAFETY: blocked, so that it waits.
             assert_eq!(unsafe { libc::raise(signal) }, 0);
@@ -165,9 +176,19 @@ mod tests {
         assert!(signals.is_any_pending(Set(0)));
         assert!(!signals.is_any_pending(Set(1 << (libc::SIGUSR2 - 1))), "the program blocks it");
         assert!(signals.is_any_pending(Set(0)), "it is still there");
+        let before = signals.before();
         signals.restore();
         let signals = Signals::block();
         assert!(!signals.is_any_pending(Set(0)), "its handler has run");
+        // A handler opens what was open before.
+        let opened = Set(1 << (libc::SIGUSR2 - 1));
+        change(libc::SIG_UNBLOCK, opened);
         signals.restore();
+        assert_eq!(change(libc::SIG_BLOCK, Set(0)), before);
+        change(libc::SIG_BLOCK, opened);
+        let signals = Signals::block();
+        change(libc::SIG_UNBLOCK, opened);
+        signals.restore();
+        assert_eq!(change(libc::SIG_BLOCK, Set(0)), before, "it stays open, as the handler wants it");
     }
 }

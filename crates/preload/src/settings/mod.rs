@@ -21,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) action: Action,
     /// How the engine freezes.
     pub(crate) options: Options,
+    /// How long a slice is to take; zero if there are none.
+    pub(crate) slice: Duration,
     pub(crate) sandbox: Sandbox,
     pub(crate) report: ReportTo,
     pub(crate) refusals: Refusals,
@@ -152,6 +154,7 @@ impl Settings {
         )?;
         let options = Options::new().extent(extent).pages(pages).other_threads(threads).pays(pays).pause(pause);
         Ok(Self {
+            slice: if let Pause::Within(slice) = pause { slice } else { Duration::ZERO },
             moment: variables.read(
                 "PALIMPSEST_FREEZE",
                 "off, fork, fork:N with N from 1, signal:NAME or signal:NUMBER of a signal that a program can catch \

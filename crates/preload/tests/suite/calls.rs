@@ -69,3 +69,23 @@ fn a_fork_makes_no_more_system_calls_than_it_must() {
         assert!(served - plain <= most, "{mebibytes} MiB: {served} against {plain}");
     }
 }
+
+/// A program that is kept busy pays nothing for a freeze that is under way: what has come is handed on by the question
+/// whether anything has, and a wait too short for a slice is left alone. Only `select` must have its sets copied, which
+/// takes two copies and two questions for the process id.
+#[test]
+fn a_wait_that_is_no_wait_makes_no_more_system_calls_than_it_must() {
+    let (Some(counter), object) = (counter(), object()) else { return };
+    let object = object.to_str().expect("UTF-8");
+    let each = |kind: &str, way: Way<'_>| {
+        let mut calls = calls(counter, &[counter, "wait", kind], way)?;
+        calls.sort_unstable();
+        Some(calls[calls.len() / 2])
+    };
+    for (kind, most) in [("poll", 0), ("nanosleep", 0), ("select", 4)] {
+        let Some(plain) = each(kind, PLAIN) else { return };
+        let Some(served) = each(kind, frozen(object, &[("PALIMPSEST_PAUSE", "1ms")])) else { return };
+        println!("{kind}: {plain} plain, {served} served");
+        assert!(served <= plain + most, "{kind}: {served} against {plain}");
+    }
+}

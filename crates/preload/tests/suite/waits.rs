@@ -6,8 +6,13 @@ use crate::common::{PLAIN, compile, frozen, object, run};
 
 /// The program, run plainly and with slices that copy the least that they may; their reports.
 fn compare(name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Option<String> {
-    let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources/waits.c"));
-    let program = compile(source, name, &[])?;
+    let sources = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/sources"));
+    let source = match name.split('-').next() {
+        Some("waits") => "waits.c",
+        Some("confined") => "confined_waits.c",
+        _ => "full_report.c",
+    };
+    let program = compile(&sources.join(source), name, &[])?;
     let command = [&[program.to_str().expect("a path in UTF-8")], arguments].concat();
     let object = object();
     let plain = run(&command, PLAIN);
@@ -49,4 +54,29 @@ fn threads_are_held_in_slices_and_can_be_canceled_in_waits() {
     let variables = [("PALIMPSEST_PAUSE", "1ns"), ("PALIMPSEST_THREADS", "stop")];
     let Some(report) = compare("waits-threads", &["thread"], &variables) else { return };
     assert!(slices(&report) >= 1, "{report}");
+}
+
+#[test]
+fn the_main_thread_can_be_canceled_in_waits() {
+    let variables = [("PALIMPSEST_PAUSE", "1ns"), ("PALIMPSEST_THREADS", "stop")];
+    // One each of `epoll_wait`, `poll`, `select` and `nanosleep`.
+    for way in ["0", "2", "4", "6"] {
+        let _ = compare("waits-canceled", &["0", way], &variables);
+    }
+}
+
+#[test]
+fn nobody_waits_for_the_reader_of_a_report() {
+    let _ = compare("full", &[], &[("PALIMPSEST_PAUSE", "1ns")]);
+}
+
+#[test]
+fn a_filter_that_ends_the_program_for_calls_that_it_does_not_make_leaves_its_waits() {
+    for who in ["self", "child"] {
+        for trust in ["", "seccomp"] {
+            let name = format!("confined-{who}-{trust}");
+            let variables = [("PALIMPSEST_PAUSE", "1ns"), ("PALIMPSEST_TRUST", trust)];
+            let _ = compare(&name, &[who], &variables);
+        }
+    }
 }

@@ -4,13 +4,18 @@
 //                                         a number each time that it calls getppid, and one at its end
 //     counter fork TIMES MEBIBYTES        writes to so much memory, forks so many times and waits for each child; calls
 //                                         getppid before each fork
+//     counter wait WAY                    writes to 16 MiB, forks, and waits 30 times: for what has come (poll, select) or
+//                                         for a short time (nanosleep); calls getppid before each wait
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
+#include <sys/select.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { REFUSED = 3 };
@@ -67,8 +72,28 @@ static int forks(long times, size_t mebibytes) {
   return 0;
 }
 
+static int waits(const char *way) {
+  int ends[2];
+  if (pipe(ends) || write(ends[1], "x", 1) != 1 || forks(1, 16)) return 1;
+  for (int number = 0; number < 30; number++) {
+    struct pollfd one = {ends[0], POLLIN, 0};
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(ends[0], &set);
+    struct timespec short_time = {0, 100000};
+    syscall(SYS_getppid);
+    int answer = !strcmp(way, "poll")     ? poll(&one, 1, -1)
+                 : !strcmp(way, "select") ? select(ends[0] + 1, &set, 0, 0, 0)
+                                          : nanosleep(&short_time, 0) + 1;
+    if (answer != 1) return 1;
+  }
+  syscall(SYS_getppid);
+  return 0;
+}
+
 int main(int arguments, char **argument) {
   if (arguments > 2 && !strcmp(argument[1], "count")) return count(argument + 2);
   if (arguments > 3 && !strcmp(argument[1], "fork")) return forks(atol(argument[2]), strtoul(argument[3], 0, 10));
+  if (arguments > 2 && !strcmp(argument[1], "wait")) return waits(argument[2]);
   return 2;
 }

@@ -87,7 +87,18 @@ static void *canceled(void *unused) {
     for (;;) poll(NULL, 0, -1);
 }
 
+static void *cancel_main(void *main_thread) {
+    void *end;
+    // In the wait, or before it: both end the thread there.
+    usleep(100000);
+    pthread_cancel(*(pthread_t *)main_thread);
+    pthread_join(*(pthread_t *)main_thread, &end);
+    printf("%s\n", end == PTHREAD_CANCELED ? "main canceled" : "main not canceled");
+    exit(0);
+}
+
 int main(int count, char **arguments) {
+    static pthread_t main_thread;
     int with_thread = count > 1 && !strcmp(arguments[1], "thread");
     // The first kind of wait: most slices are taken in it.
     int first = count > 1 && !with_thread ? atoi(arguments[1]) : 0;
@@ -112,6 +123,22 @@ int main(int count, char **arguments) {
     }
     if (!fork()) _exit(0);
     wait(NULL);
+    if (count > 2) {
+        pthread_t thread;
+        main_thread = pthread_self();
+        pthread_create(&thread, NULL, cancel_main, &main_thread);
+        wait_by(atoi(arguments[2]), -1, NULL, NULL);
+        return 1;
+    }
+    if (first == 4) {
+        // Sets that cannot be read, or not be written.
+        struct timeval value = {0, 90000};
+        void *unwritable = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        int answer = select(1, (fd_set *)8, NULL, NULL, &value);
+        printf("unreadable: %d errno %d\n", answer, errno);
+        answer = select(1, unwritable, NULL, NULL, &value);
+        printf("unwritable: %d errno %d\n", answer, errno);
+    }
     struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
     sigaction(SIGALRM, &action, NULL);
     sigset_t none, alarms, now;
@@ -194,6 +221,10 @@ int main(int count, char **arguments) {
         nanosleep(&(struct timespec){0, 1000000}, NULL);
         memory[round * 4096] ^= 2;
     }
+    // Until it is told: how many slices the waits above had time for is the machine's matter.
+    const char *report = getenv("PALIMPSEST_REPORT");
+    for (int round = 0; getenv("LD_PRELOAD") && report && access(report, F_OK) && round < 4000; round++)
+        nanosleep(&(struct timespec){0, 20000000}, NULL);
     puts(intact(2));
     return 0;
 }
