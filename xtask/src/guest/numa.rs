@@ -10,7 +10,7 @@ use crate::{
     process,
     programs::{self, TestProgram},
     runner::remedies,
-    step::{Done, StepError},
+    step::{Depth, Done, StepError},
     workspace::Workspace,
 };
 
@@ -114,8 +114,11 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<(), Gu
 }
 
 /// The step `numa-x86_64`.
-pub(crate) fn x86_64(workspace: &Workspace) -> Result<Done, StepError> {
-    step(workspace, Arch::X86_64)
+pub(crate) fn x86_64(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
+    match depth {
+        Depth::Short => Ok(Done::Skipped("left to --exhaustive: numa-aarch64 runs the same tests".to_owned())),
+        Depth::Exhaustive => step(workspace, Arch::X86_64),
+    }
 }
 
 /// The step `numa-aarch64`.
