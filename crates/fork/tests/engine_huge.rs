@@ -275,6 +275,7 @@ fn what_was_mapped_over_a_view_stays_when_its_extent_goes() {
 fn between_forks_slices_make_huge_pages_and_mend_them() {
     play("between_forks_slices_make_huge_pages_and_mend_them", || {
         needs_huge_pages();
+        needs_a_scan();
         let memory = frozen_in_slices();
         let frozen = status();
         let mut turn = 0;
