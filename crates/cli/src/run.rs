@@ -135,8 +135,8 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
         if arguments.heirs {
             text.push_str(",heirs");
         }
-        if arguments.private {
-            text.push_str(",private");
+        if arguments.shared {
+            text.push_str(",shared");
         }
         variables.push(("PALIMPSEST_TEXT", text.into()));
     }
@@ -257,8 +257,8 @@ mod tests {
         assert_eq!(variables(&local), [("PALIMPSEST_TEXT", "local:1".into()), ("PALIMPSEST_FREEZE", "off".into())]);
         let heirs = parse(&["--local-text", "--heirs", "true"]).expect("a valid line");
         assert_eq!(variables(&heirs), [("PALIMPSEST_TEXT", "local,heirs".into())]);
-        let alone = parse(&["--local-text", "--heirs", "--private", "true"]).expect("a valid line");
-        assert_eq!(variables(&alone)[0], ("PALIMPSEST_TEXT", "local,heirs,private".into()));
+        let shared = parse(&["--local-text", "--heirs", "--shared", "true"]).expect("a valid line");
+        assert_eq!(variables(&shared)[0], ("PALIMPSEST_TEXT", "local,heirs,shared".into()));
         let both = parse(&["--local-text", "true"]).expect("a valid line");
         assert_eq!(variables(&both), [("PALIMPSEST_TEXT", "local".into())]);
         let reported = parse(&["--report", "--", "true"]).expect("a valid line");

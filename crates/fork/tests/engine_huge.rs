@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use common::{Memory, freeze, guarded, in_child, page, play, skip, wait};
@@ -142,15 +143,20 @@ fn what_has_become_cold_is_frozen_again() {
     });
 }
 
-/// Forks with writes to `memory`, of which nothing becomes huge.
+/// Forks with writes to `memory`, of which nothing becomes huge: at least 300 times, and until some of it was repaired.
 fn stays_in_base_pages(memory: &Memory) {
-    (0..300).for_each(|turn| {
-        write(memory, 0..8, turn as u8);
-        assert_eq!(in_child(|| 0), 0);
+    let (turn, value) = (Cell::new(0_usize), Cell::new(0));
+    let write_more = || {
+        value.set(turn.get() as u8);
+        write(memory, 0..8, value.get());
+        turn.set(turn.get() + 1);
+    };
+    let is_done = || {
         assert_eq!(memory.huge(), 0);
-    });
-    assert!(status().repairs > 0, "{:?}", status());
-    assert!(holds(memory, 0..8, 299_usize as u8));
+        turn.get() >= 300 && status().repairs > 0
+    };
+    assert!(forks_until(write_more, is_done).is_some(), "{:?}", status());
+    assert!(holds(memory, 0..8, value.get()));
 }
 
 #[test]
@@ -260,7 +266,7 @@ fn what_was_mapped_over_a_view_stays_when_its_extent_goes() {
             turn += 1;
             write(&memory, 2..6, turn);
         };
-        assert!(tended_until(200, &mut writing, || memory.huge() == 4 * PIECE), "{} bytes are huge", memory.huge());
+        assert!(tended_until(3000, &mut writing, || memory.huge() == 4 * PIECE), "{} bytes are huge", memory.huge());
         assert!(status().extents < frozen.extents, "{:?}, {frozen:?}", status());
         for [start, _] in views {
             // SAFETY: mapped above.
@@ -283,7 +289,7 @@ fn between_forks_slices_make_huge_pages_and_mend_them() {
             turn += 1;
             write(&memory, 2..6, turn);
         };
-        assert!(tended_until(200, &mut writing, || memory.huge() == 4 * PIECE), "{} bytes are huge", memory.huge());
+        assert!(tended_until(3000, &mut writing, || memory.huge() == 4 * PIECE), "{} bytes are huge", memory.huge());
         assert!(holds(&memory, 2..6, turn));
         let now = status();
         assert_eq!((now.frozen_bytes + 4 * PIECE, now.hot_pieces), (frozen.frozen_bytes, 4));
@@ -312,7 +318,7 @@ fn between_forks_slices_make_huge_pages_and_mend_them() {
         assert!(!is_mended, "the child shows these pages");
         drop(teller);
         assert_eq!(wait(child), 0, "the child sees what was when it was forked");
-        assert!(tended_until(200, || write(&memory, 2..6, 201), || memory.huge() >= 3 * PIECE), "{}", memory.huge());
+        assert!(tended_until(3000, || write(&memory, 2..6, 201), || memory.huge() >= 3 * PIECE), "{}", memory.huge());
         assert!(holds(&memory, 2..6, 201));
         // A full round agrees with what slices have noted.
         freeze(&Options::new());
@@ -376,7 +382,7 @@ fn advice_that_came_after_the_freeze_is_kept() {
         let memory = frozen_in_slices();
         guarded::madvise(&memory, 3 * PIECE, PIECE, libc::MADV_DONTFORK).expect("given");
         guarded::madvise(&memory, 4 * PIECE, PIECE, libc::MADV_DONTDUMP).expect("given");
-        let is_made = tended_until(200, || write(&memory, 2..6, 7), || memory.huge() == 3 * PIECE);
+        let is_made = tended_until(3000, || write(&memory, 2..6, 7), || memory.huge() == 3 * PIECE);
         assert!(is_made, "{} bytes are huge", memory.huge());
         assert!(holds(&memory, 2..6, 7));
         let mut vmas = Vmas::with_capacity(1 << 14).expect("memory");

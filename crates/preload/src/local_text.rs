@@ -34,10 +34,10 @@ struct Local {
 /// Who uses the copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum With {
-    /// All processes of this user.
-    User,
     /// This process, and those that are forked from it: nobody has a descriptor that a plain program would not have.
     Nobody,
+    /// All processes of this user, by descriptors that forked children inherit. So it must be asked for.
+    User,
 }
 
 /// Whose text.
@@ -61,11 +61,11 @@ fn parse(value: &OsStr) -> Option<Wish> {
             Some(NodeId(digits.parse().ok()?))
         }
     };
-    let mut local = Local { node, whose: Whose::First, with: With::User };
+    let mut local = Local { node, whose: Whose::First, with: With::Nobody };
     for word in words {
         match word {
             "heirs" if local.whose == Whose::First => local.whose = Whose::Heirs,
-            "private" if local.with == With::User => local.with = With::Nobody,
+            "shared" if local.with == With::Nobody => local.with = With::User,
             _ => return None,
         }
     }
@@ -98,8 +98,8 @@ pub(crate) fn begin(standard_error: Option<Noted>) {
             let value = value.display();
             return tell(&format!(
                 "{VARIABLE}={value}: not understood; allowed: off, local, local:N with the number of a node, both with \
-                 `,heirs` for the programs that it executes and `,private` for copies that no other process uses; the \
-                 program runs from its own file"
+                 `,heirs` for the programs that it executes and `,shared` for copies that all processes of the user \
+                 use; the program runs from its own file"
             ));
         }
     };
@@ -142,11 +142,11 @@ mod tests {
         let parse = |text: &str| parse(OsStr::new(text));
         assert_eq!((parse(""), parse("off")), (Some(Wish::Off), Some(Wish::Off)));
         let local = |node: Option<u32>, whose, with| Some(Wish::Local(Local { node: node.map(NodeId), whose, with }));
-        assert_eq!(parse("local"), local(None, Whose::First, With::User));
-        assert_eq!(parse("local:1"), local(Some(1), Whose::First, With::User));
-        assert_eq!(parse("local,heirs"), local(None, Whose::Heirs, With::User));
-        assert_eq!(parse("local:2,heirs,private"), local(Some(2), Whose::Heirs, With::Nobody));
-        assert_eq!(parse("local,private"), local(None, Whose::First, With::Nobody));
+        assert_eq!(parse("local"), local(None, Whose::First, With::Nobody));
+        assert_eq!(parse("local:1"), local(Some(1), Whose::First, With::Nobody));
+        assert_eq!(parse("local,heirs"), local(None, Whose::Heirs, With::Nobody));
+        assert_eq!(parse("local:2,heirs,shared"), local(Some(2), Whose::Heirs, With::User));
+        assert_eq!(parse("local,shared"), local(None, Whose::First, With::User));
         for wrong in [
             "1",
             "local:",
@@ -159,8 +159,8 @@ mod tests {
             ",heirs",
             "local,",
             "local,heirs,heirs",
-            "local,shared",
-            "off,private",
+            "local,shared,shared",
+            "off,shared",
         ] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }

@@ -30,9 +30,9 @@ pub(crate) struct Arguments {
     /// Do so, too, with the text of the programs that it executes.
     #[arg(long, requires = "local_text")]
     pub(crate) heirs: bool,
-    /// With copies that no other process uses: by itself, all processes of the user share them.
+    /// With copies that all processes of the user share. Each keeps a descriptor of them, which forked children inherit.
     #[arg(long, requires = "local_text")]
-    pub(crate) private: bool,
+    pub(crate) shared: bool,
     /// When, if not at the first fork that is worth it: `fork` (the first), `fork:N`, `signal:NAME` (at the fork after
     /// it) or `size:BYTES` (the first fork with so much memory; suffixes K, M, G).
     #[arg(long, value_name = "WHEN", conflicts_with = "no_freeze")]

@@ -31,7 +31,7 @@ impl User {
     fn start(&self, program: &Path) -> (Child, String) {
         let mut command = Command::new(program);
         command.arg("wait").env("LD_PRELOAD", object()).env("XDG_RUNTIME_DIR", self.0.path());
-        command.envs([("PALIMPSEST_TEXT", "local"), ("PALIMPSEST_FREEZE", "off")]);
+        command.envs([("PALIMPSEST_TEXT", "local,shared"), ("PALIMPSEST_FREEZE", "off")]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("readable");
@@ -60,19 +60,19 @@ fn unmodified_programs_share_their_text() {
 }
 
 #[test]
-fn what_a_program_gets_for_sharing_is_read_only_closed_by_exec_and_can_be_declined() {
+fn what_a_program_gets_for_sharing_is_read_only_closed_by_exec_and_must_be_asked_for() {
     let Some(program) = program().and_then(Path::to_str) else { return };
     let lines = |copies: usize| {
         format!("program: {copies} descriptors, 0 can write\nchild: {copies} descriptors, 0 can write\n")
     };
     let user = User::new();
-    for (text, copies) in [("local", 1), ("local,private", 0), ("off", 0)] {
+    for (text, copies) in [("local,shared", 1), ("local", 0), ("off", 0)] {
         let ran = user.run(&[program], text, "off");
         let expected = lines(copies) + "executed: 0 descriptors, 0 can write\n";
         let told = ran.stdout.split_once('\n').map_or("", |(_, told)| told);
         assert_eq!((told, ran.status), (expected.as_str(), Some(0)), "{text}: {}", ran.stderr);
     }
-    let private = user.run(&[program], "local,private", "off");
+    let private = user.run(&[program], "local", "off");
     assert!(private.stdout.contains("shared"), "in memory all the same: {}", private.stdout);
 }
 
@@ -84,7 +84,7 @@ fn a_folder_that_others_may_enter_is_told_and_the_text_is_not_shared() {
     let folder = user.0.path().join("palimpsest-numa");
     std::fs::create_dir(&folder).expect("made");
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).expect("own");
-    let ran = user.run(&[program], "local", "off");
+    let ran = user.run(&[program], "local,shared", "off");
     let says = ran.stderr.contains("mode 755") && ran.stderr.contains("this process has a copy of its own");
     assert!(says && ran.stderr.lines().count() == 1, "{}", ran.stderr);
     assert!(ran.stdout.contains("shared") && ran.stdout.contains("program: 0 descriptors"), "{}", ran.stdout);
@@ -98,7 +98,7 @@ fn same(command: &[&str]) {
     }
     let user = User::new();
     for freeze in ["off", "fork"] {
-        let ran = user.run(command, "local,heirs", freeze);
+        let ran = user.run(command, "local,heirs,shared", freeze);
         let (told, expected) = ((ran.stdout, ran.status), (plain.stdout.clone(), plain.status));
         assert_eq!(told, expected, "{command:?} {freeze}: {}", ran.stderr);
     }
@@ -115,7 +115,7 @@ fn programs_of_many_kinds_do_the_same() {
     for (name, flags) in [("stripped", &["-s"][..]), ("static", &["-static"]), ("static_pie", &["-static-pie"])] {
         let Some(program) = compile(Path::new(source), &format!("big_text_{name}"), flags) else { continue };
         let user = User::new();
-        let ran = user.run(&[program.to_str().expect("UTF-8")], "local", "off");
+        let ran = user.run(&[program.to_str().expect("UTF-8")], "local,shared", "off");
         // Static programs load no object.
         let in_memory = usize::from(name == "stripped");
         let expected = format!("text in memory: {in_memory}\nthread: right\nchild: 0\n");
@@ -133,7 +133,7 @@ fn part_of_pythons_own_tests_passes() {
         return println!("skipped: no python3 with its tests: Debian package libpython3-testsuite");
     };
     let user = User::new();
-    let ran = user.run(&command(python), "local,heirs", "off");
+    let ran = user.run(&command(python), "local,heirs,shared", "off");
     assert_eq!(ran.status, Some(0), "{}{}", ran.stdout, ran.stderr);
 }
 

@@ -38,8 +38,8 @@ impl Mode {
             Self::Plain => Command::new(program),
             Self::Private | Self::Local => {
                 let mut command = context.local_text().map_err(ProgramError::Unfrozen)?;
-                if self == Self::Private {
-                    command.arg("--private");
+                if self == Self::Local {
+                    command.arg("--shared");
                 }
                 command.arg("--").arg(program);
                 command

@@ -120,7 +120,7 @@ fn ready(context: &Context<'_>) -> Result<Hot, String> {
     let told = |error: ProgramError| Causes(&error).to_string();
     let hot = Hot::build().map_err(told)?;
     let mut command = context.local_text()?;
-    finish(command.args(["--private", "--quiet", "--", "true"])).map_err(told)?;
+    finish(command.args(["--quiet", "--", "true"])).map_err(told)?;
     Ok(hot)
 }
 
