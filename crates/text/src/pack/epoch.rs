@@ -204,8 +204,8 @@ impl ProcessEpochs {
 
 /// The epochs of whichever process asks: a forked child gets new ones.
 ///
-/// Every thread that has packs reads the pointer at any time. It is written by threads of a forked child that find it to
-/// be its parent's, by one exchange. One value may be the epochs of several packs: a thread that is pinned is pinned
+/// Every thread that has packs reads the pointer at any time. It is written by threads of a forked child that find it
+/// to be its parent's, by one exchange. One value may be the epochs of several packs: a thread that is pinned is pinned
 /// for all of them.
 pub(super) struct EpochsByProcess {
     /// # Invariants

@@ -12,9 +12,9 @@ use super::store::{KeptStore, Store};
 
 /// The store and the epochs of this process, and behind them those of the processes that it was forked from.
 ///
-/// Every thread that has the packs reads `current` at any time, a signal handler in `lookup` too. It is written by threads
-/// of a forked child that find it to be its parent's, by one exchange. The rest is never written. Only whoever drops the
-/// packs frees.
+/// Every thread that has the packs reads `current` at any time, a signal handler in `lookup` too. It is written by
+/// threads of a forked child that find it to be its parent's, by one exchange. The rest is never written. Only whoever
+/// drops the packs frees.
 pub(super) struct Root {
     config: Arc<Config>,
     /// # Invariants

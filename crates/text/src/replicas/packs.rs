@@ -61,7 +61,8 @@ impl ReplicatedPacks {
         self.packs.on(node)
     }
 
-    /// Takes a place on each node for a program of `len` bytes at a multiple of `align` bytes, as [`Packs::stage`] does.
+    /// Takes a place on each node for a program of `len` bytes at a multiple of `align` bytes, as [`Packs::stage`]
+    /// does.
     ///
     /// # Errors
     ///
