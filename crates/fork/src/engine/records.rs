@@ -219,25 +219,22 @@ pub(super) fn may_be_replaced(vma: &Vma) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use palimpsest_sys::pages::maps::MapLine;
     use palimpsest_sys::pages::vmas::Label;
 
     use super::*;
 
     #[test]
     fn what_was_counted_is_counted_again() {
-        let vma = |flags| Vma {
+        let line = MapLine {
             start: 0x1000,
             end: 0x2000,
             permissions: Permissions::READ,
             offset: 0,
             device: Default::default(),
             inode: 1,
-            label: Label::Extent,
-            anonymous: 0,
-            huge: 0,
-            flags,
-            protection_key: 0,
         };
+        let vma = |flags| Vma { flags, ..Vma::new(line, Label::Extent) };
         for (before, commit) in [(VmaFlags::default(), Commit::Counted), (VmaFlags::NO_RESERVE, Commit::Uncounted)] {
             let mut held = Held::new(FileId::default(), 1, None, (0, Span::default()), Traits::of(&vma(before)));
             // Each mapping of an extent is made without a reserve, whatever it replaces.

@@ -71,7 +71,7 @@ impl Subject {
 
     /// The address where the extent's offset 0 would lie: below the mapping, since offsets are small.
     pub(super) const fn base(&self) -> usize {
-        self.vma.start.wrapping_sub(self.vma.offset as usize)
+        self.vma.line.start.wrapping_sub(self.vma.line.offset as usize)
     }
 
     /// Where a part of it has bytes that are not zero: the written runs, and what its extent holds.
