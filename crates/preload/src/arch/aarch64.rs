@@ -3,7 +3,7 @@
 use std::arch::{asm, naked_asm};
 use std::ffi::c_long;
 
-use crate::{dispatch, errno};
+use crate::errno;
 
 /// Makes the system call `number`, and gives what the kernel answers: `-errno` for an error.
 ///
@@ -29,70 +29,60 @@ pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize
     answer
 }
 
-/// `syscall(3)`. Calls about memory and `execve` go to `dispatch::syscall`, all others to the kernel without a stack
-/// frame of ours, as in the C library: the child of a `clone` through here must find no return address but its
-/// caller's.
+/// The body of `syscall(3)`: calls about memory and `execve` go to `$watched`, all others to the kernel without a stack
+/// frame of ours, as in the C library: the child of a `clone` through here must find no return address but that of its
+/// caller.
 ///
 /// Not variadic, which Rust cannot define: all seven arguments are in registers for both kinds of function.
-///
-/// # Safety
-///
-/// 1. As for `system_call`.
-#[unsafe(naked)]
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn syscall(
-    number: c_long,
-    first: c_long,
-    second: c_long,
-    third: c_long,
-    fourth: c_long,
-    fifth: c_long,
-    sixth: c_long,
-) -> c_long {
-    naked_asm!(
-        // `bti c`
-        "hint #34",
-        "cmp x0, #{madvise}",
-        "b.eq 2f",
-        "cmp x0, #{mremap}",
-        "b.eq 2f",
-        "cmp x0, #{mmap}",
-        "b.eq 2f",
-        "cmp x0, #{mlock}",
-        "b.eq 2f",
-        "cmp x0, #{mlock2}",
-        "b.eq 2f",
-        "cmp x0, #{mlockall}",
-        "b.eq 2f",
-        "cmp x0, #{mprotect}",
-        "b.eq 2f",
-        "cmp x0, #{pkey_mprotect}",
-        "b.eq 2f",
-        "cmp x0, #{execve}",
-        "b.eq 2f",
-        "cmp x0, #{execveat}",
-        "b.eq 2f",
-        "b {own}",
-        "2:",
-        "b {watched}",
-        madvise = const libc::SYS_madvise,
-        mremap = const libc::SYS_mremap,
-        mmap = const libc::SYS_mmap,
-        mlock = const libc::SYS_mlock,
-        mlock2 = const libc::SYS_mlock2,
-        mlockall = const libc::SYS_mlockall,
-        mprotect = const libc::SYS_mprotect,
-        pkey_mprotect = const libc::SYS_pkey_mprotect,
-        execve = const libc::SYS_execve,
-        execveat = const libc::SYS_execveat,
-        watched = sym dispatch::syscall,
-        own = sym own_syscall,
-    )
+macro_rules! watch {
+    ($watched:path) => {
+        std::arch::naked_asm!(
+            // `bti c`
+            "hint #34",
+            "cmp x0, #{madvise}",
+            "b.eq 2f",
+            "cmp x0, #{mremap}",
+            "b.eq 2f",
+            "cmp x0, #{mmap}",
+            "b.eq 2f",
+            "cmp x0, #{mlock}",
+            "b.eq 2f",
+            "cmp x0, #{mlock2}",
+            "b.eq 2f",
+            "cmp x0, #{mlockall}",
+            "b.eq 2f",
+            "cmp x0, #{mprotect}",
+            "b.eq 2f",
+            "cmp x0, #{pkey_mprotect}",
+            "b.eq 2f",
+            "cmp x0, #{execve}",
+            "b.eq 2f",
+            "cmp x0, #{execveat}",
+            "b.eq 2f",
+            "b {own}",
+            "2:",
+            "b {watched}",
+            madvise = const libc::SYS_madvise,
+            mremap = const libc::SYS_mremap,
+            mmap = const libc::SYS_mmap,
+            mlock = const libc::SYS_mlock,
+            mlock2 = const libc::SYS_mlock2,
+            mlockall = const libc::SYS_mlockall,
+            mprotect = const libc::SYS_mprotect,
+            pkey_mprotect = const libc::SYS_pkey_mprotect,
+            execve = const libc::SYS_execve,
+            execveat = const libc::SYS_execveat,
+            watched = sym $watched,
+            own = sym crate::arch::own_syscall,
+        )
+    };
 }
+pub(crate) use watch;
 
-/// The body of a function of the family `exec`, see `trampolines` in `mod.rs`.
+/// The body of a function of the family `exec`: calls `$prepare` with its number, and goes on in the function whose
+/// address that gives, with the registers and the stack as its caller has set them.
 macro_rules! trampoline {
-    ($number:literal) => {
+    ($number:literal, $prepare:path) => {
         std::arch::naked_asm!(
             // `bti c`
             "hint #34",
@@ -113,11 +103,11 @@ macro_rules! trampoline {
             "ldp x29, x30, [sp], #80",
             "br x16",
             number = const $number,
-            prepare = sym crate::execute::prepare,
+            prepare = sym $prepare,
         )
     };
 }
-pub(super) use trampoline;
+pub(crate) use trampoline;
 
 /// The instruction that jumps to a label.
 #[cfg(not(test))]
@@ -127,7 +117,7 @@ macro_rules! jump {
     };
 }
 #[cfg(not(test))]
-pub(super) use jump;
+pub(crate) use jump;
 
 /// `syscall(3)` of the kernel, for this object's own code too: nothing is looked at.
 ///
@@ -135,7 +125,7 @@ pub(super) use jump;
 ///
 /// 1. As for `system_call`.
 #[unsafe(naked)]
-pub(super) unsafe extern "C" fn own_syscall(
+pub(crate) unsafe extern "C" fn own_syscall(
     number: c_long,
     first: c_long,
     second: c_long,
