@@ -63,7 +63,9 @@ pub struct Hook<T> {
     programs: ArcSwapOption<Vec<Attachment>>,
     /// Held while the list and the key change, so that they agree afterwards.
     change: Mutex<()>,
+    /// How many were ever attached. Whoever attaches adds one; it names the attachment.
     numbers: AtomicU64,
+    /// Runs that failed. Whoever runs the programs adds to it, anybody reads it.
     failures: AtomicU64,
     context: PhantomData<fn(&T)>,
 }

@@ -17,7 +17,8 @@ const HEAD: usize = 4;
 #[derive(Debug)]
 pub(super) struct Trie {
     hash: Hash,
-    /// How many prefixes there are of each length, in bits.
+    /// How many prefixes there are of each length, in bits: at least so many while one is put in or taken out. Changed by
+    /// whoever does that, read by look-ups.
     lengths: Box<[AtomicU32]>,
 }
 

@@ -165,6 +165,12 @@ impl Entry {
 }
 
 /// Zeroed memory is a valid one.
+///
+/// | field | who writes |
+/// |---|---|
+/// | `generation`, `sorted` | who rewrites the map, with no other thread running |
+/// | `low`, `high`, `used`, `free` | the same; and anybody who adds a span or takes one out, by one exchange each |
+/// | a slot | who has set [`BUSY`] in it |
 pub(crate) struct FrozenMap {
     /// Bounds of all spans.
     low: AtomicUsize,
