@@ -216,7 +216,7 @@ impl Slot {
             std::hint::spin_loop();
         }
         let span = self.span();
-        // All that it may be: who asks gets no answer.
+        // The slot is being changed for long: whoever asks gets no answer.
         (span, Entry(self.entry.load(Ordering::Relaxed)).unsure())
     }
 
@@ -283,7 +283,7 @@ impl FrozenMap {
 
     fn look(&self, span: Span) -> Option<(Span, Entry)> {
         if self.is_in_doubt() {
-            // Not all of it is in the map: nothing that lies above the last slot, and all if that was told.
+            // The map is not complete: what lies above the last slot is unknown, and after `doubt` everything is.
             let last = self.slots[SPANS - 1].end.load(Ordering::Relaxed);
             let unknown = span.intersection(Span::new(last, self.bounds().end));
             if !unknown.is_empty() {
@@ -326,7 +326,7 @@ impl FrozenMap {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Of nothing it is sure any more: guards fail until the map is written anew.
+    /// Makes the map sure of nothing: guards fail until it is written anew.
     pub(crate) fn doubt(&self) {
         self.used.store(SPANS + 1, Ordering::Relaxed);
         self.slots[SPANS - 1].end.store(0, Ordering::Relaxed);
@@ -381,7 +381,7 @@ impl FrozenMap {
             for at in (place..count).rev() {
                 used[at + 1].fill(used[at].span(), Entry(used[at].entry.load(Ordering::Relaxed)));
             }
-            // What stays where it is is not written: each page would cost every fork.
+            // A slot that keeps its place is not written to: each page that is costs every fork.
             if place != index {
                 used[place].fill(span, entry);
             }
@@ -433,7 +433,7 @@ impl FrozenMap {
             let next =
                 self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, |used| (used < SPANS).then_some(used + 1));
             let slot = self.slots.get(next.ok()?)?;
-            // Somebody else may have taken it for one that was given back.
+            // Another thread may have taken it for a slot that was given back.
             if slot.claim() {
                 return Some(slot);
             }
@@ -458,7 +458,7 @@ impl FrozenMap {
         loop {
             let generation = self.generation.load(Ordering::Relaxed);
             self.rewrite_once(span, change);
-            // Slots may have changed places meanwhile. What was changed already stays so if it is again.
+            // Again if a rewriting has moved slots meanwhile. To change a slot twice does no harm.
             if self.generation.load(Ordering::Relaxed) == generation {
                 return;
             }
@@ -497,7 +497,7 @@ impl FrozenMap {
                 slot.unlock(entry);
             } else {
                 slot.end.store(0, Ordering::Relaxed);
-                // An empty span before the slot is free: it is another's from then on.
+                // The span is emptied before the slot is given back: from then on the slot is another's.
                 slot.unlock(entry);
                 slot.start.store(0, Ordering::Relaxed);
                 self.free.fetch_add(1, Ordering::Relaxed);

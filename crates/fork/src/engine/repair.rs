@@ -150,7 +150,7 @@ impl Repairer<'_, '_> {
                 }
             }
         }
-        // Whatever happened, mappings of it may be there.
+        // Kept after an error too: some of its parts may be mapped already.
         let traits = subject.traits;
         let kept = subject.fresh.map_or(Ok(()), |fresh| fresh.keep(self.tables, traits, self.budget));
         result.and(kept)
@@ -169,7 +169,7 @@ impl Repairer<'_, '_> {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         });
-        // Used by running code is, for one, the stack of a thread that was started in the place of one that had ended.
+        // Running code may have come to use it: a new thread gets the stack of one that has ended.
         if scanned.is_err() || self.tables.is_in_use(piece) || self.guards.any_in(piece) {
             self.tables.runs.push(piece)?;
             return Ok(scanned?);
@@ -180,7 +180,7 @@ impl Repairer<'_, '_> {
             Way::Renew(_) if !is_small && !is_for_huge => stretches(piece, &written),
             Way::Renew(_) | Way::Move => whole(piece),
         };
-        // Whatever becomes of them, none is mapped afresh.
+        // Whatever becomes of them below, no stretch is mapped afresh.
         stretches.iter().try_for_each(|stretch| self.tables.runs.push(*stretch))?;
         let mut result = Ok(());
         for stretch in &stretches {
@@ -189,7 +189,7 @@ impl Repairer<'_, '_> {
                 break;
             }
             let is_hot = !written.is_empty() && *stretch == piece && self.tables.ledger.hot.is_hot(piece);
-            // What is to go must not stay where it is.
+            // Memory that must leave its extent is never left where it is.
             let is_small = is_small && subject.way != Way::Move;
             let fate = match (is_hot, is_small) {
                 (false, _) => Fate::Frozen,
