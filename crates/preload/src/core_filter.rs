@@ -45,7 +45,7 @@ pub(crate) fn watch<T>(freeze: impl FnOnce() -> T) -> T {
 
 /// Puts the filter back for a program that is about to be executed. Async-signal-safe, also in a child of `vfork`.
 pub(crate) fn lend() {
-    // What was asked of `/proc` could end a process that has confined itself by a filter.
+    // To ask `/proc` could end a process that has confined itself by a filter.
     let Some((before, after)) = change().filter(|_| !confined::is_seen()) else { return };
     let errno = errno::get();
     if current() == Some(after) && set(before) {

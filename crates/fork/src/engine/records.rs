@@ -60,7 +60,7 @@ pub(crate) struct Held {
     pub(crate) seen: bool,
     /// What all its mappings have; nothing if they differ.
     pub(crate) flags: Option<VmaFlags>,
-    /// What the memory was that it was made of. Its own mappings are never counted.
+    /// Whether the memory that it was made of was counted as committed. Its own mappings never are.
     commit: Commit,
     /// Bytes of address space that show it.
     mapped: usize,
@@ -193,7 +193,7 @@ impl Held {
     }
 }
 
-/// What is frozen, taken for base pages.
+/// All frozen memory, as if it were in base pages.
 pub(super) fn frozen(extents: &[Held]) -> Memory {
     Memory { bytes: extents.iter().map(Held::stored).sum(), huge: 0, extents: extents.len() }
 }

@@ -38,7 +38,7 @@ pub enum VmasError {
     TooMany(#[from] Full),
 }
 
-/// What takes a line and its number.
+/// Is given a line and its number.
 pub(crate) type TakeLine<'a> = &'a mut dyn FnMut(&[u8], usize) -> Result<(), VmasError>;
 
 /// Calls `take` with each mapping and its name, as [`MapLine::parse`] reads them, by ascending address, until it
