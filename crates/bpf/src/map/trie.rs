@@ -17,8 +17,8 @@ const HEAD: usize = 4;
 #[derive(Debug)]
 pub(super) struct Trie {
     hash: Hash,
-    /// How many prefixes there are of each length, in bits: at least so many while one is put in or taken out. Changed by
-    /// whoever does that, read by look-ups.
+    /// How many prefixes there are of each length, in bits: no fewer than look-ups can find. Changed by whoever puts one
+    /// in or takes one out.
     lengths: Box<[AtomicU32]>,
 }
 

@@ -30,7 +30,7 @@ pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
     shared.map.clear();
     shared.forget_replacements();
     shared.forget_erased();
-    let mut runs = Runs { map: &shared.map, open: None };
+    let mut runs = MapWriter { map: &shared.map, open: None };
     let mut bytes = 0;
     for index in 0..tables.vmas.len() {
         let vma = tables.vmas[index];
@@ -110,12 +110,12 @@ fn entry_of(tables: &mut Tables<'_>, vma: &Vma) -> Option<Entry> {
 }
 
 /// Puts mappings into the map, neighbours of which the same is said as one.
-struct Runs<'a> {
+struct MapWriter<'a> {
     map: &'a FrozenMap,
     open: Option<(Span, Entry)>,
 }
 
-impl Runs<'_> {
+impl MapWriter<'_> {
     fn add(&mut self, span: Span, entry: Entry) {
         match &mut self.open {
             Some((open, said)) if open.end == span.start && *said == entry => open.end = span.end,
