@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     /// Rounds of random forks, stores and unmappings on all CPUs, after the checks; 100 take half a minute.
     #[arg(long, default_value_t = 0, value_name = "ROUNDS")]
     stress: u64,
-    /// After how many seconds a guest that has not come to its end is ended; 300, and 3 more for each round of
+    /// After how many seconds a guest that has not come to its end is ended; 1200, and 12 more for each round of
     /// --stress, if this is not given.
     #[arg(long, value_name = "SECONDS")]
     limit: Option<u64>,
@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     fn limit(&self) -> Duration {
-        Duration::from_secs(self.limit.unwrap_or_else(|| self.stress.saturating_mul(3).saturating_add(300)))
+        Duration::from_secs(self.limit.unwrap_or_else(|| self.stress.saturating_mul(12).saturating_add(1200)))
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn both_architectures_are_the_default() {
         let arguments = parse(&[]).expect("valid arguments");
-        assert_eq!((arguments.arch, arguments.stress, arguments.limit().as_secs()), (None, 0, 300));
+        assert_eq!((arguments.arch, arguments.stress, arguments.limit().as_secs()), (None, 0, 1200));
         assert!(arguments.qemu.is_empty());
     }
 
@@ -215,7 +215,7 @@ mod tests {
     fn stress_takes_longer_unless_a_limit_is_given() {
         let limit =
             |words: &[&str]| parse(words).map(|arguments| arguments.limit().as_secs()).expect("valid arguments");
-        assert_eq!(limit(&["--stress", "100"]), 600);
+        assert_eq!(limit(&["--stress", "100"]), 2400);
         assert_eq!(limit(&["--stress", "100", "--limit", "5"]), 5);
         assert_eq!(limit(&["--stress", "18446744073709551615"]), u64::MAX);
     }

@@ -21,7 +21,8 @@ use palimpsest_sys::pages::smaps;
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas};
 
 const SCENARIO: &str = "PALIMPSEST_FORK_SCENARIO";
-const PATIENCE_SECONDS: u32 = 300;
+/// After which a scenario that hangs is ended; nothing else is decided by it.
+const PATIENCE_SECONDS: u32 = 1200;
 const DONE: &str = "the scenario was played to its end";
 
 /// Plays `scenario` in a child process; `name` is the path of the calling test.
