@@ -115,7 +115,7 @@ impl Freezer<'_, '_> {
         let kept = extent.map_or(Ok(()), |fresh: Fresh| {
             self.figures.extents += 1;
             let traits = self.tables.eligible[index].traits;
-            fresh.keep(self.tables, traits, self.budget)
+            fresh.keep(self.tables, traits)
         });
         result.and(kept)
     }
