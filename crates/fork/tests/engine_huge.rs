@@ -358,7 +358,7 @@ fn who_never_waits_gets_a_slice_at_each_fork_instead_of_a_repair() {
         let memory = frozen_in_slices();
         // What a clean fork takes is seen first.
         (0..3).for_each(|_| assert_eq!(in_child(|| 0), 0));
-        let huge = std::cell::Cell::new(0);
+        let huge = Cell::new(0);
         let writing = || {
             write(&memory, 1..7, 7);
             huge.set(memory.huge());
