@@ -51,12 +51,12 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         // SAFETY: 1. is (2).
         Some(shared) if shared.has_erased() && shared.trials.is_due() => unsafe { forget(shared) },
         // SAFETY: 1. is (2).
-        Some(shared) if shared.progress.is_under_way() => unsafe { slices::freeze_slice() }.map(drop),
+        Some(shared) if shared.progress.is_under_way() => unsafe { slices::before_fork(shared) },
         Some(shared) if shared.statistics.is_due() && !shared.statistics.is_over() => {
             // SAFETY: 1. is (2).
             let slice = unsafe { instead_of_repair(shared) };
             // SAFETY: 1. is (2).
-            slice.unwrap_or_else(|| unsafe { repair(shared) }.map(drop))
+            slice.or_else(|| slices::plan_anew(shared)).unwrap_or_else(|| unsafe { repair(shared) }.map(drop))
         }
         _ => Ok(()),
     };
@@ -103,8 +103,8 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         // Of two threads that fork at once, one's is not accounted for.
         if let Some(mut locked) = shared.lock().filter(|_| !shared.progress.is_under_way()) {
             locked.ledger().forked(taken);
-            let (excess, pause) = (locked.ledger().excess(taken), locked.options().pause);
-            shared.tending.forked(excess, pause, Instant::now().nanos());
+            let (excess, huge, pause) = (locked.ledger().excess(taken), locked.ledger().huge(), locked.options().pause);
+            shared.tending.forked(excess, huge, pause, Instant::now().nanos());
         }
     }
     Ok(Forked::Parent(pid))

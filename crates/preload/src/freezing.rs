@@ -229,6 +229,7 @@ fn said(report: &Report) -> String {
     let reason = match () {
         // Was frozen, or says by itself that it is thawed.
         () if !report.frozen.is_empty() || report.verdict == Verdict::Thawed => return report.to_string(),
+        () if report.progress.is_some_and(|progress| progress.gathered_bytes > 0) => return report.to_string(),
         () if is_unprofitable => {
             "what could be would not pay soon enough; --pays-after any (PALIMPSEST_PAYS_AFTER) freezes it all the same"
         }

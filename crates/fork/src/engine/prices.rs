@@ -24,6 +24,8 @@ const EXTENT: u64 = 650;
 const FIXED: u64 = 20_000;
 /// What copying a MiB takes, where no freeze was big enough to tell: a cautious guess.
 const CAUTIOUS: u64 = 1_000_000;
+/// To put a piece together takes this part of what freezing it takes.
+const GATHERING: u64 = 3;
 /// From how many MiB on a freeze tells what copying takes.
 const TELLING: usize = 16;
 /// From what a freeze was expected to save on, what it has saved tells what an entry takes.
@@ -84,6 +86,13 @@ impl Prices {
     /// After how many forks a huge page has taken as much as freezing it does.
     pub(super) fn huge_rest(&self) -> u64 {
         self.copying(PIECE) / self.rent().max(1) + 1
+    }
+
+    /// Whether a piece in base pages pays within so many forks once it is a huge page, and not once that is frozen.
+    pub(super) fn is_better_huge(&self, forks: u32) -> bool {
+        let forks = u64::from(forks);
+        let pays = |price: u64, saved: u64| price <= saved.saturating_mul(forks);
+        pays(self.copying(PIECE) / GATHERING, self.saved_by_huge()) && !pays(self.copying(PIECE), self.rent())
     }
 
     /// What a huge page saves of each fork, compared with base pages.

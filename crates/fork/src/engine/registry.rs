@@ -233,11 +233,12 @@ impl Shared {
         self.statistics.has_rounds()
     }
 
-    /// Whether there is nothing to account for but that forks may become dearer: nothing is frozen or about to be, and
-    /// what a fork takes is known.
+    /// Whether there is nothing to account for but that forks may become dearer: nothing is frozen, in huge pages
+    /// by our doing, or about to be, and what a fork takes is known.
     pub(crate) fn is_idle(&self) -> bool {
         let statistics = &self.statistics;
-        let is_empty = statistics.frozen_bytes() == 0 && !self.has_erased() && !self.progress.is_under_way();
+        let has_none = statistics.frozen_bytes() == 0 && statistics.hot_pieces() == 0;
+        let is_empty = has_none && !self.has_erased() && !self.progress.is_under_way();
         is_empty && statistics.clean() > 0
     }
 

@@ -27,7 +27,7 @@ use super::tables::Tables;
 use super::tending::Tended;
 use super::thawing::{MOST_PARTS, Parts, make_huge};
 use super::traits::is_locked;
-use crate::clock::{Instant, nanos};
+use crate::clock::{Instant, Moment, nanos};
 use crate::options::{Options, Pause};
 
 /// How much is searched for written pages between two looks at the clock: whole pieces.
@@ -93,7 +93,7 @@ impl Tender<'_, '_> {
             if left.remaining_capacity() < MOST_PARTS {
                 break Tended::More { at: piece.start };
             }
-            let before = Instant::now();
+            let before = Moment::now();
             let did = match kind {
                 Kind::Huge(place) => self.mend(place),
                 // SAFETY: 1. is this function's own.
