@@ -8,6 +8,7 @@ mod decode;
 mod encode;
 mod show;
 
+pub(crate) use decode::decode_common;
 pub use decode::{DecodeError, Fault, decode};
 pub use encode::encode;
 
