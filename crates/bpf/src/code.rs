@@ -4,9 +4,11 @@
 //! instructions of their own function, functions end, calls go to functions and nest no deeper than [`MOST_FRAMES`].
 //! Whether an access to memory is allowed is another question.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::insn::{Callee, DecodeError, Instruction, SLOT, Wide, decode, decode_common};
+use crate::insn::{Callee, DecodeError, Instruction, SLOT, Wide, common, decode};
+use crate::source::Source;
 
 /// Most slots that a program can have: `BPF_COMPLEXITY_LIMIT_INSNS` of Linux (`include/linux/bpf.h`).
 pub const MOST_SLOTS: usize = 1_000_000;
@@ -24,6 +26,7 @@ pub struct Code {
     /// How many functions are active at once, at most.
     frames: usize,
     needs: Needs,
+    source: Option<Arc<Source>>,
 }
 
 /// What some programs have, and most that are small have not: they are not searched for it.
@@ -135,8 +138,8 @@ impl Code {
         let mut slot = 0;
         while let Some(rest) = bytes.get(slot * SLOT..).filter(|rest| !rest.is_empty()) {
             slots.push(slot as u32);
-            let common = rest.first_chunk();
-            if common.and_then(|slot| decode_common(slot, |instruction| instructions.push(instruction))).is_some() {
+            let first = rest.first_chunk();
+            if first.and_then(|slot| common::decode(slot, |instruction| instructions.push(instruction))).is_some() {
                 slot += 1;
                 continue;
             }
@@ -158,7 +161,7 @@ impl Code {
         if instructions.is_empty() {
             return Err(StructureError::Empty);
         }
-        let mut code = Self { instructions, slots, functions: Vec::from([0]), frames: 1, needs };
+        let mut code = Self { instructions, slots, functions: Vec::from([0]), frames: 1, needs, source: None };
         if needs.functions {
             code.functions = code.find_functions()?;
         }
@@ -167,6 +170,16 @@ impl Code {
             code.frames = code.deepest()?;
         }
         Ok(code)
+    }
+
+    /// Says where it comes from, for those who profile and debug it.
+    pub fn with_source(self, source: Arc<Source>) -> Self {
+        Self { source: Some(source), ..self }
+    }
+
+    /// Where it comes from, if that was said.
+    pub fn source(&self) -> Option<&Source> {
+        self.source.as_deref()
     }
 
     /// Its instructions.

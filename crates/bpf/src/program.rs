@@ -4,10 +4,12 @@
 use std::hash::{BuildHasher, Hasher};
 
 use palimpsest_sys::fault::FaultHandlerError;
+use palimpsest_text::observe::{SourceLine, SourceLines};
 use palimpsest_text::{Fault, FaultError, LoadError as PackError, Packs};
 
 use crate::code::Code;
-use crate::jit::{CompileError, Gauge, HelperTable, Plain, Resolve, Target, Wanted, compile_resolved};
+use crate::jit::{CompileError, Compiled, Gauge, HelperTable, Plain, Resolve, Target, Wanted, compile_resolved};
+use crate::source::Source;
 use crate::verify::{MOST_FUEL, Verified};
 
 /// A compiled program, which can be run from any thread.
@@ -84,13 +86,23 @@ impl Program {
         let gauge = compiled.gauge();
         let (bytes, len) = (compiled.bytes(), compiled.bytes().len());
         let no_place = |source| LoadError::Place { len, source };
-        if compiled.faults().is_empty() {
-            return Ok(Self::new(packs.load(bytes, target.alignment()).map_err(no_place)?, gauge));
+        let name = code.source().map_or("", Source::name);
+        let lines = if packs.is_observed() { lines(code, &compiled) } else { None };
+        let align = target.alignment();
+        if compiled.faults().is_empty() && lines.is_none() {
+            let loaded = if name.is_empty() { packs.load(bytes, align) } else { packs.load_named(name, bytes, align) };
+            return Ok(Self::new(loaded.map_err(no_place)?, gauge));
         }
-        packs.resume_after_faults()?;
-        let staged = packs.stage(len, target.alignment());
+        if !compiled.faults().is_empty() {
+            packs.resume_after_faults()?;
+        }
+        let staged = packs.stage(len, align);
         let mut staged = staged.map_err(|source| no_place(source.into()))?;
         staged.image().copy_from_slice(bytes);
+        staged.set_name(name);
+        if let Some(lines) = lines {
+            staged.set_lines(lines);
+        }
         staged.set_faults(compiled.faults().iter().map(|&(offset, landing)| Fault { offset, landing }).collect())?;
         Ok(Self::new(staged.finalize().map_err(|source| no_place(source.into()))?, gauge))
     }
@@ -139,6 +151,18 @@ impl Program {
             Entry::Gauged(entry) => entry(r1, r2, r3, r4, r5, fuel),
         }
     }
+}
+
+/// Which lines the machine code comes from, if that is known of the program.
+fn lines(code: &Code, compiled: &Compiled) -> Option<SourceLines> {
+    let mut lines = SourceLines::new();
+    for (slot, file, line, column) in code.source()?.lines() {
+        // In the middle of an instruction nothing begins.
+        if let Some(index) = code.at_slot(slot.into()) {
+            lines.add(SourceLine { offset: compiled.starts()[index], file, line, column });
+        }
+    }
+    (!lines.is_empty()).then_some(lines)
 }
 
 /// A verified program in a pack, which is run without `unsafe`, from any thread.

@@ -3,9 +3,14 @@
 //! Fields that an instruction does not use must be zero, as RFC 9669 says (section 3.1) and as Linux checks: what is
 //! accepted here with a stray bit would mean something else to a later kernel.
 
+use super::codes::{
+    ABS, ALU, ALU_OPS, ALU64, ATOMIC, ATOMIC_CODES, BYTE, CALL, CLASS_MASK, CODE_MASK, CONDITIONS, DOUBLE, END, EXIT,
+    HALF, IMM, IND, JA, JCOND, JMP, JMP32, LD, LDX, LOAD_ACQUIRE, MEM, MEMSX, MODE_MASK, NEG, SIZE_MASK,
+    SOURCE_REGISTER, ST, STORE_RELEASE, WORD,
+};
+use super::common;
 use super::{
-    AluOp, AtomicOp, ByteOrder, Callee, Condition, Extension, Instruction, Operand, Reach, Register, SLOT, Size, Wide,
-    Width,
+    AluOp, AtomicOp, ByteOrder, Callee, Extension, Instruction, Operand, Reach, Register, SLOT, Size, Wide, Width,
 };
 
 /// Why a slot is no instruction.
@@ -185,191 +190,6 @@ impl Slot {
     }
 }
 
-// RFC 9669, section 3: classes, and the bits above them.
-pub(super) const CLASS_MASK: u8 = 0x07;
-pub(super) const LD: u8 = 0x00;
-pub(super) const LDX: u8 = 0x01;
-pub(super) const ST: u8 = 0x02;
-pub(super) const STX: u8 = 0x03;
-pub(super) const ALU: u8 = 0x04;
-pub(super) const JMP: u8 = 0x05;
-pub(super) const JMP32: u8 = 0x06;
-pub(super) const ALU64: u8 = 0x07;
-pub(super) const SOURCE_REGISTER: u8 = 0x08;
-
-// Section 5: sizes and modes of loads and stores.
-pub(super) const SIZE_MASK: u8 = 0x18;
-pub(super) const WORD: u8 = 0x00;
-pub(super) const HALF: u8 = 0x08;
-pub(super) const BYTE: u8 = 0x10;
-pub(super) const DOUBLE: u8 = 0x18;
-const MODE_MASK: u8 = 0xe0;
-pub(super) const IMM: u8 = 0x00;
-pub(super) const ABS: u8 = 0x20;
-pub(super) const IND: u8 = 0x40;
-pub(super) const MEM: u8 = 0x60;
-pub(super) const MEMSX: u8 = 0x80;
-pub(super) const ATOMIC: u8 = 0xc0;
-
-// Section 4: operations of ALU and ALU64, and of JMP and JMP32.
-const CODE_MASK: u8 = 0xf0;
-pub(super) const NEG: u8 = 0x80;
-pub(super) const END: u8 = 0xd0;
-pub(super) const JA: u8 = 0x00;
-pub(super) const CALL: u8 = 0x80;
-pub(super) const EXIT: u8 = 0x90;
-/// `BPF_JCOND` of Linux (`include/uapi/linux/bpf.h`), since 6.9.
-pub(super) const JCOND: u8 = 0xe0;
-
-pub(super) const ALU_CODES: [(u8, AluOp); 12] = [
-    (0x00, AluOp::Add),
-    (0x10, AluOp::Sub),
-    (0x20, AluOp::Mul),
-    (0x30, AluOp::Div),
-    (0x40, AluOp::Or),
-    (0x50, AluOp::And),
-    (0x60, AluOp::ShiftLeft),
-    (0x70, AluOp::ShiftRight),
-    (0x90, AluOp::Mod),
-    (0xa0, AluOp::Xor),
-    (0xb0, AluOp::Move),
-    (0xc0, AluOp::ShiftRightSigned),
-];
-
-pub(super) const CONDITION_CODES: [(u8, Condition); 11] = [
-    (0x10, Condition::Equal),
-    (0x20, Condition::Greater),
-    (0x30, Condition::GreaterEqual),
-    (0x40, Condition::Common),
-    (0x50, Condition::NotEqual),
-    (0x60, Condition::SignedGreater),
-    (0x70, Condition::SignedGreaterEqual),
-    (0xa0, Condition::Less),
-    (0xb0, Condition::LessEqual),
-    (0xc0, Condition::SignedLess),
-    (0xd0, Condition::SignedLessEqual),
-];
-
-/// What the high half of an opcode says, of all that it can be.
-const fn by_code<T: Copy, const COUNT: usize>(codes: &[(u8, T); COUNT]) -> [Option<T>; 16] {
-    let mut all = [None; 16];
-    let mut index = 0;
-    while index < COUNT {
-        all[(codes[index].0 >> 4) as usize] = Some(codes[index].1);
-        index += 1;
-    }
-    all
-}
-
-const ALU_OPS: [Option<AluOp>; 16] = by_code(&ALU_CODES);
-const CONDITIONS: [Option<Condition>; 16] = by_code(&CONDITION_CODES);
-
-// Section 5.3, and for the last two `include/uapi/linux/bpf.h` since Linux 6.15.
-pub(super) const ATOMIC_CODES: [(i32, AtomicOp); 10] = [
-    (0x00, AtomicOp::Add),
-    (0x40, AtomicOp::Or),
-    (0x50, AtomicOp::And),
-    (0xa0, AtomicOp::Xor),
-    (0x01, AtomicOp::FetchAdd),
-    (0x41, AtomicOp::FetchOr),
-    (0x51, AtomicOp::FetchAnd),
-    (0xa1, AtomicOp::FetchXor),
-    (0xe1, AtomicOp::Exchange),
-    (0xf1, AtomicOp::CompareExchange),
-];
-pub(super) const LOAD_ACQUIRE: i32 = 0x100;
-pub(super) const STORE_RELEASE: i32 = 0x110;
-
-/// What most opcodes are: such whose fields say nothing but registers, an offset and an immediate.
-#[derive(Clone, Copy)]
-enum Form {
-    Alu(Width, AluOp),
-    Load(Size, Extension),
-    Store(Size),
-    Branch(Width, Condition),
-}
-
-/// A form, and what its slot may not have.
-#[derive(Clone, Copy)]
-struct Common {
-    form: Form,
-    /// Bits of the slot that are zero.
-    zeros: u64,
-    has_source: bool,
-}
-
-/// Bits of fields, in a slot as a number.
-const SOURCE_BITS: u64 = 0xf000;
-const OFFSET_BITS: u64 = 0xffff << 16;
-const IMMEDIATE_BITS: u64 = 0xffff_ffff << 32;
-
-const fn common(opcode: u8) -> Option<Common> {
-    let has_source = match opcode & CLASS_MASK {
-        LDX | STX => true,
-        ST | LD => false,
-        _ => opcode & SOURCE_REGISTER != 0,
-    };
-    let operand_zeros = if has_source { IMMEDIATE_BITS } else { SOURCE_BITS };
-    let size = match opcode & SIZE_MASK {
-        WORD => Size::Word,
-        HALF => Size::Half,
-        BYTE => Size::Byte,
-        _ => Size::Double,
-    };
-    let width = if matches!(opcode & CLASS_MASK, ALU64 | JMP) { Width::W64 } else { Width::W32 };
-    let high = (opcode >> 4) as usize;
-    let (form, zeros) = match (opcode & CLASS_MASK, opcode & MODE_MASK) {
-        (ALU | ALU64, _) => match ALU_OPS[high] {
-            Some(op) => (Form::Alu(width, op), operand_zeros | OFFSET_BITS),
-            None => return None,
-        },
-        (JMP | JMP32, _) => match CONDITIONS[high] {
-            Some(condition) => (Form::Branch(width, condition), operand_zeros),
-            None => return None,
-        },
-        (LDX, MEM) => (Form::Load(size, Extension::Zero), operand_zeros),
-        (LDX, MEMSX) if !matches!(size, Size::Double) => (Form::Load(size, Extension::Sign), operand_zeros),
-        (ST | STX, MEM) => (Form::Store(size), operand_zeros),
-        _ => return None,
-    };
-    Some(Common { form, zeros, has_source })
-}
-
-/// By opcode.
-static COMMON: [Option<Common>; 256] = {
-    let mut all = [None; 256];
-    let mut opcode = 0;
-    while opcode < all.len() {
-        all[opcode] = common(opcode as u8);
-        opcode += 1;
-    }
-    all
-};
-
-/// Gives `then` what a slot says that is as most are; `None` if it is another one, or wrong.
-///
-/// Each kind of instruction is given by itself: where one that may be any of them is returned, it is put together of its
-/// bytes.
-#[inline(always)]
-pub(crate) fn decode_common<R>(slot: &[u8; SLOT], then: impl FnOnce(Instruction) -> R) -> Option<R> {
-    let raw = u64::from_le_bytes(*slot);
-    let Common { form, zeros, has_source } = COMMON[usize::from(slot[0])].as_ref()?;
-    if raw & zeros != 0 {
-        return None;
-    }
-    let dst = Register::new((raw >> 8) as u8 & 0xf)?;
-    let (offset, immediate) = ((raw >> 16) as i16, (raw >> 32) as i32);
-    let src = Register::new((raw >> 12) as u8 & 0xf)?;
-    let operand = if *has_source { Operand::Register(src) } else { Operand::Immediate(immediate) };
-    match *form {
-        Form::Alu(..) | Form::Load(..) if dst == Register::R10 => None,
-        Form::Alu(width, op) => Some(then(Instruction::Alu { width, op, dst, operand })),
-        Form::Load(size, extension) => Some(then(Instruction::Load { size, extension, dst, base: src, offset })),
-        Form::Store(size) => Some(then(Instruction::Store { size, base: dst, offset, value: operand })),
-        Form::Branch(width, condition) => Some(then(Instruction::Branch { width, condition, dst, operand, offset })),
-    }
-}
-
 /// The instruction that begins at `slot` of `code`.
 ///
 /// # Errors
@@ -377,14 +197,14 @@ pub(crate) fn decode_common<R>(slot: &[u8; SLOT], then: impl FnOnce(Instruction)
 /// [`DecodeError`], also when `slot` is behind the end.
 pub fn decode(code: &[u8], slot: usize) -> Result<Instruction, DecodeError> {
     let rest = slot.checked_mul(SLOT).and_then(|start| code.get(start..)).unwrap_or_default();
-    match rest.first_chunk().and_then(|slot| decode_common(slot, |instruction| instruction)) {
+    match rest.first_chunk().and_then(|slot| common::decode(slot, |instruction| instruction)) {
         Some(instruction) => Ok(instruction),
         None => decode_any(rest).map_err(|fault| DecodeError { slot, fault }),
     }
 }
 
 /// The instruction that `rest` begins with, whatever it is.
-fn decode_any(rest: &[u8]) -> Result<Instruction, Fault> {
+pub(super) fn decode_any(rest: &[u8]) -> Result<Instruction, Fault> {
     let Some(first) = rest.first_chunk::<SLOT>() else { return Err(Fault::Cut { bytes: rest.len() }) };
     let first = Slot::from_bytes(*first);
     if first.opcode == LD | IMM | DOUBLE {
@@ -611,29 +431,4 @@ fn wide(first: Slot, second: Slot) -> Result<Instruction, Fault> {
         source_field => return Err(Fault::Source { opcode: first.opcode, source_field }),
     };
     Ok(Instruction::LoadWide { dst: first.dst()?, value })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Every opcode, with each field as it may be and as it may not.
-    #[test]
-    fn what_is_decoded_quickly_is_what_it_is() {
-        let mut quick = 0;
-        for opcode in 0..=u8::MAX {
-            for (dst, src) in (0..16).flat_map(|dst| (0..16).map(move |src| (dst, src))) {
-                for offset in [0, 1, 8, 16, 32, -8, i16::MAX] {
-                    for immediate in [0, 1, 16, -1, 0x100, i32::MAX] {
-                        let bytes = Slot { opcode, dst, src, offset, immediate }.to_bytes();
-                        if let Some(instruction) = decode_common(&bytes, |instruction| instruction) {
-                            assert_eq!(decode_any(&bytes), Ok(instruction), "{bytes:02x?}");
-                            quick += 1;
-                        }
-                    }
-                }
-            }
-        }
-        assert!(quick > 40_000, "{quick} were decoded quickly");
-    }
 }

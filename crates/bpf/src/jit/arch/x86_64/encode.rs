@@ -44,7 +44,7 @@ pub(super) struct Place {
 }
 
 /// One instruction on its way into the buffer: what it begins with, and behind that a distance and a constant, each 8
-/// bytes at most. They are numbers and no bytes in memory, which would be read as a whole before they have been written.
+/// bytes at most. They are numbers and no bytes in memory, which would be read as a whole before they are there.
 struct Line {
     head: u64,
     head_bits: u32,
