@@ -7,7 +7,7 @@ use palimpsest_sys::fault::FaultHandlerError;
 use palimpsest_text::{Fault, FaultError, LoadError as PackError, Packs};
 
 use crate::code::Code;
-use crate::jit::{CompileError, Gauge, HelperTable, Plain, Resolve, Target, Wanted, compile_resolved};
+use crate::jit::{CompileError, Gauge, HelperTable, Outcome, Plain, Resolve, Target, Wanted, compile_resolved};
 use crate::verify::{MOST_FUEL, Verified};
 
 /// A compiled program, which can be run from any thread.
@@ -17,16 +17,6 @@ use crate::verify::{MOST_FUEL, Verified};
 pub struct Program {
     code: palimpsest_text::Program,
     gauge: Gauge,
-}
-
-/// What a program with a gauge returns, and what helpers return that may end it (see [`Gauge`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(C)]
-pub(crate) struct Outcome {
-    /// `r0`.
-    pub(crate) value: u64,
-    /// What is left of the fuel, or a negative number.
-    pub(crate) gauge: i64,
 }
 
 /// Fuel of programs that need none.

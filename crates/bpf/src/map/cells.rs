@@ -68,7 +68,6 @@ impl Cells {
     }
 
     /// Bytes from one value to the next.
-    #[cfg(feature = "std")]
     pub(super) const fn stride(&self) -> usize {
         self.stride * WORD
     }
