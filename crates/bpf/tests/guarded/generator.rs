@@ -90,15 +90,47 @@ fn arithmetic_or_nothing(random: &mut Random) -> String {
 /// A bound on `r6` that is meant, of which the result is the greatest value.
 fn bound(random: &mut Random) -> (String, i64) {
     let most = random.one_of(&[0, 1, 3, 7, 15, 31, 24, 63]);
-    let text = match random.below(7) {
+    let over = most + 1;
+    let text = match random.below(12) {
         0 | 1 => format!("r6 &= {most}"),
-        2 => format!("r6 %= {}", most + 1),
+        2 => format!("r6 %= {over}"),
         3 => format!("if r6 > {most} goto out"),
         4 => format!("if r6 s> {most} goto out\nif r6 s< 0 goto out"),
         5 => format!("if w6 > {most} goto out\nw6 = w6"),
-        _ => format!("r4 = {most}\nif r4 < r6 goto out"),
+        6 => format!("r4 = {most}\nif r4 < r6 goto out"),
+        7 => format!("if r6 >= {over} goto out"),
+        8 => format!("if r6 s>= {over} goto out\nif r6 s<= -1 goto out"),
+        9 => format!("r4 = {over}\nif r6 >= r4 goto out"),
+        10 => format!("if w6 >= {over} goto out"),
+        _ => format!("if r6 > {over} goto out\nif r6 == {over} goto out"),
     };
     (text, most)
+}
+
+/// The number behind a step that leaves it bounded, if it was from 0 to `most`: the greatest that it is then.
+fn derived(random: &mut Random, most: i64) -> (String, i64) {
+    let (small, bits) = (random.below(9), random.below(4));
+    // All bits that numbers up to `most` have.
+    let ones = ((most + 1) as u64).next_power_of_two() as i64 - 1;
+    let register = random.one_of(&["r", "r", "w"]);
+    match random.below(15) {
+        0 => (format!("{register}6 += {small}"), most + small),
+        1 => (format!("{register}6 *= {}", small.max(1)), most * small.max(1)),
+        2 => (format!("{register}6 <<= {bits}"), most << bits),
+        3 => (format!("{register}6 >>= {bits}"), most >> bits),
+        4 => (format!("{register}6 s>>= {bits}"), most >> bits),
+        5 => (format!("{register}6 /= {}", small.max(1)), most / small.max(1)),
+        6 => (format!("{register}6 %= {}", small.max(1)), most.min(small.max(1) - 1)),
+        7 => (format!("{register}6 |= {small}"), ones | small),
+        8 => (format!("{register}6 ^= {small}"), ones | small),
+        9 => (format!("{register}6 &= {small}"), most.min(small)),
+        10 => (format!("if r6 < {small} goto out\n{register}6 -= {small}"), (most - small).max(0)),
+        11 => (format!("r4 = {}\nr4 -= r6\nr6 = r4", most + small), most + small),
+        12 => (format!("r6 = -r6\nr6 += {}", most + small), most + small),
+        // Divided by what is not known exactly.
+        13 => (format!("r4 = r7\nr4 &= {bits}\nr4 += 2\nr6 /= r4"), most / 2),
+        _ => (format!("r6 = ({})r6", random.one_of(&["s8", "s16", "s32"])), most),
+    }
 }
 
 /// What an address may be of: the register that has it, how many bytes there are behind it, and before it.
@@ -138,9 +170,14 @@ fn part(random: &mut Random, number: &mut usize) -> String {
     for _ in 0..random.below(4) {
         lines.push(arithmetic(random));
     }
-    let (text, most) = bound(random);
+    let (text, mut most) = bound(random);
     lines.push(text);
     for _ in 0..random.below(3) {
+        let (text, then) = derived(random, most);
+        lines.push(text);
+        most = then;
+    }
+    if random.below(4) == 0 {
         *number += 1;
         let line = if random.below(2) == 0 { comparison(random, *number, most) } else { arithmetic(random) };
         lines.push(line);
