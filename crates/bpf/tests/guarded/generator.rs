@@ -87,10 +87,25 @@ fn arithmetic_or_nothing(random: &mut Random) -> String {
     if random.below(4) == 0 { arithmetic(random) } else { "r5 = 0".to_owned() }
 }
 
+/// What is no bound on `r6`, but looks like one to who takes halves, signs or what overflows for the whole.
+fn no_bound(random: &mut Random, most: i64) -> String {
+    match random.below(6) {
+        0 => format!("r4 = {} ll\nif r6 > r4 goto out\nw6 = w6", (1_i64 << 32) + most),
+        1 => format!("r6 = (s8)r6\nif r6 s> {most} goto out"),
+        2 => format!("if w6 s> {most} goto out\nw6 = w6"),
+        3 => format!("r4 = {} ll\nif r6 > r4 goto out\nr6 <<= 2", (1_i64 << 62) + most / 4),
+        4 => format!("if r6 < {most} goto out"),
+        _ => format!("r6 |= {most}\nr6 = (s16)r6\nif r6 s> {most} goto out\nr6 = -r6"),
+    }
+}
+
 /// A bound on `r6` that is meant, of which the result is the greatest value.
 fn bound(random: &mut Random) -> (String, i64) {
     let most = random.one_of(&[0, 1, 3, 7, 15, 31, 24, 63]);
     let over = most + 1;
+    if random.below(6) == 0 {
+        return (no_bound(random, most), most);
+    }
     let text = match random.below(12) {
         0 | 1 => format!("r6 &= {most}"),
         2 => format!("r6 %= {over}"),
@@ -139,8 +154,12 @@ fn base(random: &mut Random) -> (&'static str, i64, i64) {
         0 => ("r8 = r1", CONTEXT, 0),
         1 => ("r8 = r10", 0, STACK),
         2 => ("r8 = map[idx:0][0]+0 ll", VALUE, 0),
-        // Found by a look-up, which may find nothing.
-        _ => ("*(u32 *)(r10 - 4) = 0\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nr8 = r0", VALUE, 0),
+        // Found by a look-up, which finds nothing for every other number.
+        _ => (
+            "r4 = r7\nr4 &= 1\n*(u32 *)(r10 - 4) = r4\nr1 = map[idx:0] ll\nr2 = r10\nr2 += -4\ncall 1\nr8 = r0",
+            VALUE,
+            0,
+        ),
     }
 }
 
@@ -163,8 +182,14 @@ fn part(random: &mut Random, number: &mut usize) -> String {
     lines.push(format!("r1 = *(u64 *)(r10 - 512)\nr6 = *({size} *)(r1 + {})", random.below(5) * 8));
     let (address, behind, before) = base(random);
     lines.push(address.to_owned());
-    if address.contains("call") && random.below(16) > 0 {
-        lines.push("if r8 == 0 goto out".to_owned());
+    if address.contains("call") {
+        *number += 1;
+        match random.below(16) {
+            0 => {}
+            1 => lines.push("if r8 != 0 goto out".to_owned()),
+            2..=5 => lines.push(format!("if r8 != 0 goto on{number}\ngoto out\non{number}:")),
+            _ => lines.push("if r8 == 0 goto out".to_owned()),
+        }
     }
     // Numbers that are known after a look-up as well: those below the frame's part that it uses.
     for _ in 0..random.below(4) {

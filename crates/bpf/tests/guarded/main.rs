@@ -5,6 +5,29 @@
 //! A program that leaves its memory ends the child by a signal, spoils bytes that are nobody's, or comes back with
 //! other registers than it must keep. The interpreter, which knows every bound to the byte, is asked as well and must
 //! agree. Loads that the verifier lets a program try may find nothing, and end nobody.
+//!
+//! Mutants of the verifier that the programs of every run catch, each planted alone:
+//!
+//! | where | mutant |
+//! |---|---|
+//! | `scalar` | `<` learns a bound that is too small by one |
+//! | `scalar` | a remainder is less than the divisor less one |
+//! | `scalar` | a quotient is divided by one more |
+//! | `scalar` | `|` is at most the greater operand |
+//! | `scalar` | the low half of a range is the range of the low halves of its ends |
+//! | `scalar` | what 32 bits of a number are compared with is learnt of all 64 |
+//! | `scalar` | a difference's ends are those of its operands |
+//! | `scalar` | a left shift that overflows keeps its range |
+//! | `scalar` | a sign extension keeps numbers whose sign bit is set |
+//! | `scalar` | the opposite of `>` is `<` |
+//! | `scalar` | `!=` leaves two numbers out |
+//! | `scalar` | `<=` with signs is one without |
+//! | `scalar` | `-` has a bound of the sign that the number had |
+//! | `step` | a byte behind the context is in it; bytes before a map's value; a slot below the stack |
+//! | `step` | what a look-up returns is there, or is there where it was compared with 0 |
+//! | `step` | a load that is tried is not noted |
+//! | `state` | an address survives on the stack when a byte of it is written |
+//! | `explore` | a state is known if it includes one that was followed |
 
 mod arch;
 mod generator;
