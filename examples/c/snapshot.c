@@ -9,7 +9,8 @@
 static int seen;
 static char *last;
 
-static size_t target(void *input) {
+static size_t target(void *argument) {
+    const char *input = (const char *)argument;
     if (seen++ != 0 || last != NULL) {
         return 1000;
     }

@@ -30,6 +30,9 @@
 pub mod arena;
 pub mod data;
 pub mod freeze;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod guards;
 mod handles;
 mod input;

@@ -36,7 +36,10 @@ macro_rules! layouts {
     ($($name:ident { $($field:ident),* })+) => {
         BTreeMap::from([
             $(
-                (concat!("struct ", stringify!($name)).to_owned(), format!("{} {}", size_of::<$name>(), align_of::<$name>())),
+                (
+                    concat!("struct ", stringify!($name)).to_owned(),
+                    format!("{} {}", size_of::<$name>(), align_of::<$name>()),
+                ),
                 $((
                     concat!("field ", stringify!($name), ".", stringify!($field)).to_owned(),
                     format!(
