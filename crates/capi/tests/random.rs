@@ -16,8 +16,8 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
 
 #[test]
 fn random_calls_get_the_answers_of_the_model() {
-    for seed in 1..=12 {
-        if let Err(reason) = play(&bytes(seed, 2000)) {
+    for seed in 1..=24 {
+        if let Err(reason) = play(&bytes(seed, 1000)) {
             panic!("seed {seed}: {reason}");
         }
     }

@@ -21,7 +21,7 @@ use crate::result::palimpsest_result::{self, PALIMPSEST_PANIC};
 type Step = Result<(), String>;
 
 /// Calls of one input.
-const CALLS: usize = 400;
+const CALLS: usize = 120;
 
 /// Does what `input` says, and tells what was not as it should be.
 ///
