@@ -17,7 +17,7 @@ pub(super) const FOLDER: &str = "python";
 const ADAPTER: &str = "adapters/python";
 /// Debian's.
 const OLDER: &str = "/usr/bin/python3";
-/// The first of these that runs.
+/// The newest of these that runs.
 const NEWER: [&str; 3] = ["python3.14", "python3.13", "python3.12"];
 
 pub(super) const LEFT_OUT: &[LeftOut] = &[LeftOut {
@@ -35,11 +35,8 @@ pub(super) fn python(workspace: &Workspace, depth: Depth) -> Result<Done, StepEr
     process::stream(process::apart(&mut build, workspace, FOLDER))?;
     let package = lay_out(workspace)?;
     let older = if process::is_runnable(OLDER) { OLDER } else { "python3" };
-    let runs = |python: &&str| {
-        process::program(python, workspace).arg("--version").output().is_ok_and(|it| it.status.success())
-    };
-    let newer = NEWER.into_iter().find(runs);
-    for python in std::iter::once(older).chain(newer) {
+    let newer = newer(workspace);
+    for python in std::iter::once(PathBuf::from(older)).chain(newer.clone()) {
         let mut test = process::program(python, workspace);
         test.args(["-m", "unittest", "-v"]).env("PYTHONPATH", &package).env("PYTHONDONTWRITEBYTECODE", "1");
         process::stream(test.current_dir(workspace.root.join(ADAPTER).join("tests")))?;
@@ -52,6 +49,22 @@ pub(super) fn python(workspace: &Workspace, depth: Depth) -> Result<Done, StepEr
         remarks.extend(wheel(workspace, older)?);
     }
     Ok(if remarks.is_empty() { Done::Passed } else { Done::PassedWith(remarks.join("; ")) })
+}
+
+/// A newer Python, by its name in PATH or among those of pyenv.
+fn newer(workspace: &Workspace) -> Option<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let versions = fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().filter_map(Result::ok);
+    let versions: Vec<PathBuf> = versions.map(|version| version.path().join("bin/python3")).collect();
+    let runs = |python: &PathBuf| {
+        process::program(python, workspace).arg("--version").output().is_ok_and(|said| said.status.success())
+    };
+    NEWER.into_iter().find_map(|name| {
+        let version = name.trim_start_matches("python");
+        let is_it = |path: &&PathBuf| path.to_string_lossy().contains(&format!("/{version}."));
+        let found = versions.iter().filter(is_it).cloned();
+        std::iter::once(PathBuf::from(name)).chain(found).find(runs)
+    })
 }
 
 /// The folder for `PYTHONPATH`, with what the wheel has.

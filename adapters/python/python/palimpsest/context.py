@@ -4,7 +4,7 @@ import multiprocessing.context
 import multiprocessing.process
 import os
 import warnings
-from multiprocessing import popen_fork, util
+from multiprocessing import popen_fork
 
 import palimpsest
 
@@ -17,22 +17,17 @@ class _Popen(popen_fork.Popen):
     method = "frozen"
 
     def _launch(self, process):
-        # The child ends when the reader below is closed, and the parent's sentinel is readable when the child ends.
-        sentinel, childs_end = os.pipe()
-        reader, parents_end = os.pipe()
-        self.pid = palimpsest.fork()
-        if self.pid == 0:
-            code = 1
-            try:
-                os.close(sentinel)
-                os.close(parents_end)
-                code = process._bootstrap(parent_sentinel=reader)
-            finally:
-                os._exit(code)
-        os.close(childs_end)
-        os.close(reader)
-        self.sentinel = sentinel
-        self.finalizer = util.Finalize(self, util.close_fds, (sentinel, parents_end))
+        # What the child must do before and after its work differs between versions of Python, so that theirs does it,
+        # by the name os.fork. Another thread that forks meanwhile gets a fork that is as good. Whoever has put a fork
+        # of its own there (gevent) needs it.
+        theirs = os.fork
+        if theirs is palimpsest._os_fork:
+            os.fork = palimpsest.fork
+        try:
+            super()._launch(process)
+        finally:
+            if theirs is palimpsest._os_fork:
+                os.fork = theirs
 
 
 class FrozenContext(multiprocessing.context.BaseContext):
