@@ -347,7 +347,7 @@ impl Stand {
     /// Whether the place is mapped as it was. Does not use the heap.
     fn is_as_it_was(&self) -> bool {
         let mut is_so = false;
-        let read = each_mapping(&mut |map| {
+        let read = each_mapping(&mut |map, _| {
             let file = FileId { device: map.device, inode: map.inode };
             let holds = map.start <= self.place.start && self.place.end <= map.end;
             let offset = map.offset + self.place.start.saturating_sub(map.start) as u64;

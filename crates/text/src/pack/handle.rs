@@ -109,7 +109,12 @@ impl Packs {
         let mut block = self.allocate(Kind::Code, code.len(), align)?;
         block.write(code).map_err(FinalizeError::from)?;
         synchronize(block.store())?;
-        Ok(publish(block, extras, &Described { code, eh_frame: None }))
+        Ok(publish(block, extras, &Described { code, eh_frame: None, lines: None }))
+    }
+
+    /// Whether there are observers, which want to know more of programs than packs do.
+    pub fn is_observed(&self) -> bool {
+        self.root.peek().store.is_observed()
     }
 
     /// Finalizes many programs with one core synchronisation for all, where the ISA needs it, and none where it does
