@@ -161,11 +161,11 @@ impl Part {
             && !rights.contains(Permissions::SHARED);
         // Of other memory files nobody says that they will not change.
         let is_file = |path: &Path| path == Path::new(NAME) || (path.is_absolute() && !is_memory(path));
-        let path = map.path.filter(|path| is_file(path))?;
         let branches = if flags.contains(b"bt") { Branches::Marked } else { Branches::Anywhere };
-        let (span, offset) = (Span::new(map.start, map.end), map.offset);
+        let (span, offset, inode) = (Span::new(map.start, map.end), map.offset, map.inode);
+        let path = map.path.filter(|path| is_file(path))?;
         let part = Self { span, permissions: rights, file, offset, path, branches };
-        (map.inode != 0 && is_plain && is_constant).then_some(part)
+        (inode != 0 && is_plain && is_constant).then_some(part)
     }
 
     /// The pages in it that were not written, in runs of which each is whole huge pages if that is the reach.
