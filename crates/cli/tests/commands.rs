@@ -124,6 +124,10 @@ fn root() -> Option<PathBuf> {
     root.join("docs/src").is_dir().then_some(root)
 }
 
+/// What commands begin with. Other lines of such blocks are what programs print.
+const PROGRAMS: [&str; 10] =
+    ["palimpsest", "cargo", "cc", "redis-cli", "numactl", "pip", "maturin", "python", "AFL_PRELOAD", "LD_PRELOAD"];
+
 /// The commands in blocks of a page that are not of another language, without what is said about them.
 fn commands(page: &str) -> Vec<String> {
     let mut found = Vec::new();
@@ -134,9 +138,7 @@ fn commands(page: &str) -> Vec<String> {
         } else if matches!(language, Some("" | "sh" | "console")) {
             let command = line.split(" #").next().unwrap_or_default().split("  ").next().unwrap_or_default().trim();
             let first = command.split([' ', '=']).next().unwrap_or_default();
-            let is_one =
-                ["palimpsest", "cargo", "cc", "redis-cli", "numactl", "AFL_PRELOAD", "LD_PRELOAD"].contains(&first);
-            if is_one {
+            if PROGRAMS.contains(&first) {
                 found.push(command.to_owned());
             }
         }
