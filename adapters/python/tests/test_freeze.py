@@ -102,7 +102,7 @@ class Freeze(unittest.TestCase):
                 while not over.is_set():
                     counted[0] += 1
                     counts.set()
-            thread = threading.Thread(target=count)
+            thread = threading.Thread(target=count, daemon=True)
             thread.start()
             heap = [str(number) for number in range(200_000)]
             try:

@@ -55,7 +55,7 @@ class Multiprocessing(unittest.TestCase):
             """
             import threading, warnings, palimpsest
             over = threading.Event()
-            thread = threading.Thread(target=over.wait)
+            thread = threading.Thread(target=over.wait, daemon=True)
             thread.start()
             def nothing():
                 pass

@@ -24,6 +24,7 @@ const SHELL: [&str; 3] = ["sh", "-c", "(exit 0); exit 0"];
 const STEP: &str = "is what runs this test, or a choice of its steps; its arguments are parsed in xtask's own tests";
 const PEERS: &str = "needs an optimised build with Cranelift; a group of the same suites runs here by `bench --check`";
 const MEASURES: &str = "measures programs of others for minutes; that they run frozen is what crates/preload/tests see";
+const WHEEL: &str = "takes a program from PyPI; the step `python` does it in an exhaustive run";
 const INSTALL: &str = "builds everything once more; the step `package` installs what it would";
 
 /// Every command, with its proof.
@@ -55,6 +56,13 @@ const COMMANDS: &[(&str, Proof)] = &[
     (
         "palimpsest run --report -- gunicorn --preload --workers 8 application:app",
         Test("crates/preload/tests/programs/gunicorn.rs", "fn workers_answer_from_the_preloaded_heap"),
+    ),
+    ("pip install maturin", Not(WHEEL)),
+    ("maturin build --release --manifest-path adapters/python/Cargo.toml", Not(WHEEL)),
+    ("pip install adapters/python/target/wheels/palimpsest-*.whl", Not(WHEEL)),
+    (
+        "python -m palimpsest run --report program.py",
+        Test("adapters/python/tests/test_hosts.py", "def test_a_program_is_frozen_at_its_first_fork"),
     ),
     ("palimpsest run --report -- ruby program.rb", Test(INTERPRETERS, "fn ruby_forks")),
     ("palimpsest run --local-text --no-freeze -- CMD…", Here(&RUN_LOCAL, &[0])),
@@ -115,6 +123,10 @@ fn root() -> Option<PathBuf> {
     root.join("docs/src").is_dir().then_some(root)
 }
 
+/// What commands begin with. Other lines of such blocks are what programs print.
+const PROGRAMS: [&str; 10] =
+    ["palimpsest", "cargo", "cc", "redis-cli", "numactl", "pip", "maturin", "python", "AFL_PRELOAD", "LD_PRELOAD"];
+
 /// The commands in blocks of a page that are not of another language, without what is said about them.
 fn commands(page: &str) -> Vec<String> {
     let mut found = Vec::new();
@@ -125,9 +137,7 @@ fn commands(page: &str) -> Vec<String> {
         } else if matches!(language, Some("" | "sh" | "console")) {
             let command = line.split(" #").next().unwrap_or_default().split("  ").next().unwrap_or_default().trim();
             let first = command.split([' ', '=']).next().unwrap_or_default();
-            let is_one =
-                ["palimpsest", "cargo", "cc", "redis-cli", "numactl", "AFL_PRELOAD", "LD_PRELOAD"].contains(&first);
-            if is_one {
+            if PROGRAMS.contains(&first) {
                 found.push(command.to_owned());
             }
         }

@@ -165,6 +165,16 @@ pub(crate) fn all() -> Vec<Step> {
             run: Check::Always(tests::libafl),
         },
         Step {
+            name: "assemblers",
+            about: "code of dynasm-rs and iced-x86 runs in packs",
+            pace: Pace::Slow,
+            needs: &[],
+            wants: &[],
+            scratch: Some(tests::ASSEMBLERS),
+            left_out: tests::ASSEMBLERS_LEFT_OUT,
+            run: Check::ByDepth(tests::assemblers),
+        },
+        Step {
             name: "python",
             about: "the Python package freezes, forks and serves multiprocessing and gunicorn",
             pace: Pace::Slow,

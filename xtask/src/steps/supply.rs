@@ -26,8 +26,9 @@ const AUDIT: CargoProgram = CargoProgram {
 };
 
 /// The workspace, and what is apart from it with a lock file of its own.
-const MANIFESTS: [&str; 5] = [
+const MANIFESTS: [&str; 6] = [
     "Cargo.toml",
+    "adapters/assemblers/Cargo.toml",
     "adapters/libafl/Cargo.toml",
     "adapters/python/Cargo.toml",
     "guests/paging/Cargo.toml",

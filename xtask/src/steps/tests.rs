@@ -5,13 +5,19 @@ use std::time::Duration;
 use crate::{
     need::Need,
     process, programs,
-    step::{Depth, Done, StepError},
+    step::{Depth, Done, LeftOut, StepError},
     workspace::Workspace,
 };
 
 /// Names of target folders.
 pub(super) const ATOMIC_KEYS: &str = "atomic-keys";
 pub(super) const LIBAFL: &str = "libafl";
+pub(super) const ASSEMBLERS: &str = "assemblers";
+
+pub(super) const ASSEMBLERS_LEFT_OUT: &[LeftOut] = &[LeftOut {
+    what: "code of dynasm-rs and iced-x86 in packs",
+    reason: "to build the assemblers takes most of a minute, and packs have tests of the same calls",
+}];
 pub(super) const LOOM: &str = "loom";
 
 const BARE_TRIPLE: &str = "x86_64-unknown-none";
@@ -107,6 +113,17 @@ pub(super) fn libafl(workspace: &Workspace) -> Result<Done, StepError> {
     let mut test = process::cargo(workspace);
     test.args(["test", "--manifest-path"]).arg(workspace.root.join("adapters/libafl/Cargo.toml"));
     process::stream(process::apart(&mut test, workspace, LIBAFL))?;
+    Ok(Done::Passed)
+}
+
+/// Code of dynasm-rs and iced-x86 in packs, in a workspace of its own, too.
+pub(super) fn assemblers(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
+    if depth != Depth::Exhaustive {
+        return Ok(Done::Skipped("left to --exhaustive".to_owned()));
+    }
+    let mut test = process::cargo(workspace);
+    test.args(["test", "--locked", "--manifest-path"]).arg(workspace.root.join("adapters/assemblers/Cargo.toml"));
+    process::stream(process::apart(&mut test, workspace, ASSEMBLERS))?;
     Ok(Done::Passed)
 }
 
