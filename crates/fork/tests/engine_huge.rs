@@ -255,47 +255,6 @@ fn tended_until(forks: usize, mut between: impl FnMut(), is_done: impl Fn() -> b
     is_tended.then_some(if status().repairs == repairs { By::Slices } else { By::Repairs })
 }
 
-/// Fails on: an extent that shows nothing any more and takes what the program has mapped over its view with it.
-#[test]
-fn what_was_mapped_over_a_view_stays_when_its_extent_goes() {
-    play("what_was_mapped_over_a_view_stays_when_its_extent_goes", || {
-        needs_huge_pages();
-        let memory = frozen_in_slices();
-        let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
-        let views: Vec<_> = maps
-            .lines()
-            .filter(|line| line.contains("palimpsest-frozen") && line.contains(" ---p "))
-            .filter_map(|line| line.split(' ').next()?.split_once('-'))
-            .map(|(start, end)| [start, end].map(|number| usize::from_str_radix(number, 16).expect("a number")))
-            .collect();
-        assert!(!views.is_empty(), "{maps}");
-        let (rights, kind) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        for [start, end] in &views {
-            let place = std::ptr::with_exposed_provenance_mut::<u8>(*start);
-            // SAFETY: as a program that maps memory at places of its choice: nothing of it is there.
-            let mapped = unsafe { libc::mmap(place.cast(), end - start, rights, kind, -1, 0) };
-            assert_eq!(mapped.addr(), *start);
-            palimpsest_fork::guard::replaced(*start..*end);
-            // SAFETY: mapped just now.
-            unsafe { place.write_volatile(7) };
-        }
-        let frozen = status();
-        let mut turn = 0;
-        let mut writing = || {
-            turn += 1;
-            write(&memory, 2..6, turn);
-        };
-        let tended = tended_until(3000, &mut writing, || memory.huge() == 4 * PIECE);
-        assert_eq!(tended, Some(By::Slices), "{} bytes are huge", memory.huge());
-        assert!(status().extents < frozen.extents, "{:?}, {frozen:?}", status());
-        for [start, _] in views {
-            // SAFETY: mapped above.
-            assert_eq!(unsafe { std::ptr::with_exposed_provenance::<u8>(start).read_volatile() }, 7);
-        }
-    });
-}
-
 /// Fails on: an extent whose map says that it still shows what has left it; a piece that is made beside a child that
 /// shows it; a slice that leaves a part of a piece behind.
 #[test]

@@ -190,10 +190,10 @@ impl Store {
         let memory = PackMemory::new(&Plan {
             region: &self.region,
             offset: slot * PACK,
-            replicas: &[],
             len,
             kind,
             backing: self.backing,
+            node: self.config.node,
             write_view: self.config.write_view_of(self.backing),
             fork: self.config.fork,
             on_refusal: OnRefusal::UseBasePages,

@@ -74,7 +74,11 @@ pub(crate) struct Toggled(Mutex<Vec<Version>>);
 
 impl Toggled {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(vec![Old; SITES]))
+        Self::of(SITES)
+    }
+
+    pub(crate) fn of(sites: usize) -> Self {
+        Self(Mutex::new(vec![Old; sites]))
     }
 
     /// What they are.

@@ -70,13 +70,14 @@ const SEATS: usize = 1 << 13;
 /// One thread's part.
 #[derive(Default)]
 struct Seat {
+    /// Which thread. The holder's own, as are `way` and `taking`.
     tid: AtomicI32,
-    /// The generation in which the thread has answered.
+    /// The generation in which the thread has answered. Its handler writes this and the next two.
     answer: AtomicU32,
     /// An address in its control block, and one on its stack, valid once it has answered.
     thread_pointer: AtomicUsize,
     stack: AtomicUsize,
-    /// A [`Way`]. This and the next are the holder's own.
+    /// A [`Way`].
     way: AtomicU32,
     /// The signal that a traced thread was about to take when it stopped.
     taking: AtomicI32,
