@@ -9,6 +9,7 @@
 //! | `flush`, `cpu` | calls between CPUs |
 //! | `kernel_space` | the kernel's own tables |
 //! | `kernel_text_writer` | the poke core's machine: writes the kernel's text in every node's copy |
+//! | `breakpoints` | a probe in the kernel's own text, in every node's copy |
 //! | `packs` | programs in the kernel's space, and what their faults and traps mean |
 //! | `bpf` | programs that are verified, compiled into packs, and attached to system calls |
 //! | `process` | user mode |
@@ -21,6 +22,7 @@ extern crate alloc;
 
 mod arch;
 mod bpf;
+mod breakpoints;
 mod check;
 mod checks;
 mod console;
