@@ -23,6 +23,7 @@ pub(crate) const LEFT_OUT: &[LeftOut] = &[
     LeftOut { what: "fork.arena_collections", reason: PLAIN },
     LeftOut { what: "fork.arena_global", reason: PLAIN },
     LeftOut { what: "fork.arena_model", reason: PLAIN },
+    LeftOut { what: "fork.killed", reason: "kills at each step what `slices` plays: 450 processes of a second each" },
     LeftOut {
         what: "fork.oracle",
         reason: "random sequences of calls that `engine`, `guards` and `limits` make one by one",

@@ -3,7 +3,6 @@
 use std::error::Error as _;
 use std::ffi::c_void;
 use std::ops::Range;
-use std::time::Duration;
 
 use palimpsest_fork::guard::{self, Outcome, Remap};
 use palimpsest_fork::{Forked, Measure, Options, Pause, Stage};
@@ -79,7 +78,7 @@ impl World {
     }
 
     pub(crate) fn advise(self, range: Range<usize>, advice: i32) -> Answer {
-        if matches!(self, Self::Frozen | Self::Sliced) {
+        if matches!(self, Self::Frozen | Self::Sliced | Self::Budgeted) {
             // SAFETY: the range is in the region of the programs.
             if let Outcome::Done(done) = unsafe { guard::madvise(range.start, range.len(), advice) } {
                 return done.map_or_else(|errno| -(errno.raw_os_error() as Answer), |()| 0);
@@ -123,7 +122,7 @@ impl World {
         if self == Self::Plain {
             return;
         }
-        let pause = if self == Self::Sliced { Pause::Within(Duration::ZERO) } else { Pause::AtOnce };
+        let pause = self.budget().map_or(Pause::AtOnce, Pause::Within);
         let options = Options::new().least(1).measure(Measure::Nothing).pause(pause);
         // SAFETY: 1. the calls above go through the guards, as the preload object's do (those of a mutant do not, to be
         // caught); 2. and 3. the interpreter registers no buffers, uses no direct I/O, and has one thread; 4. so it
@@ -144,7 +143,7 @@ impl World {
 
     /// Takes a slice of a freeze that is under way.
     pub(crate) fn slice(self) {
-        if self != Self::Sliced {
+        if self.budget().is_none() {
             return;
         }
         let before = palimpsest_fork::progress();

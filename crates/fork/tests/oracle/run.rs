@@ -32,6 +32,7 @@ pub(crate) fn name(world: World) -> &'static str {
         World::Plain => "plain",
         World::Frozen => "frozen",
         World::Sliced => "sliced",
+        World::Budgeted => "budgeted",
         World::Mutant => "mutant",
     }
 }
@@ -42,7 +43,7 @@ extern "C" fn interpret() {
         return;
     };
     let program = Program::from_hex(&program).expect("a program in hexadecimal");
-    let worlds = [World::Plain, World::Frozen, World::Sliced, World::Mutant];
+    let worlds = [World::Plain, World::Frozen, World::Sliced, World::Budgeted, World::Mutant];
     let world = worlds.into_iter().find(|known| name(*known) == world).expect("a world");
     Interpreter::new(world, path).run(&program.0)
 }

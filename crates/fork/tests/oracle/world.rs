@@ -1,5 +1,7 @@
 //! How a program's calls are made, and what they answer.
 
+use std::time::Duration;
+
 /// How the program's calls are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum World {
@@ -9,8 +11,21 @@ pub(crate) enum World {
     Frozen,
     /// The same, slice by slice: the least that is possible before each operation.
     Sliced,
+    /// In slices of 100 µs: how much that is depends on the machine.
+    Budgeted,
     /// As frozen, with something wrong on purpose, to show that the oracle sees it.
     Mutant,
+}
+
+impl World {
+    /// How long a slice may take, where freezes are in slices.
+    pub(crate) const fn budget(self) -> Option<Duration> {
+        match self {
+            Self::Sliced => Some(Duration::ZERO),
+            Self::Budgeted => Some(Duration::from_micros(100)),
+            Self::Plain | Self::Frozen | Self::Mutant => None,
+        }
+    }
 }
 
 /// What a call returned: 0 or more, or the negative error number.

@@ -4,12 +4,16 @@
 use std::error::Error as _;
 use std::ffi::c_void;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_fork::guard::{self, Outcome, Remap};
-use palimpsest_fork::{Forked, Options, OtherThreads};
+use palimpsest_fork::{Forked, Options, OtherThreads, Pause, Stage, progress};
 
 use crate::run;
 pub(crate) use crate::world::{Answer, World, answer};
+
+/// Whether this process has a filter.
+static HAS_FILTER: AtomicBool = AtomicBool::new(false);
 
 fn pointer(address: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address)
@@ -91,11 +95,34 @@ pub(crate) fn fork(world: World) -> Answer {
     child
 }
 
+/// The program installs a filter, of which the preload object tells the library.
+pub(crate) fn confine(world: World) {
+    if world.budget().is_some() {
+        HAS_FILTER.store(true, Ordering::Relaxed);
+        guard::confined();
+    }
+}
+
+/// Takes a slice of a freeze that is under way, as the preload object does at a wait: not of a program with a filter.
+pub(crate) fn slice(world: World) {
+    let before = progress();
+    let is_wanted = before.stage == Stage::UnderWay && !HAS_FILTER.load(Ordering::Relaxed);
+    if world.budget().is_none() || !is_wanted {
+        return;
+    }
+    // SAFETY: as for `freeze`.
+    match unsafe { palimpsest_fork::freeze_slice() } {
+        Ok(after) => run::say(&format!("#frozen {}", after.frozen_bytes - before.frozen_bytes)),
+        Err(error) => run::say(&format!("#not frozen: {error}")),
+    }
+}
+
 pub(crate) fn freeze(world: World) {
     if world == World::Plain {
         return;
     }
-    let options = Options::new().least(1).other_threads(OtherThreads::Stop);
+    let pause = world.budget().map_or(Pause::AtOnce, Pause::Within);
+    let options = Options::new().least(1).other_threads(OtherThreads::Stop).pause(pause);
     // SAFETY: 1. the calls above go through the guards, but for those that try what an attacker could; 2. buffers of
     // rings are in the arena; 3. nothing else writes to this process; 4. so it stays.
     match unsafe { palimpsest_fork::freeze(&options) } {

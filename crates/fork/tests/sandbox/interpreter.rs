@@ -93,6 +93,7 @@ impl Interpreter {
         let mut end = codes.len();
         self.say("born", 0);
         while at < end {
+            calls::slice(self.world);
             let op = Op::decode(codes[at]);
             at += 1;
             match op {
@@ -162,6 +163,7 @@ impl Interpreter {
             Op::Filter { forbidden, punishment } => {
                 self.is_watched |= punishment == Punishment::Kill;
                 self.is_confined = true;
+                calls::confine(self.world);
                 filter(forbidden, punishment)
             }
             Op::Limit(limit) => {

@@ -40,6 +40,9 @@ use crate::program::{Code, Program};
 /// Programs per test; each takes some 100 ms here, twice.
 const PROGRAMS: u32 = 60;
 
+/// The same that are frozen in slices.
+const SLICED_PROGRAMS: u32 = 25;
+
 /// Programs after which a descriptor too many must have been noticed.
 const MUTANT_PROGRAMS: u32 = 20;
 
@@ -82,19 +85,30 @@ fn say_what_is_left_out() {
     }
 }
 
-/// Runs a program that shows what was wrong once; the frozen run must have frozen something.
+/// Runs a program that shows what was wrong once; the frozen runs must have frozen something.
 fn assert_same(codes: &[Code]) {
     say_what_is_left_out();
-    let frozen = Cell::new(0);
     let program = Program(codes.to_vec());
-    compare(&program, World::Frozen, &frozen).unwrap_or_else(|error| panic!("{program:?}{error}"));
-    assert_ne!(frozen.get(), 0, "nothing was frozen, so nothing was compared");
+    let plain = run::run(&program, World::Plain);
+    for world in [World::Frozen, World::Sliced, World::Budgeted] {
+        let other = run::run(&program, world);
+        let difference = run::difference(&plain, &other);
+        assert!(difference.is_none(), "{world:?} {program:?}{}", difference.unwrap_or_default());
+        assert_ne!(other.frozen, 0, "{world:?}: nothing was frozen, so nothing was compared");
+    }
 }
 
 #[test]
 fn frozen_programs_reach_and_do_what_plain_ones_do() {
     say_what_is_left_out();
     Hunt { of: "SANDBOX", programs: PROGRAMS, shrinks: 100 }.finds_none(&any_program(), compare);
+}
+
+/// The least slice before each operation, in every sandbox, and one at each fork.
+#[test]
+fn programs_that_are_frozen_in_slices_reach_and_do_what_plain_ones_do() {
+    let hunt = Hunt { of: "SANDBOX", programs: SLICED_PROGRAMS, shrinks: 100 };
+    hunt.finds_none_in(World::Sliced, &any_program(), compare);
 }
 
 #[test]
