@@ -95,7 +95,10 @@ pub(crate) fn around<T>(spawn: impl FnOnce() -> T) -> T {
 
 /// Notes that this is a new child: it does not have the spawns of its parent's other threads.
 pub(crate) fn born() {
-    SPAWNS.store(0, Ordering::Relaxed);
+    // Written only if it differs: the child would copy the page for it.
+    if SPAWNS.load(Ordering::Relaxed) != 0 {
+        SPAWNS.store(0, Ordering::Relaxed);
+    }
 }
 
 /// The filters before and after the freeze, if it has changed it.

@@ -4,6 +4,8 @@
 //! an instruction or a [`DecodeError`]), and encoding an instruction gives bytes that decode to it again. Legacy packet
 //! loads and address-space casts decode, so that what refuses them can name them.
 
+mod codes;
+pub(crate) mod common;
 mod decode;
 mod encode;
 mod show;

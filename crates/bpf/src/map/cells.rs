@@ -69,7 +69,6 @@ impl Cells {
     }
 
     /// Bytes from one value to the next.
-    #[cfg(feature = "std")]
     pub(super) const fn stride(&self) -> usize {
         self.stride * WORD
     }

@@ -49,7 +49,7 @@ impl Step<'_> {
                 let caller = self.state.top_mut();
                 caller.next = behind;
                 for register in &Register::ALL[1..6] {
-                    callee.set(*register, caller.get(*register));
+                    callee.set(*register, *caller.get(*register));
                 }
                 for register in &Register::ALL[..6] {
                     caller.set(*register, Value::Unset);
@@ -251,7 +251,7 @@ impl Step<'_> {
     }
 
     pub(super) fn exit(self) -> Result<Next, Fault> {
-        let result = self.state.top().get(Register::R0);
+        let result = *self.state.top().get(Register::R0);
         if result.is_address() {
             return Err(Fault::ReturnedAddress);
         }

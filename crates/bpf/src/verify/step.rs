@@ -164,6 +164,11 @@ impl Step<'_> {
 
     /// A register that has a value.
     pub(super) fn get(&self, register: Register) -> Result<Value, Fault> {
+        self.see(register).copied()
+    }
+
+    /// The same where it is.
+    fn see(&self, register: Register) -> Result<&Value, Fault> {
         match self.state.top().get(register) {
             Value::Unset => Err(Fault::Unset { register }),
             value => Ok(value),
@@ -172,8 +177,8 @@ impl Step<'_> {
 
     /// A register that is a number.
     pub(super) fn number(&self, register: Register) -> Result<Scalar, Fault> {
-        match self.get(register)? {
-            Value::Scalar(number) => Ok(number),
+        match self.see(register)? {
+            Value::Scalar(number) => Ok(*number),
             _ => Err(Fault::Address { register }),
         }
     }
@@ -201,42 +206,46 @@ impl Step<'_> {
     }
 
     fn alu(&self, width: Width, op: AluOp, dst: Register, operand: Operand) -> Result<Value, Fault> {
+        let constant;
         let right = match operand {
-            Operand::Immediate(value) => Value::Scalar(Scalar::constant(value as u64)),
-            Operand::Register(src) => self.get(src)?,
+            Operand::Immediate(value) => {
+                constant = Value::Scalar(Scalar::constant(value as u64));
+                &constant
+            }
+            Operand::Register(src) => self.see(src)?,
         };
         if op == AluOp::Move {
             return match (width, right, operand) {
-                (Width::W64, value, _) => Ok(value),
-                (Width::W32, Value::Scalar(number), _) => Ok(Value::Scalar(number.alu(width, op, number))),
+                (Width::W64, value, _) => Ok(*value),
+                (Width::W32, Value::Scalar(number), _) => Ok(Value::Scalar(number.alu(width, op, *number))),
                 (_, _, Operand::Register(register)) => Err(Fault::Address { register }),
                 (_, _, Operand::Immediate(_)) => Err(Fault::Unknown),
             };
         }
-        let left = self.get(dst)?;
+        let left = self.see(dst)?;
         let register = if let Operand::Register(src) = operand { src } else { dst };
         match (left, right, op, width) {
             (Value::Scalar(left), Value::Scalar(right), ..) => {
                 self.note_plain_sum(width, op, operand);
-                Ok(Value::Scalar(left.alu(width, op, right)))
+                Ok(Value::Scalar(left.alu(width, op, *right)))
             }
             (Value::Pointer(area, offset), Value::Scalar(by), AluOp::Add | AluOp::Sub, Width::W64)
             | (Value::Scalar(by), Value::Pointer(area, offset), AluOp::Add, Width::W64) => {
-                let offset = offset.alu(width, op, by);
+                let offset = offset.alu(width, op, *by);
                 let (min, max) = (offset.signed_min(), offset.signed_max());
                 if min < -MOST_FAR || max > MOST_FAR {
                     return Err(Fault::Far { register: dst, min, max });
                 }
                 match (left, operand) {
-                    (Value::Scalar(_), _) => self.guard_sum(by, Side::Left),
-                    (_, Operand::Register(_)) => self.guard_sum(by, Side::Right),
+                    (Value::Scalar(_), _) => self.guard_sum(*by, Side::Left),
+                    (_, Operand::Register(_)) => self.guard_sum(*by, Side::Right),
                     (_, Operand::Immediate(_)) => {}
                 }
-                Ok(Value::Pointer(area, offset))
+                Ok(Value::Pointer(*area, offset))
             }
             // Not in maps inside maps: the two addresses may be in different ones.
             (Value::Pointer(area, _), Value::Pointer(of, _), AluOp::Sub, Width::W64)
-                if area == of && !self.is_inner(area) =>
+                if area == of && !self.is_inner(*area) =>
             {
                 self.note_plain_sum(width, op, operand);
                 Ok(Value::Scalar(Scalar::UNKNOWN))
@@ -249,8 +258,8 @@ impl Step<'_> {
 
     /// The memory that an access means: an area, and the bytes into it, which are all inside.
     fn place(&self, size: Size, base: Register, offset: i16, alignment: Alignment) -> Result<(Area, Scalar), Fault> {
-        let (area, start) = match self.get(base)? {
-            Value::Pointer(area, start) => (area, start),
+        let (area, start) = match self.see(base)? {
+            Value::Pointer(area, start) => (*area, start),
             Value::Maybe(..) => return Err(Fault::MaybeNull { register: base }),
             _ => return Err(Fault::NoAddress { register: base }),
         };

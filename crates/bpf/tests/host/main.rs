@@ -7,6 +7,7 @@ mod ended;
 mod helpers;
 mod kernel;
 mod nested;
+mod runner;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -46,8 +46,6 @@ const SNAPSHOT: u64 = 1 << 27;
 const CHANGED: u64 = 1 << 28;
 const UNSURE: u64 = 1 << 29;
 const BUSY: u64 = 1 << 30;
-/// No memory of the program: the view of an extent.
-const VIEW: u64 = 1 << 31;
 /// The program has erased something that the extent still holds.
 const ERASED: u64 = 1 << 63;
 /// The number of the extent; 0 for none.
@@ -73,11 +71,6 @@ impl Entry {
     /// Memory of a snapshot, which must stay where it is.
     pub(crate) fn of_snapshot(permissions: Permissions) -> Self {
         Self(SNAPSHOT | CHANGED).with_rights(permissions)
-    }
-
-    /// The view of an extent.
-    pub(crate) fn of_view(extent: u32) -> Self {
-        Self(VIEW | u64::from(extent) << SERIAL & !ERASED)
     }
 
     /// The same with other rights.
@@ -147,10 +140,6 @@ impl Entry {
 
     pub(crate) const fn is_of_snapshot(self) -> bool {
         self.0 & SNAPSHOT != 0
-    }
-
-    pub(crate) const fn is_view(self) -> bool {
-        self.0 & VIEW != 0
     }
 
     pub(crate) const fn is_erased(self) -> bool {
