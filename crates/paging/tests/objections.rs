@@ -201,7 +201,7 @@ mod bodies {
     pub(super) fn o05_accounting_is_exact_or_deferred_as_asked<F: Hardware>() {
         for (accounting, at_fork, after) in [(Accounting::Exact, 8, 8), (Accounting::Deferred, 0, 8)] {
             let computer = computer::<F>();
-            let options = SpaceOptions { share: LAST, accounting };
+            let options = SpaceOptions::new().share(LAST).accounting(accounting);
             let parent = AddressSpace::<F, _>::new(&computer, SpaceId(1), &[Node(0)], options).unwrap();
             fill(&parent, 0..8, RW, PageSize::Small);
             let child = fork(&parent, 2);
