@@ -31,7 +31,7 @@ use crate::memory::sealed_file::{NAME, SealedFile};
 use crate::memory::span::Span;
 use crate::memory::{calls, remap};
 use crate::objects::{Build, build_of, keep_loaded};
-use crate::pages::maps::{MapEntry, Permissions};
+use crate::pages::maps::Permissions;
 use crate::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use crate::pages::smaps;
 use crate::pages::vmas::each_mapping;
@@ -153,7 +153,7 @@ impl Part {
     fn of(entry: smaps::SmapsEntry, file: FileId) -> Option<Self> {
         // Locked; sealed; of hugetlbfs; watched by userfaultfd; a device's.
         const SPECIAL: [&[u8; 2]; 7] = [b"lo", b"sl", b"ht", b"um", b"uw", b"io", b"pf"];
-        let (MapEntry { line: map, path }, flags) = (entry.map, &entry.vm_flags);
+        let (map, flags) = (entry.map, &entry.vm_flags);
         let rights = map.permissions;
         let is_plain = !SPECIAL.iter().any(|flag| flags.contains(flag)) && entry.protection_key == 0;
         let is_constant = rights.contains(Permissions::READ)
@@ -161,11 +161,11 @@ impl Part {
             && !rights.contains(Permissions::SHARED);
         // Of other memory files nobody says that they will not change.
         let is_file = |path: &Path| path == Path::new(NAME) || (path.is_absolute() && !is_memory(path));
-        let path = path.filter(|path| is_file(path))?;
         let branches = if flags.contains(b"bt") { Branches::Marked } else { Branches::Anywhere };
-        let (span, offset) = (Span::new(map.start, map.end), map.offset);
+        let (span, offset, inode) = (Span::new(map.start, map.end), map.offset, map.inode);
+        let path = map.path.filter(|path| is_file(path))?;
         let part = Self { span, permissions: rights, file, offset, path, branches };
-        (map.inode != 0 && is_plain && is_constant).then_some(part)
+        (inode != 0 && is_plain && is_constant).then_some(part)
     }
 
     /// The pages in it that were not written, in runs of which each is whole huge pages if that is the reach.
