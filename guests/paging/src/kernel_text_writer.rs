@@ -69,7 +69,7 @@ impl KernelTextWriter {
     }
 
     /// Stores bytes in all copies.
-    fn write_anywhere(&self, address: usize, bytes: &[u8]) -> Result<(), Unmapped> {
+    pub(crate) fn write_anywhere(&self, address: usize, bytes: &[u8]) -> Result<(), Unmapped> {
         // They may lie in two pages, which lie anywhere.
         let first = bytes.len().min(PAGE as usize - address % PAGE as usize);
         let (here, behind) = bytes.split_at(first);

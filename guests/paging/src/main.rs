@@ -11,6 +11,7 @@
 //! | `probe` | accesses of the kernel that may fault |
 //! | `sites` | code of the kernel that is changed while it runs |
 //! | `kernel_text_writer` | the poke core's machine: writes the kernel's text in every node's copy |
+//! | `breakpoints` | a probe in the kernel's own text, in every node's copy |
 //! | `packs` | programs in the kernel's space, and what their faults and traps mean |
 //! | `bpf` | programs that are verified, compiled into packs, and attached to system calls |
 //! | `process` | user mode |
@@ -23,6 +24,7 @@ extern crate alloc;
 
 mod arch;
 mod bpf;
+mod breakpoints;
 mod call;
 mod check;
 mod checks;

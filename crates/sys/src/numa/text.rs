@@ -39,7 +39,7 @@ use crate::proc::ProcError;
 use crate::threads::hold::{self, StopError, World};
 
 /// Bytes that are read at a time.
-const AT_ONCE: usize = 256 << 10;
+const AT_ONCE: usize = 16 << 10;
 
 /// A mapping of an object's file that cannot be written.
 #[derive(Clone, PartialEq, Eq, Debug)]

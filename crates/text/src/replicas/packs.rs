@@ -11,8 +11,8 @@ use super::program::ReplicatedProgram;
 use super::staged::StagedReplicas;
 use super::status::NodePacks;
 use crate::pack::{
-    DataAccess, FinalizeError, Found, LoadError, OpenError, Packs, PacksBuilder, Participant, ReclaimError, Reclaimed,
-    StageError, Staged, StagedData,
+    DataAccess, FinalizeError, Found, LoadError, OpenError, Packs, PacksBuilder, Participant, Program, ReclaimError,
+    Reclaimed, StageError, Staged, StagedData,
 };
 
 /// Packs for programs that have a copy on every node; see [`replicas`](crate::replicas). A handle, as [`Packs`] is.
@@ -94,7 +94,11 @@ impl ReplicatedPacks {
     ///
     /// As for [`load_each`](Self::load_each).
     pub fn load(&self, code: &[u8], align: usize) -> Result<ReplicatedProgram, LoadError> {
-        self.load_each(code.len(), align, |_, staged| staged.image().copy_from_slice(code))
+        match self.homes() {
+            // Without an image in between.
+            [_] => Ok(self.single(self.packs.first().load(code, align)?)),
+            _ => self.load_each(code.len(), align, |_, staged| staged.image().copy_from_slice(code)),
+        }
     }
 
     /// As [`load`](Self::load), with a name for observers and for [`lookup`](Self::lookup).
@@ -103,10 +107,17 @@ impl ReplicatedPacks {
     ///
     /// As for [`load_each`](Self::load_each).
     pub fn load_named(&self, name: &str, code: &[u8], align: usize) -> Result<ReplicatedProgram, LoadError> {
-        self.load_each(code.len(), align, |_, staged| {
-            staged.set_name(name);
-            staged.image().copy_from_slice(code);
-        })
+        match self.homes() {
+            [_] => Ok(self.single(self.packs.first().load_named(name, code, align)?)),
+            _ => self.load_each(code.len(), align, |_, staged| {
+                staged.set_name(name);
+                staged.image().copy_from_slice(code);
+            }),
+        }
+    }
+
+    fn single(&self, program: Program) -> ReplicatedProgram {
+        ReplicatedProgram::new(PerNode::new(self.packs.nodes(), [program]))
     }
 
     /// Puts data of `len` bytes that programs only read in place on each node, within reach of that node's programs.

@@ -1,5 +1,6 @@
 //! What the guest proves.
 
+mod breakpoints;
 mod counts;
 mod hooks;
 mod kernel;
@@ -16,6 +17,7 @@ pub(crate) fn run() {
     kernel::run();
     replicas::run();
     patching::run();
+    breakpoints::run();
     programs::run();
     hooks::run();
     processes::run();

@@ -44,12 +44,13 @@ fn runner(_: usize) {
     });
 }
 
-fn start_runners() {
+/// Lets the other CPUs run through the sites, which are to pass.
+pub(super) fn start_runners() {
     STOP.store(false, Ordering::Relaxed);
     (1..CPUS).for_each(|cpu| cpu::give(cpu, runner));
 }
 
-fn stop_runners() {
+pub(super) fn stop_runners() {
     STOP.store(true, Ordering::Relaxed);
     cpu::wait_for_work();
 }
@@ -163,8 +164,14 @@ pub(super) fn run() {
 
 static RESULTS: [AtomicUsize; CPUS] = [const { AtomicUsize::new(0) }; CPUS];
 
+/// How many runs have found something else than the sites say.
+pub(super) fn wrong_runs() -> u64 {
+    // Relaxed: a statistic.
+    WRONG.load(Ordering::Relaxed)
+}
+
 /// What each CPU gets from the sites.
-fn results() -> [usize; CPUS] {
+pub(super) fn results() -> [usize; CPUS] {
     fn note(cpu: usize) {
         // Relaxed: `wait_for_work` orders it.
         RESULTS[cpu].store(run_sites(), Ordering::Relaxed);

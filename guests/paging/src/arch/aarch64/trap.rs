@@ -65,8 +65,10 @@ extern "C" fn kernel_trap(frame: &mut Frame, kind: u64) {
                 return;
             }
         }
-        (SYNCHRONOUS, BREAKPOINT) if packs::contains(frame.instruction) => {
-            if let Some(next) = probe::recover_call(frame.registers[LINK]) {
+        (SYNCHRONOUS, BREAKPOINT) => {
+            let at = frame.instruction;
+            let freed = || packs::contains(at).then(|| probe::recover_call(frame.registers[LINK])).flatten();
+            if let Some(next) = crate::breakpoints::hit(at).or_else(freed) {
                 frame.instruction = next;
                 return;
             }

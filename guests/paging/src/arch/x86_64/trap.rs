@@ -34,7 +34,8 @@ extern "C" fn kernel_trap(frame: &mut Frame) {
             // The CPU has gone past the trap.
             let at = frame.instruction - 1;
             let freed = || packs::contains(at).then(|| probe::recover_call(return_address(frame))).flatten();
-            if let Some(next) = patch::resume(at, frame.flags).or_else(freed) {
+            let probed = || crate::breakpoints::hit(at);
+            if let Some(next) = patch::resume(at, frame.flags).or_else(probed).or_else(freed) {
                 frame.instruction = next;
                 return;
             }

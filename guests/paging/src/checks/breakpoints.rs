@@ -1,0 +1,102 @@
+//! Breakpoints in replicated text: every CPU runs into that of its own node's copy.
+
+use palimpsest_paging::{PAGE, VirtAddr};
+use palimpsest_text::poke::{Site, arch::TRAP};
+
+use crate::arch::cpu as hardware;
+use crate::breakpoints::{hits, remove, set};
+use crate::cpu::{self, CPUS};
+use crate::kernel_text_writer::{Copies, KernelTextWriter};
+use crate::sites::{SITES, Sites, site};
+use crate::{check, counts, kernel_space, memory};
+
+use super::patching;
+
+/// How often it is set while other CPUs run.
+const TURNS: usize = 10;
+
+/// How many copies of the text have these bytes at `address`, and how many there are.
+fn copies_with(address: usize, bytes: &[u8]) -> (usize, usize) {
+    let has = |&at: &u64| {
+        (0..bytes.len()).all(|index| {
+            // SAFETY: a byte of the image, or of a copy. Volatile: code that is written elsewhere.
+            let is = unsafe { memory::alias(at + index as u64).read_volatile() };
+            is == bytes[index]
+        })
+    };
+    let copies = || kernel_space::copies(VirtAddr(address as u64));
+    (copies().filter(has).count(), copies().count())
+}
+
+/// Runs the sites on every CPU; what they return, and how often each has come by the breakpoint.
+fn run_everywhere() -> ([usize; CPUS], [u64; CPUS]) {
+    let before = hits();
+    let results = patching::results();
+    let after = hits();
+    (results, core::array::from_fn(|cpu| after[cpu] - before[cpu]))
+}
+
+fn done<E: core::fmt::Debug>(result: Result<(), E>) {
+    result.unwrap_or_else(|error| panic!("{error:?}"));
+}
+
+pub(super) fn run() {
+    let all = KernelTextWriter { copies: Copies::All };
+    // As it is, it lets the increment behind it run.
+    let site = site(7, Sites::Skip);
+    check::equal("breakpoint.before", run_everywhere(), ([SITES; CPUS], [0; CPUS]));
+
+    let before = counts::now();
+    done(set(&all, &site));
+    check::equal("breakpoint.calls", before.since().sync_calls, CPUS as u64 - 1);
+    let (with, copies) = copies_with(site.address, TRAP);
+    check::equal("breakpoint.every-copy", (with, copies), (memory::NODES, memory::NODES));
+    check::equal("breakpoint.every-cpu", run_everywhere(), ([SITES; CPUS], [1; CPUS]));
+    in_a_new_replica(&site);
+    done(remove(&all, &site));
+    let (with, copies) = copies_with(site.address, site.old.as_slice());
+    check::equal("breakpoint.removed", (with, copies), (memory::NODES, memory::NODES));
+    check::equal("breakpoint.gone", run_everywhere(), ([SITES; CPUS], [0; CPUS]));
+
+    while_others_run(&all, &site);
+    a_missed_copy_is_seen(&site);
+    check::equal("breakpoint.after", run_everywhere(), ([SITES; CPUS], [0; CPUS]));
+}
+
+/// A replica that is made while the breakpoint is set has it.
+fn in_a_new_replica(site: &Site) {
+    let page = site.address as u64 / PAGE * PAGE;
+    let range = VirtAddr(page)..VirtAddr((site.end() as u64).next_multiple_of(PAGE));
+    let space = kernel_space::get();
+    space.drop_replicas(range.clone()).unwrap_or_else(|error| panic!("{error}")).finish();
+    check::equal("breakpoint.one-copy", run_everywhere(), ([SITES; CPUS], [1; CPUS]));
+    let (_, flush) = space.replicate(range).unwrap_or_else(|error| panic!("{error}"));
+    flush.finish();
+    check::equal("breakpoint.new-replica", run_everywhere(), ([SITES; CPUS], [1; CPUS]));
+}
+
+/// It comes and goes while the other CPUs run through it, all of which come by each time.
+fn while_others_run(writer: &KernelTextWriter, site: &Site) {
+    let wrong = patching::wrong_runs();
+    patching::start_runners();
+    for _ in 0..TURNS {
+        let before = hits();
+        done(set(writer, site));
+        let others = |cpu: &usize| *cpu != hardware::number();
+        while (0..CPUS).filter(others).any(|cpu| hits()[cpu] == before[cpu]) {
+            cpu::relax();
+        }
+        done(remove(writer, site));
+    }
+    patching::stop_runners();
+    check::equal("breakpoint.runs", patching::wrong_runs() - wrong, 0);
+}
+
+/// One that is set in the first copy alone is passed by the CPUs of other nodes: so the checks above can fail.
+fn a_missed_copy_is_seen(site: &Site) {
+    let first = KernelTextWriter { copies: Copies::First };
+    done(set(&first, site));
+    let should = core::array::from_fn(|cpu| u64::from(cpu::node_of(cpu).0 == 0));
+    check::equal("breakpoint.missed-copy", run_everywhere(), ([SITES; CPUS], should));
+    done(remove(&first, site));
+}
