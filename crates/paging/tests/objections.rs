@@ -1,5 +1,5 @@
 //! One test for each objection that reviewers raised against copy-on-write tables (Linux COW PTE v1 to v5, mshare,
-//! Asterinas), by its number in the list of the notes. Each runs for a format of each kind: marks by the walker,
+//! Asterinas), by its number in `docs/src/numbered.md`. Each runs for a format of each kind: marks by the walker,
 //! protection by tables, protection by pages.
 
 mod common;
