@@ -18,7 +18,7 @@ fuzz_target!(|bytes: &[u8]| {
     let deliveries = [Delivery::AtOnce, Delivery::Late, Delivery::Random];
     let accounting = if rest & 1 == 0 { Accounting::Exact } else { Accounting::Deferred };
     let case = Case {
-        options: SpaceOptions { share: shares[usize::from(share % 4)], accounting },
+        options: SpaceOptions::new().share(shares[usize::from(share % 4)]).accounting(accounting),
         nodes: 1 + usize::from(rest >> 1) % 3,
         delivery: deliveries[usize::from(rest >> 3) % 3],
         operations: OPERATIONS,

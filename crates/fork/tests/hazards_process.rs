@@ -1,5 +1,5 @@
-//! What makes a process unfit to be frozen, and what goes wrong half-way: rows 9, 12-15 and 20 of the list of hazards,
-//! limits, and failures.
+//! What makes a process unfit to be frozen, and what goes wrong half-way: rows 9, 12-15 and 20 of the hazards in
+//! `docs/src/numbered.md`, limits, and failures.
 
 mod common;
 

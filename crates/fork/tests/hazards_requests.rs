@@ -1,5 +1,5 @@
-//! What the kernel holds on to for requests: row 5 of the list of hazards, with real rings of io_uring and contexts of
-//! Linux AIO.
+//! What the kernel holds on to for requests: row 5 of the hazards in `docs/src/numbered.md`, with real rings of
+//! io_uring and contexts of Linux AIO.
 
 mod common;
 

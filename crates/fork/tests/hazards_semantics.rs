@@ -1,4 +1,5 @@
-//! Frozen memory behaves like anonymous memory: rows 1-3, 6-9, 11, 16, 18 and 19 of the list of hazards.
+//! Frozen memory behaves like anonymous memory: rows 1-3, 6-9, 11, 16, 18 and 19 of the hazards in
+//! `docs/src/numbered.md`.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Processes with several threads: rows 4 and 18 of the list of hazards, and what the kernel writes to on a thread's
-//! behalf.
+//! Processes with several threads: rows 4 and 18 of the hazards in `docs/src/numbered.md`, and what the kernel writes
+//! to on a thread's behalf.
 
 mod common;
 

@@ -1,10 +1,10 @@
 //! A table that all threads read and one thread replaces now and then.
 
-use palimpsest_numa::{Folder, Options, Replicated, Sharing, When};
+use palimpsest_numa::{Folder, ReplicateOptions, Replicated, Sharing, When};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Every node has a copy from the start, and all processes of this user that have the same table share them.
-    let options = Options { when: When::Eager, sharing: Sharing::User(Folder::usual()), ..Options::default() };
+    let options = ReplicateOptions::new().when(When::Eager).sharing(Sharing::User(Folder::usual()));
     let squares: Vec<u64> = (0..1 << 18).map(|number| number * number).collect();
     let table = Replicated::<[u64]>::new(&squares, options)?;
 

@@ -9,10 +9,10 @@
 //! | [`Folder`] | where processes of one user find each other's copies |
 //!
 //! ```
-//! use palimpsest_numa::{Options, Replicated};
+//! use palimpsest_numa::{ReplicateOptions, Replicated};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let primes = Replicated::<[u32]>::new(&[2, 3, 5, 7], Options::default())?;
+//! let primes = Replicated::<[u32]>::new(&[2, 3, 5, 7], ReplicateOptions::new())?;
 //! // The copy of the node that this thread runs on.
 //! assert_eq!(primes.get()[2], 5);
 //! for node in primes.status() {
@@ -37,7 +37,7 @@ pub use copy::CopyError;
 pub use palimpsest_sys::memory::sealed::SealError;
 pub use palimpsest_sys::memory::sealed_file::AdoptError;
 pub use palimpsest_sys::numa::{Locating, NodeId, NodeSet, current_node, locating};
-pub use replicated::{Local, Options, Plain, Reader, ReplicateError, Replicated, When};
+pub use replicated::{Local, Plain, Reader, ReplicateError, ReplicateOptions, Replicated, When};
 pub use shared::{Folder, FolderError, NotShared, Origin, Sharing};
 pub use status::{NodeStatus, Placed};
 pub use text::{Alone, Localized, ProgramText, Reach, TextOptions, TextRefusal};

@@ -41,19 +41,43 @@ pub enum When {
 
 /// How data is replicated.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// The nodes.
-    pub topology: Topology,
-    /// When copies are made.
-    pub when: When,
-    /// Who uses them.
-    pub sharing: Sharing,
+pub struct ReplicateOptions {
+    topology: Topology,
+    when: When,
+    sharing: Sharing,
 }
 
-impl Default for Options {
-    /// The nodes of this machine as they are now, lazy, private.
-    fn default() -> Self {
+impl ReplicateOptions {
+    /// For the nodes of this machine as they are now: lazily, for this process alone.
+    pub fn new() -> Self {
         Self { topology: Topology::read(), when: When::default(), sharing: Sharing::default() }
+    }
+
+    /// The nodes.
+    #[must_use]
+    pub fn topology(mut self, topology: Topology) -> Self {
+        self.topology = topology;
+        self
+    }
+
+    /// When copies are made.
+    #[must_use]
+    pub fn when(mut self, when: When) -> Self {
+        self.when = when;
+        self
+    }
+
+    /// Who uses them.
+    #[must_use]
+    pub fn sharing(mut self, sharing: Sharing) -> Self {
+        self.sharing = sharing;
+        self
+    }
+}
+
+impl Default for ReplicateOptions {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -82,10 +106,10 @@ pub enum ReplicateError {
 /// # Examples
 ///
 /// ```
-/// use palimpsest_numa::{Options, Replicated, When};
+/// use palimpsest_numa::{ReplicateOptions, Replicated, When};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let table = Replicated::<[u64]>::new(&[1, 4, 9, 16], Options { when: When::Eager, ..Options::default() })?;
+/// let table = Replicated::<[u64]>::new(&[1, 4, 9, 16], ReplicateOptions::new().when(When::Eager))?;
 ///
 /// // One access: the copy of the node that this thread runs on.
 /// assert_eq!(table.get()[3], 16);
@@ -103,7 +127,7 @@ pub enum ReplicateError {
 /// ```
 pub struct Replicated<T: ?Sized> {
     current: ArcSwap<Generation>,
-    options: Options,
+    options: ReplicateOptions,
     /// For each node that there can be, the place of its home in a generation.
     places: Box<[u16]>,
     content: PhantomData<fn(&T)>,
@@ -116,7 +140,7 @@ impl<T: Plain + ?Sized> Replicated<T> {
     ///
     /// [`ReplicateError::Copy`] if not even one copy can be made; what other copies lack is told by
     /// [`status`](Self::status).
-    pub fn new(content: &T, options: Options) -> Result<Self, ReplicateError> {
+    pub fn new(content: &T, options: ReplicateOptions) -> Result<Self, ReplicateError> {
         let places = options.topology.places();
         let generation = Generation::new(content.as_bytes(), &options, place_of(&places, current_node()))?;
         if options.when == When::Eager {
@@ -167,7 +191,7 @@ impl<T: Plain + ?Sized> Replicated<T> {
     }
 
     /// How it is replicated.
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &ReplicateOptions {
         &self.options
     }
 }
@@ -178,7 +202,7 @@ impl Replicated<[u8]> {
     /// # Errors
     ///
     /// [`ReplicateError::Read`], and as [`new`](Self::new); an empty file cannot be replicated.
-    pub fn from_file(path: impl AsRef<Path>, options: Options) -> Result<Self, ReplicateError> {
+    pub fn from_file(path: impl AsRef<Path>, options: ReplicateOptions) -> Result<Self, ReplicateError> {
         let path = path.as_ref();
         let content =
             std::fs::read(path).map_err(|source| ReplicateError::Read { path: path.to_path_buf(), source })?;
@@ -208,7 +232,7 @@ struct Slot {
 }
 
 impl Generation {
-    fn new(content: &[u8], options: &Options, first: usize) -> Result<Self, CopyError> {
+    fn new(content: &[u8], options: &ReplicateOptions, first: usize) -> Result<Self, CopyError> {
         let homes = options.topology.homes();
         let copies: Box<[Slot]> = homes.iter().map(|_| Slot::default()).collect();
         let copy = Copy::get(content, homes[first], options.sharing.folder())?;
@@ -224,13 +248,13 @@ impl Generation {
 
     /// The place to read from, for threads whose home has `place`.
     #[inline]
-    fn place(&self, place: usize, options: &Options) -> usize {
+    fn place(&self, place: usize, options: &ReplicateOptions) -> usize {
         if self.is_made(place) { place } else { self.make(place, options) }
     }
 
     /// Makes the copy at `place` unless that was tried, or another thread is at it.
     #[cold]
-    fn make(&self, place: usize, options: &Options) -> usize {
+    fn make(&self, place: usize, options: &ReplicateOptions) -> usize {
         let slot = &self.copies[place];
         // Relaxed: it only picks one thread; the copy is handed over by `OnceLock`.
         if !slot.claimed.swap(true, Ordering::Relaxed) {
@@ -241,7 +265,7 @@ impl Generation {
         if self.is_made(place) { place } else { self.first }
     }
 
-    fn fill(&self, options: &Options, wanted: impl Fn(usize) -> bool) {
+    fn fill(&self, options: &ReplicateOptions, wanted: impl Fn(usize) -> bool) {
         (0..self.copies.len()).filter(|&place| wanted(place)).for_each(|place| {
             self.place(place, options);
         });

@@ -24,16 +24,41 @@ use crate::wishes::line;
 /// How text is localised.
 #[derive(Clone, Debug, Default)]
 pub struct TextOptions {
+    node: Option<NodeId>,
+    sharing: Sharing,
+    reach: Option<Reach>,
+}
+
+impl TextOptions {
+    /// On the node of the calling thread, for this process alone.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
     /// The node; that of the calling thread by default.
-    pub node: Option<NodeId>,
+    #[must_use]
+    pub fn node(mut self, node: impl Into<Option<NodeId>>) -> Self {
+        self.node = node.into();
+        self
+    }
+
     /// Who uses the copies. Parts that lie at the same place in a huge page as in their file are shared in huge pages:
     /// those of programs that are not position-independent, and of libraries that the kernel has aligned. Others are
     /// shared in small pages on a machine with several nodes; on one with a single node, where that gains nothing,
     /// each process has a copy of its own in huge pages.
-    pub sharing: Sharing,
+    #[must_use]
+    pub fn sharing(mut self, sharing: Sharing) -> Self {
+        self.sharing = sharing;
+        self
+    }
+
     /// How much of each part; by default everything on a machine with several nodes, and whole huge pages on one with
     /// a single node.
-    pub reach: Option<Reach>,
+    #[must_use]
+    pub fn reach(mut self, reach: impl Into<Option<Reach>>) -> Self {
+        self.reach = reach.into();
+        self
+    }
 }
 
 /// The running program's text after [`localize`](Self::localize). What it offers to other processes it offers until it

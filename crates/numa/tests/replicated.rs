@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use palimpsest_numa::{
-    Allowance, Folder, NodeId, Options, Origin, ReplicateError, Replicated, Sharing, Topology, When,
+    Allowance, Folder, NodeId, Origin, ReplicateError, ReplicateOptions, Replicated, Sharing, Topology, When,
 };
 use palimpsest_sys::pages::maps::Maps;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -29,8 +29,8 @@ fn machine(nodes: u32) -> Topology {
     Topology::below(folder.path(), Allowance::default()).expect("well formed")
 }
 
-fn options(nodes: u32, when: When) -> Options {
-    Options { topology: machine(nodes), when, sharing: Sharing::Private }
+fn options(nodes: u32, when: When) -> ReplicateOptions {
+    ReplicateOptions::new().topology(machine(nodes)).when(when)
 }
 
 /// Mappings of constant memory that hold such content; other tests of this program have others.
@@ -126,10 +126,10 @@ fn files_are_replicated_and_what_cannot_be_is_named() {
     let data = Replicated::from_file(&path, options(2, When::Lazy)).expect("made");
     fs::write(&path, "changed").expect("written");
     assert_eq!(&*data.get_on(NodeId(1)), b"from a file");
-    let absent = Replicated::from_file(folder.path().join("absent"), Options::default()).expect_err("no file");
+    let absent = Replicated::from_file(folder.path().join("absent"), ReplicateOptions::new()).expect_err("no file");
     assert!(matches!(&absent, ReplicateError::Read { path, .. } if path.ends_with("absent")), "{absent}");
     fs::write(&path, "").expect("written");
-    let empty = Replicated::from_file(&path, Options::default()).expect_err("nothing in it");
+    let empty = Replicated::from_file(&path, ReplicateOptions::new()).expect_err("nothing in it");
     assert!(matches!(empty, ReplicateError::Copy(_)), "{empty}");
 }
 
@@ -208,7 +208,7 @@ fn many_threads_that_ask_first_make_one_copy() {
 fn shared_copies_are_one_object_and_go_with_the_last_user() {
     let parent = tempfile::tempdir().expect("a folder");
     let folder = Folder::at(parent.path().join("copies"));
-    let shared = || Options { sharing: Sharing::User(folder.clone()), ..options(2, When::Eager) };
+    let shared = || options(2, When::Eager).sharing(Sharing::User(folder.clone()));
     let first = Replicated::<[u8]>::new(b"shared", shared()).expect("made");
     let second = Replicated::<[u8]>::new(b"shared", shared()).expect("made");
     let origins = |data: &Replicated<[u8]>| data.status().iter().map(|node| node.origin).collect::<Vec<_>>();
@@ -227,7 +227,7 @@ fn shared_copies_are_one_object_and_go_with_the_last_user() {
 fn a_folder_that_cannot_be_used_makes_private_copies_and_says_so() {
     let parent = tempfile::tempdir().expect("a folder");
     let folder = Folder::at(parent.path().join("absent/copies"));
-    let options = Options { sharing: Sharing::User(folder), ..options(1, When::Lazy) };
+    let options = options(1, When::Lazy).sharing(Sharing::User(folder));
     let data = Replicated::<[u8]>::new(b"alone", options).expect("made all the same");
     let status = &data.status()[0];
     assert_eq!(status.origin, Some(Origin::Private));

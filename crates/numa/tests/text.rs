@@ -179,7 +179,7 @@ fn shared_with_itself() {
     let folder = parent.path().join("copies");
     // In small pages where the kernel has not aligned the library.
     let (node, reach) = (Some(NodeId(0)), Some(Reach::Everything));
-    let options = TextOptions { node, reach, sharing: Sharing::User(Folder::at(&folder)) };
+    let options = TextOptions::new().node(node).reach(reach).sharing(Sharing::User(Folder::at(&folder)));
     let text = ProgramText::localize(&options).expect("nothing is in the way");
     let of_library = text.parts().iter().find(|part| part.path == library() && part.exchanged > 0);
     assert_eq!(of_library.expect("exchanged").origin, Some(Origin::Made));

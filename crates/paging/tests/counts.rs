@@ -24,7 +24,7 @@ fn fork(bytes: u64, share: ShareTables) -> Cost {
     let computer = Computer::new::<X86_64>(Config { tables: 1 << 17, ..Config::default() });
     // Memory that is not counted, taken for one's own: pages are no part of the cost.
     let machine = Mutant { computer: &computer, mistake: Some(Mistake::AlwaysExclusive), watch: None };
-    let options = SpaceOptions { share, accounting: Accounting::Deferred };
+    let options = SpaceOptions::new().share(share);
     let parent = AddressSpace::<X86_64, _>::new(machine, SpaceId(1), &[Node(0)], options).unwrap();
     let range = VirtAddr(START)..VirtAddr(START + bytes);
     let attributes = Attributes::user(Rights::READ | Rights::WRITE);

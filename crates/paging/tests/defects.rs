@@ -224,7 +224,7 @@ fn a_page_that_is_mapped_between_two_forks_is_private() {
 #[test]
 fn the_last_sharer_is_charged_for_the_table() {
     let computer = computer::<X86_64>();
-    let options = SpaceOptions { share: ShareTables::UpTo(Level::new(2)), accounting: Accounting::Deferred };
+    let options = SpaceOptions::new().share(ShareTables::UpTo(Level::new(2)));
     let parent = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], options).unwrap();
     fill(&parent, 0..8, RW, PageSize::Small);
     let child = fork(&parent, 2);
@@ -276,7 +276,7 @@ fn a_child_with_replicas_keeps_marks_of_all_nodes() {
     parent.take_marks(pages(0..2), Mark::Dirty, |_| ()).unwrap().finish();
     run_on(&parent, 1);
     store(&parent, 1, page(0), 1);
-    let options = ForkOptions { replicas: ChildReplicas::Inherited, ..ForkOptions::default() };
+    let options = ForkOptions::new().replicas(ChildReplicas::Inherited);
     let (child, flush) = parent.fork_with(SpaceId(2), options).unwrap();
     flush.finish();
     assert_eq!(child.count_marked(pages(0..2), Mark::Dirty), Ok(1));

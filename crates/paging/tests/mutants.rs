@@ -17,7 +17,7 @@ static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 /// The operation at which a mistake is found.
 fn found_at<F: Hardware>(mistake: Mistake, seed: u64) -> Option<usize> {
     let case = Case {
-        options: SpaceOptions { share: ShareTables::UpTo(Level::new(2)), accounting: Accounting::Exact },
+        options: SpaceOptions::new().share(ShareTables::UpTo(Level::new(2))).accounting(Accounting::Exact),
         nodes: 2,
         delivery: Delivery::Late,
         marking: Marking::ByFormat,

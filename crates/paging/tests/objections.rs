@@ -1,5 +1,5 @@
 //! One test for each objection that reviewers raised against copy-on-write tables (Linux COW PTE v1 to v5, mshare,
-//! Asterinas), by its number in the list of the notes. Each runs for a format of each kind: marks by the walker,
+//! Asterinas), by its number in `docs/src/numbered.md`. Each runs for a format of each kind: marks by the walker,
 //! protection by tables, protection by pages.
 
 mod common;
@@ -201,7 +201,7 @@ mod bodies {
     pub(super) fn o05_accounting_is_exact_or_deferred_as_asked<F: Hardware>() {
         for (accounting, at_fork, after) in [(Accounting::Exact, 8, 8), (Accounting::Deferred, 0, 8)] {
             let computer = computer::<F>();
-            let options = SpaceOptions { share: LAST, accounting };
+            let options = SpaceOptions::new().share(LAST).accounting(accounting);
             let parent = AddressSpace::<F, _>::new(&computer, SpaceId(1), &[Node(0)], options).unwrap();
             fill(&parent, 0..8, RW, PageSize::Small);
             let child = fork(&parent, 2);

@@ -28,10 +28,9 @@ fn all_ways<F: Hardware>(walkers: &[Marking]) {
     for family in number("PALIMPSEST_PAGING_FAMILY", 0)..families {
         let of = |n: u64, count: u64| (n % count) as usize;
         let case = Case {
-            options: SpaceOptions {
-                share: SHARES[of(family, 4)],
-                accounting: [Accounting::Exact, Accounting::Deferred][of(family / 4, 2)],
-            },
+            options: SpaceOptions::new()
+                .share(SHARES[of(family, 4)])
+                .accounting([Accounting::Exact, Accounting::Deferred][of(family / 4, 2)]),
             nodes: 1 + of(family, 3),
             delivery: [Delivery::Late, Delivery::Random, Delivery::AtOnce][of(family / 2, 3)],
             marking: walkers[of(family, walkers.len() as u64)],

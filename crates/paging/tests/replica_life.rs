@@ -127,7 +127,7 @@ fn a_child_inherits<F: Hardware>() {
     assert_eq!(reached(&parent, 1, 4), Node(1));
     let frames = computer.live_frames();
     // The child's home is node 1, so that its first root has the parent's pages there.
-    let options = ForkOptions { nodes: Some(&[Node(1), Node(0)]), replicas: ChildReplicas::Inherited };
+    let options = ForkOptions::new().nodes(&[Node(1), Node(0)]).replicas(ChildReplicas::Inherited);
     let (child, flush) = parent.fork_with(SpaceId(2), options).unwrap();
     flush.finish();
     assert_eq!((child.home(), computer.live_frames()), (Node(1), frames), "no page is copied");
@@ -165,7 +165,7 @@ fn a_child_can_have_its_parents_replicas() {
 fn a_childs_tables_are_on_its_home_node() {
     let computer = computer::<X86_64>(2);
     let parent = text_and_data::<X86_64>(&computer, 1);
-    let options = ForkOptions { nodes: Some(&[Node(1)]), ..ForkOptions::default() };
+    let options = ForkOptions::new().nodes(&[Node(1)]);
     let (child, flush) = parent.fork_with(SpaceId(2), options).unwrap();
     flush.finish();
     assert_eq!(child.home(), Node(1));

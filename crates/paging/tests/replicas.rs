@@ -1,6 +1,6 @@
-//! One test for each objection that reviewers raised against replicated tables, by its number in the list of the notes.
-//! More of 5, and 10, are in `replica_life.rs`; 8 asks for stage 2, which the crate does not have, and 9 asks for
-//! nothing.
+//! One test for each objection that reviewers raised against replicated tables, by its number in
+//! `docs/src/numbered.md`. More of 5, and 10, are in `replica_life.rs`; 8 asks for stage 2, which the crate does not
+//! have, and 9 asks for nothing.
 
 mod common;
 

@@ -107,7 +107,7 @@ pub(crate) fn begin(standard_error: Option<Noted>) {
         With::User => Sharing::User(Folder::usual()),
         With::Nobody => Sharing::Private,
     };
-    match ProgramText::localize(&TextOptions { node: local.node, sharing, reach: None }) {
+    match ProgramText::localize(&TextOptions::new().node(local.node).sharing(sharing)) {
         Err(error) => tell(&format!("{}; the program runs from its own file", Causes(&error))),
         Ok(text) => {
             // Small programs have nothing to exchange, and nothing is wrong with them.

@@ -4,8 +4,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use palimpsest_paging::{Node, SpaceId};
 
-use crate::arch::interrupts::Call;
 use crate::arch::{self, mmu};
+use crate::call::Call;
 use crate::memory::NODES;
 use crate::process::UserSpace;
 use crate::sync::SpinLock;
@@ -109,7 +109,7 @@ pub(crate) fn do_work() -> bool {
     let work = WORK[here].lock().take();
     let Some(work) = work else { return false };
     work(here);
-    // Release, partner: the Acquire in `is_busy`. Forbids that results are read before they are there.
+    // Release, partner: the Acquire in `wait_for_work`. Forbids that results are read before they are there.
     BUSY.fetch_sub(1, Ordering::Release);
     arch::interrupts::send(0, Call::Wake);
     true

@@ -21,8 +21,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 
 use palimpsest_paging::{FlushRanges, FlushRequest, PAGE, VirtAddr};
 
-use crate::arch::interrupts::Call;
 use crate::arch::{self, mmu};
+use crate::call::Call;
 use crate::counts::{COUNTS, add};
 use crate::cpu::{self, CPUS};
 use crate::kernel_space;

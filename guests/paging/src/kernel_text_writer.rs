@@ -11,7 +11,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use palimpsest_text::poke::{Machine, Part, Site, Table, arch as isa};
 
-use crate::arch::patch::{SITES, code_was_written};
+use crate::arch::patch::code_was_written;
+use crate::sites::SITES;
 use crate::{flush, kernel_space, memory};
 use palimpsest_paging::{PAGE, VirtAddr};
 

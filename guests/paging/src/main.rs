@@ -6,8 +6,10 @@
 //! |---|---|
 //! | `arch` | what differs between architectures |
 //! | `memory` | frames of two nodes, and the machine as address spaces see it |
-//! | `flush`, `cpu` | calls between CPUs |
+//! | `flush`, `cpu`, `call` | calls between CPUs |
 //! | `kernel_space` | the kernel's own tables |
+//! | `probe` | accesses of the kernel that may fault |
+//! | `sites` | code of the kernel that is changed while it runs |
 //! | `kernel_text_writer` | the poke core's machine: writes the kernel's text in every node's copy |
 //! | `breakpoints` | a probe in the kernel's own text, in every node's copy |
 //! | `packs` | programs in the kernel's space, and what their faults and traps mean |
@@ -23,6 +25,7 @@ extern crate alloc;
 mod arch;
 mod bpf;
 mod breakpoints;
+mod call;
 mod check;
 mod checks;
 mod console;
@@ -33,7 +36,9 @@ mod kernel_space;
 mod kernel_text_writer;
 mod memory;
 mod packs;
+mod probe;
 mod process;
+mod sites;
 mod sync;
 
 use cpu::CPUS;

@@ -1,6 +1,6 @@
 //! Replicated data.
 
-use palimpsest_numa::{Folder, NodeId, Options, Origin, Replicated, Sharing, Topology, When};
+use palimpsest_numa::{Folder, NodeId, Origin, ReplicateOptions, Replicated, Sharing, Topology, When};
 use palimpsest_sys::numa::numa_maps::{self, Shown};
 
 use crate::machine::{apart, on, placed, several_nodes};
@@ -20,8 +20,8 @@ fn some(len: usize) -> Vec<u8> {
     bytes
 }
 
-fn eager() -> Options {
-    Options { when: When::Eager, ..Options::default() }
+fn eager() -> ReplicateOptions {
+    ReplicateOptions::new().when(When::Eager)
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn every_page_of_a_copy_is_on_its_node() {
 #[test]
 fn a_thread_reads_from_its_node_or_from_the_nearest_with_memory() {
     let Some(topology) = several_nodes() else { return };
-    let data = Replicated::<[u8]>::new(&content(), Options::default()).expect("made");
+    let data = Replicated::<[u8]>::new(&content(), ReplicateOptions::new()).expect("made");
     for node in topology.nodes() {
         let home = topology.home(node.id);
         assert!(node.memory.total > 0 || home != node.id, "{node:?}");
@@ -84,7 +84,8 @@ fn an_update_is_on_the_nodes_too() {
 const FOLDER: &str = "PALIMPSEST_TEST_FOLDER";
 
 fn shared(folder: &str, topology: Topology) -> Replicated<[u8]> {
-    let options = Options { topology, sharing: Sharing::User(Folder::at(folder)), when: When::Eager };
+    let options =
+        ReplicateOptions::new().topology(topology).sharing(Sharing::User(Folder::at(folder))).when(When::Eager);
     Replicated::<[u8]>::new(&content(), options).expect("made")
 }
 
@@ -134,7 +135,7 @@ fn a_full_node_gives_what_it_has_and_the_rest_is_told() {
     // More than it has; the memory itself is taken from a larger one.
     let len = usize::try_from(small.memory.total).expect("checked above") * 5 / 4;
     let content = some(len);
-    let data = Replicated::<[u8]>::new(&content, Options::default()).expect("made");
+    let data = Replicated::<[u8]>::new(&content, ReplicateOptions::new()).expect("made");
     assert!(*data.get_on(small.id) == content[..], "made all the same");
     let status = data.status().into_iter().find(|status| status.node == small.id).expect("a home");
     let told = status.placed.as_ref().expect("it is told");

@@ -20,7 +20,7 @@ const FOLDER: &str = "PALIMPSEST_TEST_FOLDER";
 
 fn localize(folder: &Path) -> ProgramText {
     let (node, reach) = (Some(NodeId(0)), Some(Reach::Everything));
-    let options = TextOptions { node, reach, sharing: Sharing::User(Folder::at(folder)) };
+    let options = TextOptions::new().node(node).reach(reach).sharing(Sharing::User(Folder::at(folder)));
     ProgramText::localize(&options).expect("nothing is in the way")
 }
 

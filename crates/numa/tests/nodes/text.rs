@@ -32,7 +32,7 @@ fn exchanged_while_it_runs() {
                 }
             });
         }
-        let text = ProgramText::localize(&TextOptions { node: Some(node), ..TextOptions::default() });
+        let text = ProgramText::localize(&TextOptions::new().node(node));
         done.store(true, Ordering::Relaxed);
         let text = text.expect("nothing is in the way");
         assert_eq!(text.node(), node);
@@ -70,7 +70,7 @@ fn moved_while_it_runs() {
         }
         let moved = std::panic::catch_unwind(|| {
             for node in machine.large_homes().into_iter().cycle().take(rounds) {
-                let options = TextOptions { node: Some(node), ..TextOptions::default() };
+                let options = TextOptions::new().node(node);
                 let text = ProgramText::localize(&options).expect("nothing is in the way");
                 assert_eq!(placed(whole()), (vec![(node, whole().len())], 0), "{:?}", text.parts());
                 // What is there stays there.

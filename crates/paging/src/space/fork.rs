@@ -17,11 +17,30 @@ use crate::reserve::Reserve;
 /// How a child differs from its parent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ForkOptions<'n> {
+    nodes: Option<&'n [Node]>,
+    replicas: ChildReplicas,
+}
+
+impl<'n> ForkOptions<'n> {
+    /// A child on its parent's nodes, without replicas.
+    pub const fn new() -> Self {
+        Self { nodes: None, replicas: ChildReplicas::Dropped }
+    }
+
     /// The child's nodes, as for [`AddressSpace::new`]: its tables, and the pages that are copied at once, come from
-    /// the first. None: the parent's.
-    pub nodes: Option<&'n [Node]>,
+    /// the first.
+    #[must_use]
+    pub const fn nodes(mut self, nodes: &'n [Node]) -> Self {
+        self.nodes = Some(nodes);
+        self
+    }
+
     /// Whether it has replicas.
-    pub replicas: ChildReplicas,
+    #[must_use]
+    pub const fn replicas(mut self, replicas: ChildReplicas) -> Self {
+        self.replicas = replicas;
+        self
+    }
 }
 
 /// The replicas of a child.

@@ -125,15 +125,34 @@ pub enum Accounting {
 /// How a space behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SpaceOptions {
+    pub(crate) share: ShareTables,
+    pub(crate) accounting: Accounting,
+}
+
+impl SpaceOptions {
+    /// Shares tables of the last level, and accounts for pages later.
+    pub const fn new() -> Self {
+        Self { share: ShareTables::Last, accounting: Accounting::Deferred }
+    }
+
     /// What forks share.
-    pub share: ShareTables,
+    #[must_use]
+    pub const fn share(mut self, share: ShareTables) -> Self {
+        self.share = share;
+        self
+    }
+
     /// Who is charged.
-    pub accounting: Accounting,
+    #[must_use]
+    pub const fn accounting(mut self, accounting: Accounting) -> Self {
+        self.accounting = accounting;
+        self
+    }
 }
 
 impl Default for SpaceOptions {
     fn default() -> Self {
-        Self { share: ShareTables::Last, accounting: Accounting::Deferred }
+        Self::new()
     }
 }
 

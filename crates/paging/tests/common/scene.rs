@@ -22,7 +22,7 @@ pub(crate) fn pages(range: Range<u64>) -> Range<VirtAddr> {
 }
 
 pub(crate) fn options(share: ShareTables) -> SpaceOptions {
-    SpaceOptions { share, accounting: Accounting::Exact }
+    SpaceOptions::new().share(share).accounting(Accounting::Exact)
 }
 
 pub(crate) fn space<F: Hardware, M: Host>(machine: M, share: ShareTables, nodes: u8) -> AddressSpace<F, M> {

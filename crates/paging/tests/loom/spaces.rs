@@ -32,7 +32,7 @@ fn with_two_pages<F: Format>(ram: &Ram) -> Arc<Space<F>> {
 }
 
 fn with_one_page<F: Format>(ram: &Ram) -> Arc<Space<F>> {
-    let options = SpaceOptions { share: ShareTables::Last, accounting: Accounting::Exact };
+    let options = SpaceOptions::new().accounting(Accounting::Exact);
     let space = AddressSpace::new(ram.clone(), SpaceId(1), &[Node(0)], options).unwrap();
     let attributes = Attributes::user(Rights::READ | Rights::WRITE);
     // SAFETY: 1, 2. a page of the model's, with its only reference.

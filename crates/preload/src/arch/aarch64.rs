@@ -1,33 +1,9 @@
 //! AArch64: number in `x8`, arguments in `x0` to `x5` (`syscall(2)`).
 
-use std::arch::{asm, naked_asm};
+use std::arch::naked_asm;
 use std::ffi::c_long;
 
 use crate::errno;
-
-/// Makes the system call `number`, and gives what the kernel answers: `-errno` for an error.
-///
-/// # Safety
-///
-/// 1. The call with these arguments must be sound here: what it does is the caller's matter.
-pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize {
-    let answer: isize;
-    // SAFETY: contract 1; the kernel changes x0 and no other register, and uses no stack of ours.
-    unsafe {
-        asm!(
-            "svc #0",
-            in("x8") number,
-            inlateout("x0") arguments[0] => answer,
-            in("x1") arguments[1],
-            in("x2") arguments[2],
-            in("x3") arguments[3],
-            in("x4") arguments[4],
-            in("x5") arguments[5],
-            options(nostack),
-        );
-    }
-    answer
-}
 
 /// The body of `syscall(3)`: calls about memory and `execve` go to `$watched`, all others to the kernel without a stack
 /// frame of ours, as in the C library: the child of a `clone` through here must find no return address but that of its

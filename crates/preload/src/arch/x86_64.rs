@@ -1,35 +1,9 @@
 //! x86-64: number in `rax`, arguments in `rdi`, `rsi`, `rdx`, `r10`, `r8`, `r9` (`syscall(2)`).
 
-use std::arch::{asm, naked_asm};
+use std::arch::naked_asm;
 use std::ffi::c_long;
 
 use crate::errno;
-
-/// Makes the system call `number`, and gives what the kernel answers: `-errno` for an error.
-///
-/// # Safety
-///
-/// 1. The call with these arguments must be sound here: what it does is the caller's matter.
-pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize {
-    let answer: isize;
-    // SAFETY: contract 1; the kernel changes rax, rcx and r11 and no other register, and uses no stack of ours.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number as isize => answer,
-            in("rdi") arguments[0],
-            in("rsi") arguments[1],
-            in("rdx") arguments[2],
-            in("r10") arguments[3],
-            in("r8") arguments[4],
-            in("r9") arguments[5],
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    answer
-}
 
 /// The body of `syscall(3)`: calls about memory and `execve` go to `$watched`, all others to the kernel without a stack
 /// frame of ours, as in the C library: the child of a `clone` through here must find no return address but that of its

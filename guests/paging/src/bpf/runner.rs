@@ -7,9 +7,9 @@ use palimpsest_bpf::insn::Callee;
 use palimpsest_bpf::interp::{Answer, HelperError};
 use palimpsest_paging::{AccessKind, VirtAddr};
 
-use crate::arch::{self, probe};
 use crate::cpu::CPUS;
 use crate::sync::SpinLock;
+use crate::{arch, probe};
 
 /// This kernel's CPUs. What is noted is the CPU's: a program runs to its end before another one begins there.
 pub(super) struct Cpus;

@@ -135,7 +135,7 @@ pub(super) fn run() {
     stores(&cow);
     drop(child);
     drop(cow);
-    let full = filled(SpaceOptions { share: ShareTables::None, ..SpaceOptions::default() }, GIGABYTE);
+    let full = filled(SpaceOptions::new().share(ShareTables::None), GIGABYTE);
     let copied = fork("full", &full);
     drop(full);
     say!("# entries written: {} times fewer", copied.1 / shared.1);

@@ -2,19 +2,15 @@
 
 use palimpsest_paging::{AccessKind, VirtAddr};
 
-use crate::arch::{cpu as hardware, layout, mmu, probe};
-use crate::check;
+use crate::arch::{RETURN, cpu as hardware, layout, mmu};
 use crate::cpu::{self, CPUS};
 use crate::kernel_space::{self, ImageRights};
+use crate::{check, probe};
 
 static RODATA: [u8; 16] = {
     let mut bytes = [0; 16];
-    bytes[0] = probe::RETURN[0];
-    if probe::RETURN.len() == 4 {
-        bytes[1] = probe::RETURN[1];
-        bytes[2] = probe::RETURN[2];
-        bytes[3] = probe::RETURN[3];
-    }
+    let (code, _) = bytes.split_at_mut(RETURN.len());
+    code.copy_from_slice(RETURN);
     bytes
 };
 

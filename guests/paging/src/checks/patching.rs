@@ -7,10 +7,11 @@ use palimpsest_paging::{Node, PAGE, VirtAddr};
 use palimpsest_text::poke::Site;
 
 use crate::arch::cpu as hardware;
-use crate::arch::patch::{ACROSS, ROUNDS, SITES, Sites, apply, run as run_sites, site};
+use crate::arch::patch::{ACROSS, ROUNDS, apply};
 use crate::cpu::{self, CPUS};
 use crate::kernel_space;
 use crate::kernel_text_writer::{Copies, KernelTextWriter, TRAPS_HIT};
+use crate::sites::{SITES, Sites, run as run_sites, site};
 use crate::{check, counts, memory, say};
 
 /// Batches of all sites, to and fro. Even, so that the sites end as they were.

@@ -14,13 +14,13 @@ use palimpsest_bpf::verify::{ContextAccess, Contract, Signature, Trust, Unproven
 use palimpsest_bpf::{Code, asm};
 use palimpsest_paging::{AccessKind, VirtAddr};
 
-use crate::arch::{cpu as hardware, layout, mmu, probe};
+use crate::arch::{cpu as hardware, layout, mmu};
 use crate::bpf::{Ended, Program};
 use crate::counts::now;
 use crate::cpu::{self, CPUS};
 use crate::memory::{self, NODES, STRESS_AT, alias};
 use crate::packs::{self, PACK};
-use crate::{check, kernel_space, say};
+use crate::{check, kernel_space, probe, say};
 
 /// A map for programs; per-CPU ones have a value for each CPU of this machine.
 pub(super) fn map(name: &str, kind: Kind, key: u32, value: u32, entries: u32) -> Arc<Map> {

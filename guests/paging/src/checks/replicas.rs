@@ -4,12 +4,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use palimpsest_paging::{AccessKind, Rights, VirtAddr};
 
-use crate::arch::{cpu as hardware, mmu, probe};
+use crate::arch::{cpu as hardware, mmu};
 use crate::counts::now;
 use crate::cpu::{self, CPUS};
 use crate::kernel_space::{self, ImageRights};
 use crate::memory::{self, NODES, alias, node_of};
-use crate::{check, say};
+use crate::{check, probe, say};
 
 use super::locality;
 

@@ -13,8 +13,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use palimpsest_paging::{Access, SpaceId, VirtAddr};
 
-use crate::arch::interrupts::Call;
 use crate::arch::user::Context;
+use crate::call::Call;
 
 /// Why a thread has left user mode.
 #[derive(Clone, Copy, Debug)]

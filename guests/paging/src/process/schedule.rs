@@ -10,8 +10,8 @@ use palimpsest_paging::VirtAddr;
 use super::syscall::{self, Done, Next};
 use super::{Area, Process, Thread, Trap, memory, user};
 use crate::arch;
-use crate::arch::interrupts::Call;
 use crate::arch::user::Context;
+use crate::call::Call;
 use crate::cpu::{self, CPUS};
 use crate::sync::SpinLock;
 

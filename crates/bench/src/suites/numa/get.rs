@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use palimpsest_numa::{Options, Replicated};
+use palimpsest_numa::{ReplicateOptions, Replicated};
 
 use crate::harness::clock::Stopwatch;
 use crate::harness::record::Unit;
@@ -28,7 +28,7 @@ pub(super) fn group() -> Group {
 pub(super) fn measure(context: &mut Context<'_>, group: &Group) -> Result<(), BenchError> {
     context.begin(ID);
     let values: Vec<u32> = (0..LEN).collect();
-    let data = Replicated::<[u32]>::new(&values, Options::default()).map_err(failed(ID, "reader"))?;
+    let data = Replicated::<[u32]>::new(&values, ReplicateOptions::new()).map_err(failed(ID, "reader"))?;
     let mut samples = Samples::default();
     let rounds = context.effort.rounds(20, 200, Duration::from_secs(4));
     interleave(&mut ["reader", "local", "slice"], rounds, |name| {

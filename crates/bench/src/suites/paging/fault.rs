@@ -6,8 +6,7 @@ use std::time::Duration;
 use palimpsest_paging::format::X86_64;
 use palimpsest_paging::sim::{Computer, Config, MapSimulated};
 use palimpsest_paging::{
-    Access, Accounting, AddressSpace, Fault, Node, PageSize, PageSizes, Resolution, ShareTables, SpaceId, SpaceOptions,
-    VirtAddr,
+    Access, AddressSpace, Fault, Node, PageSize, PageSizes, Resolution, SpaceId, SpaceOptions, VirtAddr,
 };
 
 use super::{HostSpace, READ_WRITE, START, expect, map_from, range_of};
@@ -27,7 +26,7 @@ const TABLES: u64 = 512;
 /// Pages of a table.
 const IN_TABLE: u64 = 512;
 
-const OPTIONS: SpaceOptions = SpaceOptions { share: ShareTables::Last, accounting: Accounting::Deferred };
+const OPTIONS: SpaceOptions = SpaceOptions::new();
 
 fn time_group() -> Group {
     let note = "mean of 512; without the bytes of the page that is copied too";

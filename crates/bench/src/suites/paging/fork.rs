@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use palimpsest_paging::format::X86_64;
 use palimpsest_paging::sim::{Computer, Config, MapSimulated};
-use palimpsest_paging::{
-    Accounting, AddressSpace, Level, Node, PAGE, PageSize, PageSizes, ShareTables, SpaceId, SpaceOptions,
-};
+use palimpsest_paging::{AddressSpace, Level, Node, PAGE, PageSize, PageSizes, ShareTables, SpaceId, SpaceOptions};
 
 use super::{HostSpace, READ_WRITE, map_from, range_of, small_pages};
 use crate::TableError;
@@ -44,7 +42,7 @@ impl Size {
 
     fn options(self, way: &str) -> SpaceOptions {
         let share = if way == "cow" { self.share } else { ShareTables::None };
-        SpaceOptions { share, accounting: Accounting::Deferred }
+        SpaceOptions::new().share(share)
     }
 
     /// Tables of parent and child.

@@ -3,9 +3,7 @@
 
 use palimpsest_paging::format::X86_64;
 use palimpsest_paging::sim::{Computer, Config, Counts, MapSimulated};
-use palimpsest_paging::{
-    Access, Accounting, AddressSpace, Node, PageSize, PageSizes, Rights, ShareTables, SpaceId, SpaceOptions, VirtAddr,
-};
+use palimpsest_paging::{Access, AddressSpace, Node, PageSize, PageSizes, Rights, SpaceId, SpaceOptions, VirtAddr};
 
 use super::{READ_WRITE, START, range_of};
 use crate::TableError;
@@ -53,7 +51,7 @@ fn page(number: u64) -> VirtAddr {
 /// Flushes and interrupts of each operation, in the order of [`NAMES`].
 fn count() -> Result<Vec<(&'static str, u64, u64)>, TableError> {
     let computer = Computer::new::<X86_64>(Config { cpus: CPUS, ..Config::default() });
-    let options = SpaceOptions { share: ShareTables::Last, accounting: Accounting::Deferred };
+    let options = SpaceOptions::new();
     let space = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], options)?;
     for cpu in 0..CPUS {
         computer.switch(cpu, Some((space.id(), space.root(Node(0)))));

@@ -4,8 +4,8 @@
 use palimpsest_paging::format::X86_64;
 use palimpsest_paging::sim::{Computer, Config, MapSimulated};
 use palimpsest_paging::{
-    Access, Accounting, AddressSpace, Attributes, Node, PAGE, PageSize, PageSizes, Rights, ShareTables, SpaceId,
-    SpaceOptions, VirtAddr,
+    Access, Accounting, AddressSpace, Attributes, Node, PAGE, PageSize, PageSizes, Rights, SpaceId, SpaceOptions,
+    VirtAddr,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -72,7 +72,7 @@ struct Layout {
 
 fn measure(way: &str) -> Result<Layout, TableError> {
     let computer = Computer::new::<X86_64>(Config { nodes: NODES, cpus: CPUS, ..Config::default() });
-    let options = SpaceOptions { share: ShareTables::Last, accounting: Accounting::Exact };
+    let options = SpaceOptions::new().accounting(Accounting::Exact);
     let replicated = way == "with";
     let nodes: &[Node] = if replicated { &[Node(0), Node(1)] } else { &[Node(0)] };
     let space = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), nodes, options)?;

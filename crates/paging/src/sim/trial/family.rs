@@ -16,7 +16,7 @@ impl<F: Hardware, M: Host> Trial<'_, F, M> {
         let nodes = self.case.nodes as u64;
         let home = if self.one_in(2) { 0 } else { self.below(nodes) };
         let nodes: Vec<_> = (0..nodes).map(|node| Node(((node + home) % nodes) as u8)).collect();
-        let options = ForkOptions { nodes: Some(&nodes), replicas };
+        let options = ForkOptions::new().nodes(&nodes).replicas(replicas);
         let (child, flush) = self.attempt(member, "fork", |space| space.fork_with(id, options)).unwrap();
         let flushing = flush.dispatch();
         self.meanwhile();

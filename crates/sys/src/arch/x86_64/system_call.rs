@@ -1,23 +1,27 @@
-//! A system call without the C library: number in `rax`, arguments in `rdi`, `rsi`, `rdx`, `r10` (`syscall(2)`).
+//! A system call without the C library: number in `rax`, arguments in `rdi`, `rsi`, `rdx`, `r10`, `r8`, `r9`
+//! (`syscall(2)`).
 
 use core::arch::asm;
+use core::array::from_fn;
 
 /// Makes the system call `number`, and gives what the kernel answers: `-errno` for an error. Uses neither `errno` nor
 /// anything else that a thread has for itself, so that it may be used in a process that borrows its parent's memory.
+/// Arguments that are left out are zeros.
 ///
 /// # Safety
 ///
 /// 1. The call with these arguments does no harm to memory that Rust code relies on.
 #[inline]
-pub(crate) unsafe fn system_call(number: i64, arguments: [usize; 4]) -> isize {
-    let [a, b, c, d] = arguments;
+pub unsafe fn system_call<const N: usize>(number: i64, arguments: [usize; N]) -> isize {
+    const { assert!(N <= 6, "a system call has at most six arguments") };
+    let [a, b, c, d, e, f] = from_fn(|number| if number < N { arguments[number] } else { 0 });
     let answer: isize;
     // SAFETY: 1.; the instruction itself changes `rax`, `rcx` and `r11`, as told here, and nothing of the stack.
     unsafe {
         asm!(
             "syscall",
             inlateout("rax") number as isize => answer,
-            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
             lateout("rcx") _, lateout("r11") _,
             options(nostack),
         );

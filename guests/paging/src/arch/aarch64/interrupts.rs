@@ -3,22 +3,7 @@
 use core::arch::asm;
 
 use super::layout;
-
-/// What one CPU tells another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Call {
-    /// A flush is waiting.
-    Flush,
-    /// Drop what was fetched.
-    Synchronize,
-    /// There is work.
-    Wake,
-}
-
-/// Interrupts of calls.
-const FLUSH: u32 = 0;
-const SYNCHRONIZE: u32 = 1;
-const WAKE: u32 = 2;
+use crate::call::Call;
 
 // Where QEMU's `virt` has it (hw/arm/virt.c). Registers of the distributor: 4.1.2, of a CPU's interface: 4.1.3.
 const DISTRIBUTOR: u64 = layout::PHYSICAL_MAP + 0x0800_0000;
@@ -49,27 +34,18 @@ pub(super) fn init(cpu: usize) {
 
 /// Interrupts `cpu`.
 pub(crate) fn send(cpu: usize, call: Call) {
-    let interrupt = match call {
-        Call::Flush => FLUSH,
-        Call::Synchronize => SYNCHRONIZE,
-        Call::Wake => WAKE,
-    };
     // What the call is about, entries of tables too, is in memory before it arrives.
     // SAFETY: a barrier.
     unsafe { asm!("dsb ishst", options(nostack, preserves_flags)) };
-    write(GENERATE, 1 << (16 + cpu) | interrupt);
+    write(GENERATE, 1 << (16 + cpu) | call.number());
 }
 
 /// The call that is pending, acknowledged.
 pub(super) fn take() -> Option<Call> {
     // SAFETY: takes the interrupt, which is what this is for.
     let acknowledged = unsafe { (ACKNOWLEDGE as *const u32).read_volatile() };
-    let call = match acknowledged & 0x3ff {
-        FLUSH => Call::Flush,
-        SYNCHRONIZE => Call::Synchronize,
-        WAKE => Call::Wake,
-        _ => return None,
-    };
+    // Interrupts of calls are the first.
+    let call = Call::of(acknowledged & 0x3ff)?;
     write(END, acknowledged);
     Some(call)
 }

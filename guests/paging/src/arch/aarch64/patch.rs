@@ -2,53 +2,19 @@
 
 use core::arch::asm;
 
-use palimpsest_text::poke::{self, Code, Site, arch};
+use palimpsest_text::poke::{self, Site};
 
-unsafe extern "C" {
-    /// How many of the sites let the increment behind them run.
-    safe fn patch_sites() -> u32;
-    static patch_sites_first: [u8; 0];
-}
-
-/// How many sites there are.
-pub(crate) const SITES: usize = 56;
 /// How many of them lie across two pages: an instruction is aligned.
 pub(crate) const ACROSS: usize = 0;
 /// Bytes from one to the next: the site and its increment.
-const STRIDE: usize = 8;
+pub(crate) const STRIDE: usize = 8;
 /// A NOP, which lets the increment run.
-const NOP: [u8; 4] = 0xd503_201f_u32.to_le_bytes();
+pub(crate) const NOP: [u8; 4] = 0xd503_201f_u32.to_le_bytes();
 /// A branch over the increment.
-const BRANCH: [u8; 4] = 0x1400_0002_u32.to_le_bytes();
+pub(crate) const JUMP: [u8; 4] = 0x1400_0002_u32.to_le_bytes();
 
 /// Core synchronisations of one batch: sites are changed by one store each.
 pub(crate) const ROUNDS: u64 = 1;
-
-/// What the sites are to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Sites {
-    /// Let the increments run.
-    Pass,
-    /// Jump over them.
-    Skip,
-}
-
-/// Runs through all sites: how many increments ran.
-pub(crate) fn run() -> usize {
-    patch_sites() as usize
-}
-
-/// Site `index`, to be changed to `to` from the other.
-pub(crate) fn site(index: usize, to: Sites) -> Site {
-    let address = (&raw const patch_sites_first) as usize + index * STRIDE;
-    let (old, new) = match to {
-        Sites::Pass => (BRANCH, NOP),
-        Sites::Skip => (NOP, BRANCH),
-    };
-    let code = |bytes: &[u8]| Code::new(bytes).unwrap_or_else(|| unreachable!("four bytes"));
-    let action = arch::check(address, &old, &new).unwrap_or_else(|refusal| panic!("site {index}: {refusal:?}"));
-    Site { address, old: code(&old), new: code(&new), action }
-}
 
 /// Changes sites, by one store each.
 pub(crate) fn apply<M: poke::Machine>(machine: &M, sites: &[Site]) -> Result<(), poke::Failed<M::Error>> {

@@ -2,8 +2,8 @@
 
 use core::arch::asm;
 
-use super::{interrupts, probe, user};
-use crate::packs;
+use super::{interrupts, user};
+use crate::{packs, probe};
 
 /// What `trap.s` saves.
 #[derive(Debug)]

@@ -1,5 +1,31 @@
 // Exceptions, and the way to user mode. Offsets are those of `Context` in user.rs and `Frame` in trap.rs.
 
+// Stores or loads x2 to x29, at their places in `Context` and `Frame`.
+.macro x2_to_x29 op, base
+    \op x2, x3, [\base, #16]
+    \op x4, x5, [\base, #32]
+    \op x6, x7, [\base, #48]
+    \op x8, x9, [\base, #64]
+    \op x10, x11, [\base, #80]
+    \op x12, x13, [\base, #96]
+    \op x14, x15, [\base, #112]
+    \op x16, x17, [\base, #128]
+    \op x18, x19, [\base, #144]
+    \op x20, x21, [\base, #160]
+    \op x22, x23, [\base, #176]
+    \op x24, x25, [\base, #192]
+    \op x26, x27, [\base, #208]
+    \op x28, x29, [\base, #224]
+.endm
+// Stores or loads what functions keep, above the frame record of `run_user`.
+.macro x19_to_x28 op
+    \op x19, x20, [sp, #16]
+    \op x21, x22, [sp, #32]
+    \op x23, x24, [sp, #48]
+    \op x25, x26, [sp, #64]
+    \op x27, x28, [sp, #80]
+.endm
+
 .macro from_kernel kind
     .balign 0x80
     sub sp, sp, #272
@@ -36,20 +62,7 @@ trap_vectors:
     from_user 2
 
 kernel_common:
-    stp x2, x3, [sp, #16]
-    stp x4, x5, [sp, #32]
-    stp x6, x7, [sp, #48]
-    stp x8, x9, [sp, #64]
-    stp x10, x11, [sp, #80]
-    stp x12, x13, [sp, #96]
-    stp x14, x15, [sp, #112]
-    stp x16, x17, [sp, #128]
-    stp x18, x19, [sp, #144]
-    stp x20, x21, [sp, #160]
-    stp x22, x23, [sp, #176]
-    stp x24, x25, [sp, #192]
-    stp x26, x27, [sp, #208]
-    stp x28, x29, [sp, #224]
+    x2_to_x29 stp, sp
     mrs x2, elr_el1
     mrs x3, spsr_el1
     stp x30, x2, [sp, #240]
@@ -60,20 +73,7 @@ kernel_common:
     ldp x30, x2, [sp, #240]
     msr elr_el1, x2
     msr spsr_el1, x3
-    ldp x2, x3, [sp, #16]
-    ldp x4, x5, [sp, #32]
-    ldp x6, x7, [sp, #48]
-    ldp x8, x9, [sp, #64]
-    ldp x10, x11, [sp, #80]
-    ldp x12, x13, [sp, #96]
-    ldp x14, x15, [sp, #112]
-    ldp x16, x17, [sp, #128]
-    ldp x18, x19, [sp, #144]
-    ldp x20, x21, [sp, #160]
-    ldp x22, x23, [sp, #176]
-    ldp x24, x25, [sp, #192]
-    ldp x26, x27, [sp, #208]
-    ldp x28, x29, [sp, #224]
+    x2_to_x29 ldp, sp
     ldp x0, x1, [sp]
     add sp, sp, #272
     eret
@@ -81,20 +81,7 @@ kernel_common:
 // From user mode: the registers go to the context that `run_user` has left on the stack, and `run_user` returns.
 user_common:
     ldr x0, [sp, #16]
-    stp x2, x3, [x0, #16]
-    stp x4, x5, [x0, #32]
-    stp x6, x7, [x0, #48]
-    stp x8, x9, [x0, #64]
-    stp x10, x11, [x0, #80]
-    stp x12, x13, [x0, #96]
-    stp x14, x15, [x0, #112]
-    stp x16, x17, [x0, #128]
-    stp x18, x19, [x0, #144]
-    stp x20, x21, [x0, #160]
-    stp x22, x23, [x0, #176]
-    stp x24, x25, [x0, #192]
-    stp x26, x27, [x0, #208]
-    stp x28, x29, [x0, #224]
+    x2_to_x29 stp, x0
     str x1, [x0, #272]
     ldp x2, x3, [sp], #32
     stp x2, x3, [x0]
@@ -103,11 +90,7 @@ user_common:
     mrs x2, elr_el1
     mrs x3, spsr_el1
     stp x2, x3, [x0, #256]
-    ldp x19, x20, [sp, #16]
-    ldp x21, x22, [sp, #32]
-    ldp x23, x24, [sp, #48]
-    ldp x25, x26, [sp, #64]
-    ldp x27, x28, [sp, #80]
+    x19_to_x28 ldp
     ldp x29, x30, [sp], #96
     ret
 
@@ -115,31 +98,14 @@ user_common:
 .global run_user
 run_user:
     stp x29, x30, [sp, #-96]!
-    stp x19, x20, [sp, #16]
-    stp x21, x22, [sp, #32]
-    stp x23, x24, [sp, #48]
-    stp x25, x26, [sp, #64]
-    stp x27, x28, [sp, #80]
+    x19_to_x28 stp
     str x0, [sp, #-16]!
     ldp x30, x2, [x0, #240]
     msr sp_el0, x2
     ldp x2, x3, [x0, #256]
     msr elr_el1, x2
     msr spsr_el1, x3
-    ldp x2, x3, [x0, #16]
-    ldp x4, x5, [x0, #32]
-    ldp x6, x7, [x0, #48]
-    ldp x8, x9, [x0, #64]
-    ldp x10, x11, [x0, #80]
-    ldp x12, x13, [x0, #96]
-    ldp x14, x15, [x0, #112]
-    ldp x16, x17, [x0, #128]
-    ldp x18, x19, [x0, #144]
-    ldp x20, x21, [x0, #160]
-    ldp x22, x23, [x0, #176]
-    ldp x24, x25, [x0, #192]
-    ldp x26, x27, [x0, #208]
-    ldp x28, x29, [x0, #224]
+    x2_to_x29 ldp, x0
     ldp x0, x1, [x0]
     eret
 

@@ -1,22 +1,10 @@
 //! The local APIC: SDM volume 3, chapter 11; registers: table 11-1, commands: 11.6.1.
 
 use super::layout;
+use crate::call::Call;
 
-/// What one CPU tells another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Call {
-    /// A flush is waiting.
-    Flush,
-    /// Drop what was fetched.
-    Synchronize,
-    /// There is work.
-    Wake,
-}
-
-/// Vectors of calls.
-const FLUSH: u64 = 0xf0;
-const SYNCHRONIZE: u64 = 0xf1;
-const WAKE: u64 = 0xf2;
+/// The vector of the first call.
+const CALLS: u64 = 0xf0;
 
 const APIC: u64 = layout::PHYSICAL_MAP + 0xfee0_0000;
 const END_OF_INTERRUPT: u64 = 0xb0;
@@ -55,12 +43,7 @@ fn command(cpu: usize, command: u32) {
 
 /// Interrupts `cpu`.
 pub(crate) fn send(cpu: usize, call: Call) {
-    let vector = match call {
-        Call::Flush => FLUSH,
-        Call::Synchronize => SYNCHRONIZE,
-        Call::Wake => WAKE,
-    };
-    command(cpu, vector as u32);
+    command(cpu, CALLS as u32 + call.number());
 }
 
 /// Makes `cpu` begin at the page `address`: SDM volume 3, 9.4.4.1.
@@ -74,12 +57,7 @@ pub(super) fn start(cpu: usize, address: u64) {
 
 /// The call that vector `vector` is, acknowledged.
 pub(super) fn take(vector: u64) -> Option<Call> {
-    let call = match vector {
-        FLUSH => Call::Flush,
-        SYNCHRONIZE => Call::Synchronize,
-        WAKE => Call::Wake,
-        _ => return None,
-    };
+    let call = Call::of(u32::try_from(vector.checked_sub(CALLS)?).ok()?)?;
     write(END_OF_INTERRUPT, 0);
     Some(call)
 }

@@ -8,9 +8,11 @@ pub(crate) mod key;
 pub(crate) mod layout;
 pub(crate) mod mmu;
 pub(crate) mod patch;
-pub(crate) mod probe;
 mod trap;
 pub(crate) mod user;
+
+/// The code of a return instruction.
+pub(crate) const RETURN: &[u8] = &[0xc3];
 
 core::arch::global_asm!(include_str!("boot.s"));
 core::arch::global_asm!(include_str!("trap.s"));

@@ -2,55 +2,21 @@
 
 use core::sync::atomic::Ordering;
 
-use palimpsest_text::poke::{self, Code, Site, Verdict, arch};
+use palimpsest_text::poke::{self, Site, Verdict, arch};
 
 use crate::kernel_text_writer::{TRAPS_HIT, table};
 
-unsafe extern "C" {
-    /// How many of the sites let the increment behind them run.
-    safe fn patch_sites() -> u32;
-    static patch_sites_first: [u8; 0];
-}
-
-/// How many sites there are.
-pub(crate) const SITES: usize = 56;
 /// How many of them lie across two pages; see `trap.s`.
 pub(crate) const ACROSS: usize = 1;
 /// Bytes from one to the next: the site and its increment.
-const STRIDE: usize = 7;
+pub(crate) const STRIDE: usize = 7;
 /// A NOP of five bytes, which lets the increment run.
-const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
+pub(crate) const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
 /// A jump over the increment of two bytes.
-const JUMP: [u8; 5] = [0xe9, 2, 0, 0, 0];
+pub(crate) const JUMP: [u8; 5] = [0xe9, 2, 0, 0, 0];
 
 /// Core synchronisations of one batch.
 pub(crate) const ROUNDS: u64 = 3;
-
-/// What the sites are to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Sites {
-    /// Let the increments run.
-    Pass,
-    /// Jump over them.
-    Skip,
-}
-
-/// Runs through all sites: how many increments ran.
-pub(crate) fn run() -> usize {
-    patch_sites() as usize
-}
-
-/// Site `index`, to be changed to `to` from the other.
-pub(crate) fn site(index: usize, to: Sites) -> Site {
-    let address = (&raw const patch_sites_first) as usize + index * STRIDE;
-    let (old, new) = match to {
-        Sites::Pass => (JUMP, NOP),
-        Sites::Skip => (NOP, JUMP),
-    };
-    let code = |bytes: &[u8]| Code::new(bytes).unwrap_or_else(|| unreachable!("five bytes"));
-    let action = arch::check(address, &old, &new).unwrap_or_else(|refusal| panic!("site {index}: {refusal:?}"));
-    Site { address, old: code(&old), new: code(&new), action }
-}
 
 /// Changes sites, by traps.
 pub(crate) fn apply<M: poke::Machine>(machine: &M, sites: &[Site]) -> Result<(), poke::Failed<M::Error>> {

@@ -1,7 +1,7 @@
 //! Traps out of the kernel itself: calls of other CPUs, traps of sites that are being patched, probes, and programs.
 
-use super::{interrupts, patch, probe};
-use crate::packs;
+use super::{interrupts, patch};
+use crate::{packs, probe};
 
 /// What `trap.s` saves.
 #[derive(Debug)]

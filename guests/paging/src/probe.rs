@@ -2,6 +2,7 @@
 
 use palimpsest_paging::{AccessKind, VirtAddr};
 
+// In `trap.s`.
 unsafe extern "C" {
     fn probe_store(address: u64, value: u64) -> u64;
     static probe_store_at: [u8; 0];
@@ -12,14 +13,11 @@ unsafe extern "C" {
     static probe_failed: [u8; 0];
 }
 
-/// The code of a return instruction, for [`passes`] with [`AccessKind::Execute`].
-pub(crate) const RETURN: &[u8] = &[0xc3];
-
 /// Whether the kernel may access `address`. What is stored is what was there, if it can be read.
 ///
 /// # Safety
 ///
-/// 1. Nobody minds the store of zero to `address`, and what is run there is [`RETURN`].
+/// 1. Nobody minds the store of zero to `address`, and what is run there is [`RETURN`](crate::arch::RETURN).
 pub(crate) unsafe fn passes(address: VirtAddr, access: AccessKind) -> bool {
     let passed = match access {
         // SAFETY: a fault is resumed behind the load.
@@ -34,12 +32,12 @@ pub(crate) unsafe fn passes(address: VirtAddr, access: AccessKind) -> bool {
 
 /// Where to go on after a trap in the place of a function's first instruction that was to return to `to`, if a probe
 /// has called it.
-pub(super) fn recover_call(to: u64) -> Option<u64> {
+pub(crate) fn recover_call(to: u64) -> Option<u64> {
     (to == (&raw const probe_executed) as u64).then_some((&raw const probe_failed) as u64)
 }
 
 /// Where to go on after a fault at instruction `at` of the kernel, for access to `address`, if it is a probe's.
-pub(super) fn recover(at: u64, address: u64) -> Option<u64> {
+pub(crate) fn recover(at: u64, address: u64) -> Option<u64> {
     let probes = [(&raw const probe_store_at) as u64, (&raw const probe_load_at) as u64];
     (probes.contains(&at) || at == address).then_some((&raw const probe_failed) as u64)
 }
