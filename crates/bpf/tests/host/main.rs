@@ -1,6 +1,7 @@
 //! Programs with maps and helpers: verified, interpreted and compiled, on hosts that begin alike and end alike.
 
 mod arrays;
+mod dynptrs;
 mod ended;
 mod helpers;
 mod kernel;
