@@ -179,8 +179,8 @@ fn number(text: &str) -> (usize, &str) {
     (digits.fold(0, |number, digit| (10 * number + digit).min(MOST)), rest)
 }
 
-/// `format` with numbers in the place of `%d`, `%i`, `%u`, `%x`, `%X`, `%o`, `%c` and `%p`, with flags, widths, digits at
-/// least and lengths as in C. What else stands behind a percent sign stays: texts are not followed, since their
+/// `format` with numbers in the place of `%d`, `%i`, `%u`, `%x`, `%X`, `%o`, `%c` and `%p`, with flags, widths, digits
+/// at least and lengths as in C. What else stands behind a percent sign stays: texts are not followed, since their
 /// addresses are numbers here.
 fn formatted(format: &str, numbers: &[u64]) -> String {
     let mut numbers = numbers.iter().copied();
