@@ -260,14 +260,14 @@ impl Code {
         self.frames
     }
 
-    /// The instruction that is `distance` slots behind the one after `index`. It exists for what instructions of this
-    /// program say.
+    /// The instruction that is `distance` slots behind the one after `index`. There is one for each distance that an
+    /// instruction of this program has.
     pub fn target(&self, index: usize, distance: i32) -> Option<usize> {
         let slot = self.slot(index) as i64 + self.instructions[index].slots() as i64 + i64::from(distance);
         self.at_slot(slot)
     }
 
-    /// Where the instruction `index` jumps back to, or to itself, if it does: every loop of a function has such a jump.
+    /// The target of the instruction `index` if it jumps back, or to itself. Every loop of a function has such a jump.
     pub(crate) fn goes_back(&self, index: usize) -> Option<usize> {
         let distance = match self.instructions[index] {
             Instruction::Jump { offset, .. } => offset,
@@ -355,7 +355,7 @@ impl Code {
     fn deepest(&self) -> Result<usize, StructureError> {
         let mut calls = Vec::new();
         for (index, instruction) in self.instructions.iter().enumerate() {
-            // Who has a function's address may have a helper call it.
+            // A function whose address is taken may be called by a helper.
             if let Instruction::Call(Callee::Local(distance))
             | Instruction::LoadWide { value: Wide::Function(distance), .. } = *instruction
             {
@@ -385,7 +385,7 @@ impl Code {
     }
 }
 
-/// Refuses what no program has that is loaded.
+/// Refuses instructions that no loaded program has.
 fn refuse(slot: usize, instruction: Instruction) -> Result<(), StructureError> {
     let what = match instruction {
         Instruction::LoadWide {

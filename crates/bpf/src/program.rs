@@ -8,7 +8,9 @@ use palimpsest_text::observe::{SourceLine, SourceLines};
 use palimpsest_text::{Fault, FaultError, LoadError as PackError, Packs};
 
 use crate::code::Code;
-use crate::jit::{CompileError, Compiled, Gauge, HelperTable, Plain, Resolve, Target, Wanted, compile_resolved};
+use crate::jit::{
+    CompileError, Compiled, Gauge, HelperTable, Outcome, Plain, Resolve, Target, Wanted, compile_resolved,
+};
 use crate::source::Source;
 use crate::verify::{MOST_FUEL, Verified};
 
@@ -29,16 +31,6 @@ enum Entry {
     Plain(extern "C" fn(u64, u64, u64, u64, u64) -> u64),
     /// The same and the gauge.
     Gauged(extern "C" fn(u64, u64, u64, u64, u64, i64) -> Outcome),
-}
-
-/// What a program with a gauge returns, and what helpers return that may end it (see [`Gauge`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(C)]
-pub(crate) struct Outcome {
-    /// `r0`.
-    pub(crate) value: u64,
-    /// What is left of the fuel, or a negative number.
-    pub(crate) gauge: i64,
 }
 
 /// Fuel of programs that need none.

@@ -28,10 +28,8 @@ use arch::{Isa, Place};
 
 use buffer::{Buffer, Mark, Unknown};
 use frame::Frame;
-pub use wanted::OUT_OF_FUEL;
-#[cfg(feature = "std")]
-pub(crate) use wanted::STOPPED;
-pub(crate) use wanted::{Gauge, Metering, Wanted};
+pub(crate) use wanted::{Gauge, Metering, STOPPED, Wanted};
+pub use wanted::{OUT_OF_FUEL, Outcome};
 
 /// What machine code is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -92,7 +90,6 @@ pub(crate) enum Then {
     /// The next instruction: the helper returns one number, and cannot end the program.
     GoOn,
     /// It has ended the program, if its second result is negative.
-    #[cfg(feature = "std")]
     MayStop,
     /// It calls functions of the program: it gets the fuel as `r5`, and its second result is what is left of that.
     Calls,
@@ -236,9 +233,16 @@ impl Compiled {
         self.gauge
     }
 
-    /// Whether the program gets fuel as a sixth argument, [`MOST_FUEL`](crate::verify::MOST_FUEL) at most, and has a
-    /// second result: what is left of it, or [`OUT_OF_FUEL`], and then `r0` says nothing. In C its type is
-    /// `struct { uint64_t r0; int64_t left; } (uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t)`.
+    /// Whether the program has a sixth argument, and a second result: it takes fuel, or helpers may end it. Then its
+    /// type is `extern "C" fn(u64, u64, u64, u64, u64, i64) -> Outcome`; the sixth argument is its fuel, or
+    /// [`MOST_FUEL`](crate::verify::MOST_FUEL). In C: `struct { uint64_t r0; int64_t left; } (uint64_t, uint64_t,
+    /// uint64_t, uint64_t, uint64_t, int64_t)`. Without it is `extern "C" fn(u64, u64, u64, u64, u64) -> u64`.
+    pub fn has_gauge(&self) -> bool {
+        self.gauge != Gauge::Absent
+    }
+
+    /// Whether the program pays for jumps back with the fuel that is its sixth argument
+    /// ([`has_gauge`](Self::has_gauge)), and ends with [`OUT_OF_FUEL`] when there is none left.
     pub fn takes_fuel(&self) -> bool {
         self.gauge == Gauge::Paid
     }

@@ -450,36 +450,6 @@ mod tests {
         prop_oneof![range, signed, bits, constant, unknown]
     }
 
-    const OPS: [AluOp; 14] = [
-        AluOp::Add,
-        AluOp::Sub,
-        AluOp::Mul,
-        AluOp::Div,
-        AluOp::SignedDiv,
-        AluOp::Mod,
-        AluOp::SignedMod,
-        AluOp::Or,
-        AluOp::And,
-        AluOp::Xor,
-        AluOp::ShiftLeft,
-        AluOp::ShiftRight,
-        AluOp::ShiftRightSigned,
-        AluOp::Move,
-    ];
-    const CONDITIONS: [Condition; 11] = [
-        Condition::Equal,
-        Condition::NotEqual,
-        Condition::Greater,
-        Condition::GreaterEqual,
-        Condition::Less,
-        Condition::LessEqual,
-        Condition::SignedGreater,
-        Condition::SignedGreaterEqual,
-        Condition::SignedLess,
-        Condition::SignedLessEqual,
-        Condition::Common,
-    ];
-
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4096))]
 
@@ -487,7 +457,7 @@ mod tests {
         fn no_result_is_left_out((a, x) in scalar(), (b, y) in scalar()) {
             prop_assert!(a.contains(x) && b.contains(y), "{a:x?} {x:#x}");
             for width in [Width::W32, Width::W64] {
-                for op in OPS {
+                for op in AluOp::ALL {
                     let (set, result) = (a.alu(width, op, b), value::alu(width, op, x, y));
                     prop_assert!(set.contains(result), "{width:?} {op:?}: {result:#x} in {set:x?}");
                 }
@@ -508,7 +478,7 @@ mod tests {
             for (left, right) in [(y, y), (x, y)] {
                 let a = if left == x { a } else { b };
                 for width in [Width::W32, Width::W64] {
-                    for condition in CONDITIONS {
+                    for condition in Condition::ALL {
                         let holds = value::holds(width, condition, left, right);
                         let what = format!("{left:#x} {condition:?} {right:#x} in {width:?}: {a:x?} {b:x?}");
                         let (one, other) = a.assume(width, condition, b, holds).ok_or_else(|| {

@@ -200,7 +200,7 @@ impl Step<'_> {
 
     fn map(&self, index: i32) -> Result<u32, Fault> {
         let number = u32::try_from(index).map_err(|_| Fault::Map { index })?;
-        // Behind those of the host are those that stand for maps in maps.
+        // Higher numbers than those of the host's own maps stand for maps inside maps.
         let is_there = (number as usize) < self.contract.own_maps;
         if is_there { Ok(number) } else { Err(Fault::Map { index }) }
     }
@@ -243,7 +243,7 @@ impl Step<'_> {
                 }
                 Ok(Value::Pointer(*area, offset))
             }
-            // Of maps in maps, not even from one of them to another.
+            // Not in maps inside maps: the two addresses may be in different ones.
             (Value::Pointer(area, _), Value::Pointer(of, _), AluOp::Sub, Width::W64)
                 if area == of && !self.is_inner(*area) =>
             {
@@ -301,7 +301,7 @@ impl Step<'_> {
         if is_inside { Ok(()) } else { Err(Fault::Outside { what, min, end, len: room }) }
     }
 
-    /// Whether an area is of maps of which several are in one.
+    /// Whether an area belongs to a map inside a map, of which there may be several.
     fn is_inner(&self, area: Area) -> bool {
         matches!(area, Area::MapValue(map) | Area::MapKey(map) if map as usize >= self.contract.own_maps)
     }
@@ -397,7 +397,7 @@ impl Step<'_> {
         }
         match self.load(size, base, offset, Alignment::Natural)? {
             Value::Scalar(_) => {}
-            // What is forgotten was an address.
+            // The value that the program gets back would be an address.
             _ => return Err(Fault::PartOfAddress { offset: offset.into(), len: size.bytes() }),
         }
         let (area, place) = self.place(size, base, offset, Alignment::Natural)?;
@@ -450,7 +450,7 @@ impl Step<'_> {
             (address, number) | (number, address) if is_equality && address.is_address() && is_zero(number) => {
                 return Ok(self.null_check(condition, address, target));
             }
-            // Which one is higher says nothing of where they are.
+            // Which of two addresses is higher tells nothing of where they are: nothing is learnt.
             (Value::Pointer(area, _), Value::Pointer(of, _)) if area == of && width == Width::W64 => {
                 return Ok(Next::Two(behind, target, self.state.clone()));
             }
@@ -465,14 +465,14 @@ impl Step<'_> {
         let learn = |state: &mut State, (left, right): (Scalar, Scalar)| {
             state.top_mut().set(dst, Value::Scalar(left));
             match operand {
-                // Both are the same, and both were learnt of.
+                // One register is compared with itself; what was learnt stands in it already.
                 Operand::Register(src) if src == dst => {}
                 Operand::Register(src) => state.top_mut().set(src, Value::Scalar(right)),
                 Operand::Immediate(_) => {}
             }
         };
         if passed.is_none() || taken.is_none() {
-            // The other way is not followed, and the machine may go it.
+            // Only one way is followed; the CPU may speculate on the other.
             self.guard(Guard::Edges);
         }
         match (passed, taken) {
@@ -490,7 +490,7 @@ impl Step<'_> {
                 learn(self.state, taken);
                 Ok(Next::One(target))
             }
-            // Only where what is known contradicts itself, which it never does.
+            // Neither way is possible: what is known contradicts itself, which never happens.
             (None, None) => Ok(Next::Two(behind, target, self.state.clone())),
         }
     }

@@ -103,11 +103,11 @@ impl Staged {
         Ok(self.publish())
     }
 
-    pub(super) fn store(&self) -> &Store {
+    fn store(&self) -> &Store {
         self.block.store()
     }
 
-    pub(super) fn write(&mut self) -> Result<(), FinalizeError> {
+    fn write(&mut self) -> Result<(), FinalizeError> {
         if !self.block.store().fork.is_same_process() {
             return Err(FinalizeError::Forked { address: self.address() });
         }
@@ -116,13 +116,25 @@ impl Staged {
     }
 
     /// To be called after [`write`](Self::write) and [`synchronize`].
-    pub(super) fn publish(self) -> Program {
+    fn publish(self) -> Program {
         let has_extras = !self.extras.name.is_empty() || !self.extras.faults.is_empty();
         let extras = has_extras.then(|| Box::new(self.extras));
         let (eh_frame, lines) = (self.eh_frame.as_deref(), self.lines.as_ref());
         let loaded = Described { code: &self.image, eh_frame, lines };
         publish(self.block, extras, &loaded)
     }
+}
+
+/// Finalizes programs of any packs; all of them, or none.
+pub(crate) fn finalize_all(mut staged: Vec<Staged>) -> Result<Vec<Program>, FinalizeError> {
+    for one in &mut staged {
+        one.write()?;
+    }
+    if let Some(one) = staged.first() {
+        // Of the process, whichever packs they are in.
+        synchronize(one.store())?;
+    }
+    Ok(staged.into_iter().map(Staged::publish).collect())
 }
 
 /// What observers want to know and nobody keeps.
