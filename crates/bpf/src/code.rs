@@ -34,8 +34,11 @@ pub struct Code {
 struct Needs {
     /// Calls of functions, or addresses of them.
     functions: bool,
-    /// Calls out of the program, or references to maps.
-    outside: bool,
+    outside: Outside,
+    /// A `may_goto`.
+    counts: bool,
+    /// Registers that it names, a bit for each.
+    registers: u16,
 }
 
 /// Why the structure is wrong. Slots are counted from 0.
@@ -122,6 +125,15 @@ pub enum StructureError {
     },
 }
 
+/// What is used that is no part of the program. Who calls may have maps, too.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+enum Outside {
+    #[default]
+    Nothing,
+    Maps,
+    Calls,
+}
+
 impl Code {
     /// Checks `bytes`, which are the slots of a program.
     ///
@@ -139,19 +151,29 @@ impl Code {
         while let Some(rest) = bytes.get(slot * SLOT..).filter(|rest| !rest.is_empty()) {
             slots.push(slot as u32);
             let first = rest.first_chunk();
-            if first.and_then(|slot| common::decode(slot, |instruction| instructions.push(instruction))).is_some() {
+            if first
+                .and_then(|slot| {
+                    common::decode(slot, |instruction, named| {
+                        needs.registers |= named;
+                        instructions.push(instruction);
+                    })
+                })
+                .is_some()
+            {
                 slot += 1;
                 continue;
             }
             let instruction = decode(bytes, slot)?;
+            instruction.each_register(|register| needs.registers |= 1 << register.number());
             match instruction {
+                Instruction::MayGoto { .. } => needs.counts = true,
                 Instruction::Call(Callee::Local(_)) => needs.functions = true,
-                Instruction::Call(_) => needs.outside = true,
+                Instruction::Call(_) => needs.outside = Outside::Calls,
                 Instruction::LoadWide { value: Wide::Function(_), .. } => needs.functions = true,
                 Instruction::LoadWide { value: Wide::Value(_), .. } => {}
                 Instruction::LoadWide { .. } | Instruction::Packet { .. } | Instruction::Cast { .. } => {
                     refuse(slot, instruction)?;
-                    needs.outside = true;
+                    needs.outside = needs.outside.max(Outside::Maps);
                 }
                 _ => {}
             }
@@ -215,7 +237,22 @@ impl Code {
 
     /// Whether it calls others, or refers to maps.
     pub(crate) const fn goes_outside(&self) -> bool {
-        self.needs.outside
+        !matches!(self.needs.outside, Outside::Nothing)
+    }
+
+    /// Whether it calls others.
+    pub(crate) const fn calls_outside(&self) -> bool {
+        matches!(self.needs.outside, Outside::Calls)
+    }
+
+    /// Whether it counts rounds of loops.
+    pub(crate) const fn counts(&self) -> bool {
+        self.needs.counts
+    }
+
+    /// The registers that it names, a bit for each.
+    pub(crate) const fn registers(&self) -> u16 {
+        self.needs.registers
     }
 
     /// How many functions are active at once, at most.

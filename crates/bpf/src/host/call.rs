@@ -119,7 +119,7 @@ impl<'a> Call<'a> {
     /// Whether the argument with this number is room to write to.
     fn is_room(&self, index: usize) -> Result<bool, HelperError> {
         Ok(match self.kind(index)? {
-            Argument::BytesOut | Argument::NumberOut => true,
+            Argument::BytesOut | Argument::NumberOut | Argument::DynptrOut => true,
             // Such a filter's value is read.
             Argument::ValueOut => self.map()?.definition().kind != Kind::BloomFilter,
             _ => false,
@@ -161,6 +161,16 @@ impl<'a> Call<'a> {
         self.maps.iter().filter_map(|map| map.ring())
     }
 
+    /// Copies bytes of memory that a dynptr means.
+    pub(super) fn read_memory(&self, address: u64, bytes: &mut [u8]) -> Result<(), HelperError> {
+        Ok(self.space.read(address, bytes)?)
+    }
+
+    /// Copies bytes to memory that a dynptr means.
+    pub(super) fn write_memory(&mut self, address: u64, bytes: &[u8]) -> Result<(), HelperError> {
+        Ok(self.space.write(address, bytes)?)
+    }
+
     /// Copies what lies `behind` the address that the argument with this number may be, as far as there is something;
     /// how many bytes.
     pub(super) fn peek(&self, index: usize, behind: usize, bytes: &mut [u8]) -> usize {
@@ -189,13 +199,14 @@ impl<'a> Call<'a> {
     /// [`HelperError::NoArgument`] for one that is no address of bytes.
     pub fn len(&self, index: usize) -> Result<usize, HelperError> {
         let len = match self.kind(index)? {
-            Argument::Bytes | Argument::BytesOut => {
+            Argument::Bytes | Argument::BytesOut | Argument::MapBytes => {
                 // The verifier has seen that it is a number of 32 bits.
                 self.arguments[index + 1] as u32
             }
             Argument::Key => self.map()?.definition().key_len,
             Argument::Value | Argument::ValueOut => self.map()?.definition().value_len,
             Argument::NumberOut => 8,
+            Argument::DynptrOut | Argument::Dynptr | Argument::RecordDynptr => 16,
             _ => return Err(HelperError::NoArgument { index }),
         };
         Ok(len as usize)

@@ -4,15 +4,15 @@
 use alloc::sync::Arc;
 
 use super::call::{Call, failed};
-use super::{probe, text};
+use super::{dynptr, probe, ring, text};
 use crate::interp::{Answer, HelperError, Iteration};
-use crate::map::{Fate, Kind, OpError, Update, Wake, WhenFull};
+use crate::map::{Kind, OpError, Update, WhenFull};
 use crate::verify::Argument::{
-    Anything, Bytes, BytesOut, Context, Each, Key, Loop, Map, Number, NumberOut, Record, RecordSize, Size, Text, Value,
-    ValueOut,
+    Anything, Bytes, BytesOut, Context, Dynptr, DynptrOut, Each, Key, Loop, Map, MapBytes, Number, NumberOut, Record,
+    RecordDynptr, RecordSize, Size, Text, Value, ValueOut,
 };
 use crate::verify::MapUse::{Each as EachUse, EachCpu, Find, Get, Peek, Pop, Programs, Push, Records, Remove};
-use crate::verify::{Returns, Signature, TAIL_CALL};
+use crate::verify::{Backing, Returns, Signature, TAIL_CALL};
 
 type Function = fn(&mut Call<'_>) -> Result<Answer, HelperError>;
 type Answered = Result<Answer, HelperError>;
@@ -54,11 +54,11 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     (115, PROBE, probe::text),
     #[cfg(feature = "std")]
     (125, Signature::new([]), super::print::since_start),
-    (130, Signature::new([Map(Records), Bytes, Size, Number]), output),
-    (131, Signature::new([Map(Records), RecordSize, Number]).returning(Returns::RecordOrNull), reserve),
-    (132, Signature::new([Record, Number]), submit),
-    (133, Signature::new([Record, Number]), discard),
-    (134, Signature::new([Map(Records), Number]), query),
+    (130, Signature::new([Map(Records), Bytes, Size, Number]), ring::output),
+    (131, Signature::new([Map(Records), RecordSize, Number]).returning(Returns::RecordOrNull), ring::reserve),
+    (132, Signature::new([Record, Number]), ring::submit),
+    (133, Signature::new([Record, Number]), ring::discard),
+    (134, Signature::new([Map(Records), Number]), ring::query),
     (148, PROBE, probe::read),
     #[cfg(feature = "std")]
     (160, Signature::new([]), super::print::coarse),
@@ -70,6 +70,21 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     (181, Signature::new([Number, Loop, Anything, Number]), times),
     (182, Signature::new([Bytes, Size, Text]), text::compare),
     (195, Signature::new([Map(EachCpu), Key, Number]).returning(Returns::ValueOrNull), lookup_of_cpu),
+    (
+        197,
+        Signature::new([MapBytes, Size, Number, DynptrOut]).returning(Returns::Dynptr(Backing::Value)),
+        dynptr::of_value,
+    ),
+    (
+        198,
+        Signature::new([Map(Records), Number, Number, DynptrOut]).returning(Returns::Dynptr(Backing::Record)),
+        dynptr::reserve,
+    ),
+    (199, Signature::new([RecordDynptr, Number]), dynptr::submit),
+    (200, Signature::new([RecordDynptr, Number]), dynptr::discard),
+    (201, Signature::new([BytesOut, Size, Dynptr, Number, Number]), dynptr::read),
+    (202, Signature::new([Dynptr, Number, Bytes, Size, Number]), dynptr::write),
+    (203, Signature::new([Dynptr, Number, RecordSize]).returning(Returns::SliceOrNull), dynptr::data),
     #[cfg(feature = "std")]
     (208, Signature::new([]), super::print::atomic),
 ];
@@ -140,58 +155,6 @@ fn peek(call: &mut Call<'_>) -> Answered {
         call.write(1, &value)?;
     }
     status(result)
-}
-
-fn wake(flags: u64) -> Option<Wake> {
-    match flags {
-        0 => Some(Wake::IfWaiting),
-        1 => Some(Wake::Never),
-        2 => Some(Wake::Always),
-        _ => None,
-    }
-}
-
-fn output(call: &mut Call<'_>) -> Answered {
-    let map = call.map()?;
-    let (Some(ring), Some(wake)) = (map.ring(), wake(call.number(3))) else { return failed(EINVAL) };
-    if call.with(1, |bytes| ring.output(bytes, wake))? { Ok(Answer::Value(0)) } else { failed(11) }
-}
-
-fn reserve(call: &mut Call<'_>) -> Answered {
-    let map = call.map()?;
-    // Flags must be 0, as in Linux.
-    let record = map.ring().filter(|_| call.number(2) == 0).and_then(|ring| ring.reserve(call.number(1)));
-    if let Some(record) = record {
-        call.hold(record);
-    }
-    Ok(Answer::Value(record.unwrap_or(0)))
-}
-
-fn finish(call: &mut Call<'_>, fate: Fate) -> Answered {
-    let (record, wake) = (call.number(0), wake(call.number(1)).unwrap_or_default());
-    call.let_go(record);
-    call.rings().for_each(|ring| ring.finish(record, fate, wake));
-    Ok(Answer::Value(0))
-}
-
-fn submit(call: &mut Call<'_>) -> Answered {
-    finish(call, Fate::Submit)
-}
-
-fn discard(call: &mut Call<'_>) -> Answered {
-    finish(call, Fate::Discard)
-}
-
-fn query(call: &mut Call<'_>) -> Answered {
-    let map = call.map()?;
-    let Some(ring) = map.ring() else { return failed(EINVAL) };
-    Ok(Answer::Value(match call.number(1) {
-        0 => ring.pending(),
-        1 => ring.len(),
-        2 => ring.consumer_position(),
-        3 => ring.producers_position(),
-        _ => 0,
-    }))
 }
 
 fn each(call: &mut Call<'_>) -> Answered {

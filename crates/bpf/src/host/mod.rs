@@ -8,6 +8,7 @@
 //! closures of the host ([`HostBuilder::helper`]). Programs know other closures by name ([`HostBuilder::function`]).
 
 mod call;
+mod dynptr;
 mod function;
 mod gate;
 mod kernel;
@@ -16,6 +17,7 @@ mod print;
 mod probe;
 #[cfg(feature = "std")]
 mod program;
+mod ring;
 mod runner;
 mod text;
 
@@ -133,7 +135,7 @@ impl HostBuilder {
     /// # Panics
     ///
     /// If `id` is 12, which is the helper that makes tail calls: programs leave behind it. If the signature has an
-    /// [`Argument::Record`], which only Linux's helpers can give back.
+    /// [`Argument::Record`] or what follows it, which only Linux's helpers know what to do with.
     pub fn helper(
         mut self,
         id: i32,
@@ -141,7 +143,7 @@ impl HostBuilder {
         function: impl Fn(&mut Call<'_>) -> Result<u64, HelperError> + Send + Sync + 'static,
     ) -> Self {
         assert!(id != TAIL_CALL, "helper {id} makes tail calls, and is not replaced; choose another number");
-        refuse_records(&signature);
+        refuse_linux(&signature);
         self.entries.push((id, signature, Custom(Function::Custom(Box::new(function)))));
         self
     }
@@ -155,15 +157,15 @@ impl HostBuilder {
     ///
     /// # Panics
     ///
-    /// If the signature has an [`Argument::Record`], which only Linux's helpers can
-    /// give back.
+    /// If the signature has an [`Argument::Record`] or what follows it, which only Linux's helpers know what to do
+    /// with.
     pub fn function(
         mut self,
         name: &str,
         signature: Signature,
         function: impl Fn(&mut Call<'_>) -> Result<u64, HelperError> + Send + Sync + 'static,
     ) -> Self {
-        refuse_records(&signature);
+        refuse_linux(&signature);
         let function = Custom(Function::Custom(Box::new(function)));
         self.functions.retain(|(known, ..)| known != name);
         self.functions.push((name.to_string(), signature, function));
@@ -195,10 +197,10 @@ impl HostBuilder {
     }
 }
 
-/// The verifier would take a record for given back, and no closure has a way to do that.
-fn refuse_records(signature: &Signature) {
-    let has_record = signature.arguments().contains(&Argument::Record);
-    assert!(!has_record, "helpers of a host take no records; have programs give them back by helper 132 or 133");
+/// The verifier would take a record for given back, or a dynptr for made, and no closure has a way to do that.
+fn refuse_linux(signature: &Signature) {
+    let is_for_linux = signature.arguments().iter().any(|argument| argument.is_for_linux());
+    assert!(!is_for_linux, "helpers of a host take no records and dynptrs; programs give them to Linux's helpers");
 }
 
 /// The functions that are declared, and behind them all others.

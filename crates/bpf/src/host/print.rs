@@ -108,40 +108,117 @@ fn until_zero(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
-/// `format` with numbers in the place of `%d`, `%u`, `%x`, `%c` and `%p`, with `l` and `ll`. What else stands behind a
-/// percent sign stays: texts are not followed, since their addresses are numbers here.
+/// How a number is written: what stands between the percent sign and the letter.
+#[derive(Default)]
+struct Style {
+    is_left: bool,
+    has_zeros: bool,
+    has_prefix: bool,
+    /// What stands before a number that is not negative.
+    sign: &'static str,
+    width: usize,
+    /// Digits at least.
+    precision: Option<usize>,
+    /// Bits of the number.
+    bits: u32,
+}
+
+impl Style {
+    /// Reads it; what is left begins with the letter.
+    fn read(text: &str) -> (Self, &str) {
+        let mut style = Self { bits: 32, ..Self::default() };
+        let rest = text.trim_start_matches(['-', '+', ' ', '0', '#']);
+        for flag in text[..text.len() - rest.len()].chars() {
+            match flag {
+                '-' => style.is_left = true,
+                '0' => style.has_zeros = true,
+                '#' => style.has_prefix = true,
+                '+' => style.sign = "+",
+                _ if style.sign.is_empty() => style.sign = " ",
+                _ => {}
+            }
+        }
+        let (width, mut rest) = number(rest);
+        style.width = width;
+        if let Some(behind) = rest.strip_prefix('.') {
+            let (precision, behind) = number(behind);
+            (style.precision, rest) = (Some(precision), behind);
+        }
+        for (letters, bits) in [("hh", 8), ("h", 16), ("ll", 64), ("l", 64), ("z", 64)] {
+            if let Some(behind) = rest.strip_prefix(letters) {
+                return (Self { bits, ..style }, behind);
+            }
+        }
+        (style, rest)
+    }
+
+    /// `digits` behind `prefix`, as wide as they should be.
+    fn write(&self, out: &mut String, prefix: &str, digits: &str) {
+        let zeros = self.precision.unwrap_or(0).saturating_sub(digits.len());
+        let room = self.width.saturating_sub(prefix.len() + zeros + digits.len());
+        // As in C: a precision or the left side leaves no zeros to fill with.
+        let (before, inside, behind) = match () {
+            () if self.is_left => (0, 0, room),
+            () if self.has_zeros && self.precision.is_none() => (0, room, 0),
+            () => (room, 0, 0),
+        };
+        out.extend(std::iter::repeat_n(' ', before));
+        out.push_str(prefix);
+        out.extend(std::iter::repeat_n('0', inside + zeros));
+        out.push_str(digits);
+        out.extend(std::iter::repeat_n(' ', behind));
+    }
+}
+
+/// The number that a text begins with, of a field's width at most, and what is behind it.
+fn number(text: &str) -> (usize, &str) {
+    /// More is no line any more.
+    const MOST: usize = 256;
+    let rest = text.trim_start_matches(|letter: char| letter.is_ascii_digit());
+    let digits = text[..text.len() - rest.len()].bytes().map(|digit| usize::from(digit - b'0'));
+    (digits.fold(0, |number, digit| (10 * number + digit).min(MOST)), rest)
+}
+
+/// `format` with numbers in the place of `%d`, `%i`, `%u`, `%x`, `%X`, `%o`, `%c` and `%p`, with flags, widths, digits
+/// at least and lengths as in C. What else stands behind a percent sign stays: texts are not followed, since their
+/// addresses are numbers here.
 fn formatted(format: &str, numbers: &[u64]) -> String {
     let mut numbers = numbers.iter().copied();
     let mut out = String::new();
     let mut rest = format;
     while let Some((before, behind)) = rest.split_once('%') {
         out.push_str(before);
-        let letters = behind.trim_start_matches(|letter: char| letter.is_ascii_digit());
-        let narrow = letters.trim_start_matches('l');
-        let is_wide = narrow.len() < letters.len();
-        let Some(letter) = narrow.chars().next() else {
+        let (style, letters) = Style::read(behind);
+        let Some(letter) = letters.chars().next() else {
             out.push('%');
             rest = behind;
             break;
         };
-        rest = &narrow[letter.len_utf8()..];
+        rest = &letters[letter.len_utf8()..];
         if letter == '%' {
             out.push('%');
             continue;
         }
         let number = numbers.next().unwrap_or(0);
-        let number = if is_wide || letter == 'p' { number } else { u64::from(number as u32) };
+        // Of addresses all bits count.
+        let above = if letter == 'p' { 0 } else { 64 - style.bits };
+        let (plain, signed) = (number << above >> above, (number << above) as i64 >> above);
+        let prefix = |text| if style.has_prefix && plain != 0 { text } else { "" };
         match letter {
-            'd' | 'i' if is_wide => out.push_str(&(number as i64).to_string()),
-            'd' | 'i' => out.push_str(&(number as i32).to_string()),
-            'u' => out.push_str(&number.to_string()),
-            'x' => out.push_str(&format!("{number:x}")),
-            'X' => out.push_str(&format!("{number:X}")),
-            'p' => out.push_str(&format!("{number:#x}")),
-            'c' => out.push(char::from(number as u8)),
-            letter => {
+            'd' | 'i' if signed < 0 => style.write(&mut out, "-", &signed.unsigned_abs().to_string()),
+            'd' | 'i' => style.write(&mut out, style.sign, &signed.to_string()),
+            'u' => style.write(&mut out, "", &plain.to_string()),
+            'x' => style.write(&mut out, prefix("0x"), &format!("{plain:x}")),
+            'X' => style.write(&mut out, prefix("0X"), &format!("{plain:X}")),
+            'o' => style.write(&mut out, prefix("0"), &format!("{plain:o}")),
+            'p' => style.write(&mut out, "0x", &format!("{plain:x}")),
+            'c' => {
+                let text = char::from(number as u8).to_string();
+                Style { has_zeros: false, precision: None, ..style }.write(&mut out, "", &text);
+            }
+            _ => {
                 out.push('%');
-                out.push(letter);
+                out.push_str(&behind[..behind.len() - rest.len()]);
             }
         }
     }
@@ -159,6 +236,38 @@ mod tests {
         assert_eq!(formatted("a %d b %lld c %x", &[minus_one, minus_one, 0x1_0000_00ff]), "a -1 b -1 c ff");
         assert_eq!(formatted("%lu%% %c", &[7, u64::from(b'x'), 0]), "7% x");
         assert_eq!(formatted("%s %", &[7, 8, 9]), "%s %");
-        assert_eq!(formatted("%llx %05d%p", &[1 << 40, 5, 6]), "10000000000 50x6");
+        assert_eq!(formatted("%llx %05d%p", &[1 << 40, 5, 6]), "10000000000 000050x6");
+    }
+
+    /// What C's `printf` makes of the same, for numbers of its types.
+    #[test]
+    fn flags_widths_and_lengths_are_those_of_c() {
+        let minus_5 = -5_i64 as u64;
+        for (format, number, expected) in [
+            ("%5d|", 42, "   42|"),
+            ("%-5d|", 42, "42   |"),
+            ("%05d|", minus_5, "-0005|"),
+            ("%-05d|", minus_5, "-5   |"),
+            ("%+d|% d|", 7, "+7| 0|"),
+            ("%+ d|", 7, "+7|"),
+            ("%.4d|", minus_5, "-0005|"),
+            ("%07.3d|", 5, "    005|"),
+            ("%#x|", 255, "0xff|"),
+            ("%#x|", 0, "0|"),
+            ("%#08X|", 255, "0X0000FF|"),
+            ("%#o|", 8, "010|"),
+            ("%hhd|", 0x1ff, "-1|"),
+            ("%hu|", 0x1_2345, "9029|"),
+            ("%ld|", minus_5, "-5|"),
+            ("%zu|", minus_5, "18446744073709551611|"),
+            ("%3c|", 0x141, "  A|"),
+            ("%-12p|", 0x1000, "0x1000      |"),
+            ("%5s|%pI4|", 1, "%5s|0x0I4|"),
+            ("%", 1, "%"),
+            ("%-", 1, "%-"),
+        ] {
+            assert_eq!(formatted(format, &[number]), expected, "{format}");
+        }
+        assert_eq!(formatted("%999999999999999999999d", &[1]).len(), 256);
     }
 }

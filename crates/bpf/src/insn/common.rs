@@ -72,12 +72,13 @@ static COMMON: [Option<Common>; 256] = {
     all
 };
 
-/// Gives `then` what a slot says that is as most are; `None` if it is another one, or wrong.
+/// Gives `then` what a slot says that is as most are, and the registers that it names, a bit for each; `None` if it is
+/// another one, or wrong.
 ///
 /// Each kind of instruction is given by itself: where one that may be any of them is returned, it is put together of
 /// its bytes.
 #[inline(always)]
-pub(crate) fn decode<R>(slot: &[u8; SLOT], then: impl FnOnce(Instruction) -> R) -> Option<R> {
+pub(crate) fn decode<R>(slot: &[u8; SLOT], then: impl FnOnce(Instruction, u16) -> R) -> Option<R> {
     let raw = u64::from_le_bytes(*slot);
     let Common { form, zeros, has_source } = COMMON[usize::from(slot[0])].as_ref()?;
     if raw & zeros != 0 {
@@ -87,11 +88,15 @@ pub(crate) fn decode<R>(slot: &[u8; SLOT], then: impl FnOnce(Instruction) -> R) 
     let (offset, immediate) = ((raw >> 16) as i16, (raw >> 32) as i32);
     let src = Register::new((raw >> 12) as u8 & 0xf)?;
     let operand = if *has_source { Operand::Register(src) } else { Operand::Immediate(immediate) };
+    // All forms name the one, and the other if it is their source or their address.
+    let named = 1 << dst.number() | u16::from(*has_source) << src.number();
     match *form {
         Form::Alu(..) | Form::Load(..) if dst == Register::R10 => None,
-        Form::Alu(width, op) => Some(then(Instruction::Alu { width, op, dst, operand })),
-        Form::Load(size, extension) => Some(then(Instruction::Load { size, extension, dst, base: src, offset })),
-        Form::Store(size) => Some(then(Instruction::Store { size, base: dst, offset, value: operand })),
-        Form::Branch(width, condition) => Some(then(Instruction::Branch { width, condition, dst, operand, offset })),
+        Form::Alu(width, op) => Some(then(Instruction::Alu { width, op, dst, operand }, named)),
+        Form::Load(size, extension) => Some(then(Instruction::Load { size, extension, dst, base: src, offset }, named)),
+        Form::Store(size) => Some(then(Instruction::Store { size, base: dst, offset, value: operand }, named)),
+        Form::Branch(width, condition) => {
+            Some(then(Instruction::Branch { width, condition, dst, operand, offset }, named))
+        }
     }
 }

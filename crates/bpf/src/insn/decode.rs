@@ -197,7 +197,7 @@ impl Slot {
 /// [`DecodeError`], also when `slot` is behind the end.
 pub fn decode(code: &[u8], slot: usize) -> Result<Instruction, DecodeError> {
     let rest = slot.checked_mul(SLOT).and_then(|start| code.get(start..)).unwrap_or_default();
-    match rest.first_chunk().and_then(|slot| common::decode(slot, |instruction| instruction)) {
+    match rest.first_chunk().and_then(|slot| common::decode(slot, |instruction, _| instruction)) {
         Some(instruction) => Ok(instruction),
         None => decode_any(rest).map_err(|fault| DecodeError { slot, fault }),
     }

@@ -8,6 +8,7 @@ mod codes;
 pub(crate) mod common;
 mod decode;
 mod encode;
+mod registers;
 mod show;
 
 pub use decode::{DecodeError, Fault, decode};

@@ -89,7 +89,12 @@ fn what_is_decoded_quickly_is_what_it_is() {
             for offset in [0, 1, 8, 16, 32, -8, i16::MAX] {
                 for immediate in [0, 1, 16, -1, 0x100, i32::MAX] {
                     let bytes = Slot { opcode, dst, src, offset, immediate }.to_bytes();
-                    if let Some(instruction) = common::decode(&bytes, |instruction| instruction) {
+                    if let Some((instruction, named)) =
+                        common::decode(&bytes, |instruction, named| (instruction, named))
+                    {
+                        let mut registers = 0;
+                        instruction.each_register(|register| registers |= 1 << register.number());
+                        assert_eq!(named, registers, "{instruction}");
                         assert_eq!(decode_any(&bytes), Ok(instruction), "{bytes:02x?}");
                         quick += 1;
                     }

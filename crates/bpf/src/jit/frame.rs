@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use super::Gauge;
 use crate::code::Code;
-use crate::insn::{Instruction, Operand, Register};
+use crate::insn::{Instruction, Register};
 
 /// Registers, as a set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,18 +45,20 @@ impl Frame {
         let mut frame = Self {
             function,
             is_named: false,
-            used: Registers::default(),
-            calls: false,
-            counts: false,
+            used: Registers(code.registers()),
+            calls: code.calls_outside(),
+            counts: code.counts(),
             gauge: Gauge::Absent,
         };
+        if !code.has_functions() {
+            // It is the program.
+            return frame;
+        }
+        (frame.used, frame.calls, frame.counts) = (Registers::default(), false, false);
         for instruction in &code.instructions()[range] {
-            match *instruction {
-                Instruction::Call(_) => frame.calls = true,
-                Instruction::MayGoto { .. } => frame.counts = true,
-                _ => {}
-            }
             instruction.each_register(|register| frame.used.add(register));
+            frame.calls |= matches!(instruction, Instruction::Call(_));
+            frame.counts |= matches!(instruction, Instruction::MayGoto { .. });
         }
         frame
     }
@@ -69,38 +71,5 @@ impl Frame {
     /// Whether it has memory of its own.
     pub(super) const fn has_memory(&self) -> bool {
         self.used.has(Register::R10) || self.counts
-    }
-}
-
-impl Instruction {
-    /// Calls `each` with every register that the instruction names.
-    #[inline]
-    pub(super) fn each_register(&self, mut each: impl FnMut(Register)) {
-        use crate::insn::Callee;
-        let mut operand_of = |operand| {
-            if let Operand::Register(register) = operand {
-                each(register);
-            }
-        };
-        match *self {
-            Self::Alu { dst, operand, .. } | Self::Branch { dst, operand, .. } => {
-                operand_of(operand);
-                each(dst);
-            }
-            Self::Store { base, value, .. } => {
-                operand_of(value);
-                each(base);
-            }
-            Self::Negate { dst, .. } | Self::Swap { dst, .. } | Self::LoadWide { dst, .. } => each(dst),
-            Self::MoveSigned { dst, src, .. } | Self::Cast { dst, src, .. } => [dst, src].into_iter().for_each(each),
-            Self::Load { dst, base, .. } | Self::LoadAcquire { dst, base, .. } => {
-                [dst, base].into_iter().for_each(each);
-            }
-            Self::Atomic { base, src, .. } | Self::StoreRelease { base, src, .. } => {
-                [base, src].into_iter().for_each(each);
-            }
-            Self::Call(Callee::Register(register)) => each(register),
-            Self::Jump { .. } | Self::MayGoto { .. } | Self::Call(_) | Self::Exit | Self::Packet { .. } => {}
-        }
     }
 }

@@ -3,7 +3,7 @@
 use super::fault::{Fault, MissingFunction};
 use super::scalar::Scalar;
 use super::signature::{Argument, MapUse, Returns, Signature, TAIL_CALL};
-use super::state::{Area, Callback, Frame, State, Unreadable, Value};
+use super::state::{Area, Backing, Callback, DYNPTR, Dynptr, Frame, State, Unreadable, Value};
 use super::step::{Next, Step};
 use super::{Guard, Unproven};
 use crate::code::MOST_FRAMES;
@@ -27,6 +27,9 @@ struct Before {
     released: Option<u32>,
     /// Where bytes of a length that comes next begin.
     bytes: Option<(Register, Direction)>,
+    dynptr: Option<u32>,
+    /// Where a dynptr will be: the function whose stack it is, and the place there.
+    made: Option<(usize, i64)>,
 }
 
 impl Step<'_> {
@@ -189,6 +192,23 @@ impl Step<'_> {
                     let size = self.number(register)?.as_constant().and_then(|size| u32::try_from(size).ok());
                     before.size = size.ok_or(Fault::VariableSize { register })?;
                 }
+                Argument::MapBytes => {
+                    let Value::Pointer(area @ Area::MapValue(_), _) = self.get(register)? else {
+                        return Err(Fault::NoMapBytes { register });
+                    };
+                    self.may_write(area)?;
+                    // They are read and written by helpers, which look that they are there.
+                    before.bytes = Some((register, Direction::Read));
+                }
+                Argument::Dynptr => before.dynptr = Some(self.dynptr(register)?.id),
+                Argument::RecordDynptr => {
+                    let dynptr = self.dynptr(register)?;
+                    if dynptr.of != Backing::Record {
+                        return Err(Fault::NoDynptr { register });
+                    }
+                    before.released = Some(dynptr.id);
+                }
+                Argument::DynptrOut => before.made = Some(self.place_of_dynptr(register)?),
                 Argument::Record => match self.get(register)? {
                     Value::Pointer(Area::Record { id, .. }, offset) if offset.as_constant() == Some(0) => {
                         before.released = Some(id);
@@ -209,6 +229,27 @@ impl Step<'_> {
                 let inner = self.contract.maps[map as usize].inner;
                 Ok(Value::Maybe(inner.map_or(Area::MapValue(map), Area::Inner), id))
             }
+            (Returns::SliceOrNull, _) => {
+                let Some(of) = before.dynptr else { return Err(Fault::Unknown) };
+                self.state.renew(id);
+                Ok(Value::Maybe(Area::Slice { id: of, len: before.size }, id))
+            }
+            (Returns::Dynptr(of), _) => {
+                let Some((depth, offset)) = before.made else { return Err(Fault::Unknown) };
+                if self.state.records.contains(&id) {
+                    return Err(Fault::Reserved);
+                }
+                // What it was before is overwritten.
+                self.overwrite(depth, offset, DYNPTR as usize)?;
+                self.state.release(id);
+                self.state.frames[depth].put_dynptr(offset, id, of);
+                if of == Backing::Record {
+                    self.state.records.push(id);
+                }
+                // A load ahead of time may get what was there before.
+                self.guard(Guard::Behind);
+                Ok(Value::Scalar(Scalar::UNKNOWN))
+            }
             (Returns::RecordOrNull, _) => {
                 if self.state.records.contains(&id) {
                     return Err(Fault::Reserved);
@@ -219,6 +260,29 @@ impl Step<'_> {
             }
             _ => Ok(Value::Scalar(Scalar::UNKNOWN)),
         }
+    }
+
+    /// Where on a stack a register points: the function, and the place.
+    fn stack_place(&self, register: Register) -> Result<(usize, i64), Fault> {
+        match self.get(register)? {
+            Value::Pointer(area @ Area::Stack(depth), start) => {
+                self.is_inside(area, start, DYNPTR)?;
+                Ok((depth, start.signed_min()))
+            }
+            _ => Err(Fault::DynptrPlace { register }),
+        }
+    }
+
+    /// The dynptr that a register points at.
+    fn dynptr(&self, register: Register) -> Result<Dynptr, Fault> {
+        let (depth, offset) = self.stack_place(register)?;
+        self.state.frames[depth].dynptr(offset).ok_or(Fault::NoDynptr { register })
+    }
+
+    /// A place for a dynptr that a register points at.
+    fn place_of_dynptr(&self, register: Register) -> Result<(usize, i64), Fault> {
+        let (depth, offset) = self.stack_place(register)?;
+        if Frame::has_place(offset) { Ok((depth, offset)) } else { Err(Fault::DynptrPlace { register }) }
     }
 
     /// Checks an argument that is the address of `min` to `max` bytes, and notes that they are written.
@@ -234,6 +298,9 @@ impl Step<'_> {
         }
         let Area::Stack(depth) = area else { return Ok(()) };
         let (offset, len) = (start.signed_min(), max as usize);
+        if direction == Direction::Write {
+            self.overwrite(depth, offset, len)?;
+        }
         let frame = &mut self.state.frames[depth];
         if direction == Direction::Write {
             let was_number = frame.read_all(offset, len).is_ok();

@@ -240,6 +240,30 @@ pub enum Fault {
     /// A record is reserved while one of the same call is there.
     #[error("the record that was reserved here before was neither submitted nor discarded; do that first")]
     Reserved,
+    /// A dynptr is wanted.
+    #[error("{register} must be the address of a dynptr here, of a record if it is given back; make one by a helper")]
+    NoDynptr {
+        /// The register.
+        register: Register,
+    },
+    /// A place for a dynptr is wanted.
+    #[error("{register} must be the address of 16 bytes of the stack here, aligned to 8: the place of a dynptr")]
+    DynptrPlace {
+        /// The register.
+        register: Register,
+    },
+    /// A dynptr is overwritten that is to be given back.
+    #[error("this overwrites the dynptr of the record that was reserved in slot {slot}; submit or discard it first")]
+    DynptrLost {
+        /// Where it was reserved.
+        slot: usize,
+    },
+    /// Memory of a map is wanted.
+    #[error("{register} must be the address of bytes of a map's value here")]
+    NoMapBytes {
+        /// The register.
+        register: Register,
+    },
     /// The program ends with a record.
     #[error("the record that was reserved in slot {slot} is neither submitted nor discarded on this way")]
     Unreleased {

@@ -35,6 +35,7 @@ use alloc::vec::Vec;
 pub use fault::{Fault, MissingFunction, VerifyError};
 pub use signature::{Argument, MapUse, Signature};
 pub(crate) use signature::{Returns, TAIL_CALL};
+pub(crate) use state::Backing;
 
 use explore::{Explored, Limits, Loops, explore};
 

@@ -48,6 +48,15 @@ impl Scalar {
         Self { bits: Tnum { value: 0, mask: max }, min: 0, max, signed_min: 0, signed_max: max as i64 }
     }
 
+    /// Whether nothing is known. Part by part: both as a whole would be read before they are written.
+    const fn is_unknown(&self) -> bool {
+        self.bits.mask == u64::MAX
+            && self.min == 0
+            && self.max == u64::MAX
+            && self.signed_min == i64::MIN
+            && self.signed_max == i64::MAX
+    }
+
     pub(super) const fn as_constant(&self) -> Option<u64> {
         if self.min == self.max { Some(self.min) } else { None }
     }
@@ -165,7 +174,7 @@ impl Scalar {
     fn alu64(self, op: AluOp, right: Self, width: u64) -> Self {
         match op {
             // Nothing is known of these results if nothing is known of one operand.
-            AluOp::Add | AluOp::Sub | AluOp::Xor if self == Self::UNKNOWN || right == Self::UNKNOWN => Self::UNKNOWN,
+            AluOp::Add | AluOp::Sub | AluOp::Xor if self.is_unknown() || right.is_unknown() => Self::UNKNOWN,
             AluOp::Add => self.add(right),
             AluOp::Sub => self.sub(right),
             AluOp::Mul => self.mul(right),

@@ -1,5 +1,6 @@
 //! What helpers take and give.
 
+use super::state::Backing;
 use crate::insn::Register;
 use crate::map::Kind;
 
@@ -83,6 +84,22 @@ pub enum Argument {
     RecordSize,
     /// A record, which is given back: for Linux's helpers alone.
     Record,
+    /// The address of bytes of a map's value, to read and to write; the next argument is how many. For Linux's helpers
+    /// alone, as all that follow.
+    MapBytes,
+    /// The address of room for a dynptr on the stack: what memory is known by that is checked when the program runs.
+    DynptrOut,
+    /// The address of a dynptr.
+    Dynptr,
+    /// The address of a dynptr of a record, which is given back.
+    RecordDynptr,
+}
+
+impl Argument {
+    /// Whether only Linux's helpers know what to do with it.
+    pub(crate) const fn is_for_linux(self) -> bool {
+        matches!(self, Self::Record | Self::MapBytes | Self::DynptrOut | Self::Dynptr | Self::RecordDynptr)
+    }
 }
 
 /// What a helper returns.
@@ -96,6 +113,10 @@ pub(crate) enum Returns {
     ValueOrNull,
     /// The address of a record that is to be given back, or 0.
     RecordOrNull,
+    /// The address of bytes of a dynptr, or 0.
+    SliceOrNull,
+    /// A number; and it has made a dynptr.
+    Dynptr(Backing),
 }
 
 /// What a helper takes and gives.
@@ -121,7 +142,7 @@ impl Signature {
         while index < COUNT {
             all[index] = arguments[index];
             match arguments[index] {
-                Argument::Bytes | Argument::BytesOut => {
+                Argument::Bytes | Argument::BytesOut | Argument::MapBytes => {
                     let has_size = index + 1 < COUNT && matches!(arguments[index + 1], Argument::Size);
                     assert!(has_size, "bytes are followed by their size");
                 }

@@ -19,6 +19,13 @@ pub(super) enum Area {
     MapKey(u32),
     /// No memory, but a map that is as the one with this index: only of what may be 0.
     Inner(u32),
+    /// Bytes that a [`Dynptr`] means.
+    Slice {
+        /// Its [`Dynptr::id`].
+        id: u32,
+        /// Its bytes.
+        len: u32,
+    },
     /// A record of a ring buffer.
     Record {
         /// The instruction that has reserved it.
@@ -82,7 +89,37 @@ pub(super) enum Slot {
     Bytes(u8),
     /// A register that was put there as a whole.
     Whole(Value),
+    /// Half of what a helper knows memory by that is checked when the program runs.
+    Dynptr(Dynptr),
 }
+
+/// What a helper knows memory by that is checked when the program runs: two slots that nobody else writes or reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Dynptr {
+    /// The instruction that has made it.
+    pub(super) id: u32,
+    pub(super) of: Backing,
+    half: Half,
+}
+
+/// What memory a dynptr means.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Backing {
+    /// Some of a value of a map, which is there as long as the map.
+    Value,
+    /// A record, or nothing, if there was no room; given back in both cases.
+    Record,
+}
+
+/// Which slot of the two it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Half {
+    Low,
+    High,
+}
+
+/// Bytes of a dynptr.
+pub(super) const DYNPTR: i64 = 16;
 
 /// All bytes of a slot.
 const ALL: u8 = u8::MAX;
@@ -96,6 +133,7 @@ impl Slot {
             (Self::Bytes(mask), Self::Bytes(other)) => mask & !other == 0,
             (Self::Bytes(_), Self::Whole(Value::Scalar(_))) => true,
             (Self::Whole(value), Self::Whole(other)) => value.includes(other),
+            (Self::Dynptr(dynptr), Self::Dynptr(other)) => dynptr == other,
             _ => false,
         }
     }
@@ -224,7 +262,7 @@ impl Frame {
             let known = match *slot {
                 Slot::Bytes(mask) => mask,
                 Slot::Whole(Value::Scalar(_)) => ALL,
-                Slot::Whole(_) => 0,
+                Slot::Whole(_) | Slot::Dynptr(_) => 0,
             };
             *slot = Slot::Bytes(if certain { known | bit } else { known });
         }
@@ -237,10 +275,59 @@ impl Frame {
                 Slot::Bytes(mask) if mask & bit != 0 => {}
                 Slot::Bytes(_) | Slot::Whole(Value::Unset) => return Err(Unreadable::Unset),
                 Slot::Whole(Value::Scalar(_)) => {}
-                Slot::Whole(_) => return Err(Unreadable::PartOfPointer),
+                Slot::Whole(_) | Slot::Dynptr(_) => return Err(Unreadable::PartOfPointer),
             }
         }
         Ok(())
+    }
+
+    /// The slots that hold the dynptr at `offset`, if that can be a place for one: the low half first.
+    fn halves(offset: i64) -> Option<[usize; 2]> {
+        let is_place = offset % SLOT as i64 == 0 && (-(FRAME as i64)..=-DYNPTR).contains(&offset);
+        // Slots count downwards from the end.
+        is_place.then(|| (-offset) as usize / SLOT - 1).map(|low| [low, low - 1])
+    }
+
+    /// Whether there can be a dynptr at `offset`.
+    pub(super) fn has_place(offset: i64) -> bool {
+        Self::halves(offset).is_some()
+    }
+
+    /// The dynptr that begins at `offset`.
+    pub(super) fn dynptr(&self, offset: i64) -> Option<Dynptr> {
+        match self.slots.get(Self::halves(offset)?[0]) {
+            Some(Slot::Dynptr(dynptr)) if dynptr.half == Half::Low => Some(*dynptr),
+            _ => None,
+        }
+    }
+
+    /// Notes that there is a dynptr at `offset`, which is a [place](Self::has_place) for one.
+    pub(super) fn put_dynptr(&mut self, offset: i64, id: u32, of: Backing) {
+        for (index, half) in Self::halves(offset).into_iter().flatten().zip([Half::Low, Half::High]) {
+            *self.slot_mut(index) = Slot::Dynptr(Dynptr { id, of, half });
+        }
+    }
+
+    /// Forgets dynptrs of which some of the `len` bytes at `offset` are; an error if one of them is to be given back.
+    pub(super) fn overwrite(&mut self, offset: i64, len: usize) -> Result<(), Dynptr> {
+        for index in Self::bytes(offset, len).map(|(index, _)| index) {
+            let Some(Slot::Dynptr(dynptr)) = self.slots.get(index).copied() else { continue };
+            if dynptr.of == Backing::Record {
+                return Err(dynptr);
+            }
+            let other = if dynptr.half == Half::Low { index - 1 } else { index + 1 };
+            (self.slots[index], self.slots[other]) = (Slot::UNSET, Slot::UNSET);
+        }
+        Ok(())
+    }
+
+    /// Forgets the dynptrs of this instruction.
+    fn forget_dynptrs(&mut self, id: u32) {
+        for slot in &mut self.slots {
+            if matches!(slot, Slot::Dynptr(dynptr) if dynptr.id == id) {
+                *slot = Slot::UNSET;
+            }
+        }
     }
 
     /// Replaces every value by what `change` makes of it.
@@ -355,8 +442,15 @@ impl State {
             Some(Area::Inner(map)) => Value::Map(map),
             Some(area) => Value::Pointer(area, Scalar::constant(0)),
         };
-        self.change(|value| if matches!(value, Value::Maybe(_, of) if of == id) { known } else { value });
-        if area.is_none() {
+        let mut is_record = false;
+        self.change(|value| match value {
+            Value::Maybe(of, by) if by == id => {
+                is_record |= matches!(of, Area::Record { .. });
+                known
+            }
+            value => value,
+        });
+        if area.is_none() && is_record {
             // There is none that could be given back.
             self.records.retain(|record| *record != id);
         }
@@ -365,8 +459,13 @@ impl State {
     /// Notes that a record is given back.
     pub(super) fn release(&mut self, id: u32) {
         self.records.retain(|record| *record != id);
-        let is_of = |value: &Value| matches!(value, Value::Pointer(Area::Record { id: of, .. }, _) if *of == id);
+        let is_of = |value: &Value| match value {
+            Value::Pointer(Area::Record { id: of, .. } | Area::Slice { id: of, .. }, _) => *of == id,
+            Value::Maybe(Area::Slice { id: of, .. }, _) => *of == id,
+            _ => false,
+        };
         self.change(|value| if is_of(&value) { Value::Unset } else { value });
+        self.frames.iter_mut().for_each(|frame| frame.forget_dynptrs(id));
     }
 
     fn change(&mut self, mut change: impl FnMut(Value) -> Value) {

@@ -265,7 +265,9 @@ impl Step<'_> {
         };
         let place = start.alu(Width::W64, AluOp::Add, Scalar::constant(i64::from(offset) as u64));
         self.is_inside(area, place, size.bytes() as i64)?;
-        if alignment == Alignment::Natural && !place.is_aligned(size.bytes() as u64) {
+        // Where a slice begins is not known.
+        let is_aligned = place.is_aligned(size.bytes() as u64) && !matches!(area, Area::Slice { .. });
+        if alignment == Alignment::Natural && !is_aligned {
             return Err(Fault::Unaligned { align: size.bytes() });
         }
         if alignment == Alignment::Natural && area == Area::Context {
@@ -292,6 +294,7 @@ impl Step<'_> {
             Area::MapValue(number) => ("the value", map(number).value_len),
             Area::MapKey(number) => ("the key", map(number).key_len),
             Area::Inner(_) => ("the map", 0),
+            Area::Slice { len, .. } => ("the slice", len),
             Area::Record { len, .. } => ("the record", len),
         };
         let is_inside = min >= 0 && end <= i64::from(room);
@@ -314,8 +317,14 @@ impl Step<'_> {
                 Err(Fault::ReadOnlyMap)
             }
             Area::MapKey(_) | Area::Inner(_) => Err(Fault::ReadOnlyMap),
-            Area::Stack(_) | Area::MapValue(_) | Area::Record { .. } => Ok(()),
+            Area::Stack(_) | Area::MapValue(_) | Area::Slice { .. } | Area::Record { .. } => Ok(()),
         }
+    }
+
+    /// Forgets dynptrs that bytes of the stack are written over.
+    pub(super) fn overwrite(&mut self, depth: usize, offset: i64, len: usize) -> Result<(), Fault> {
+        let overwritten = self.state.frames[depth].overwrite(offset, len);
+        overwritten.map_err(|dynptr| Fault::DynptrLost { slot: self.code.slot(dynptr.id as usize) })
     }
 
     /// Whether a load that is not proven may be tried: not on the stack, where the host has its own things, and not
@@ -365,6 +374,7 @@ impl Step<'_> {
         }
         self.may_write(area)?;
         if let Area::Stack(depth) = area {
+            self.overwrite(depth, place.signed_min(), size.bytes())?;
             let frame = &mut self.state.frames[depth];
             let was_number = frame.read_all(place.signed_min(), size.bytes()).is_ok();
             frame.write(place.signed_min(), size, value);

@@ -3,6 +3,7 @@
 mod arrays;
 #[path = "../common/mod.rs"]
 mod common;
+mod dynptrs;
 mod ended;
 mod helpers;
 mod kernel;

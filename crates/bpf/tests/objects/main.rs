@@ -21,10 +21,11 @@ use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Fault, Signature
 use common::packs;
 
 /// What clang 14 has made of each source; inside the test program, which also runs where the repository is not.
-const GOLDEN: [(&str, &[u8]); 6] = [
+const GOLDEN: [(&str, &[u8]); 7] = [
     ("adapt", include_bytes!("golden/adapt.o")),
     ("calls", include_bytes!("golden/calls.o")),
     ("count", include_bytes!("golden/count.o")),
+    ("dynptr", include_bytes!("golden/dynptr.o")),
     ("legacy", include_bytes!("golden/legacy.o")),
     ("nested", include_bytes!("golden/nested.o")),
     ("target", include_bytes!("golden/target.o")),
@@ -136,6 +137,32 @@ fn callbacks_texts_and_loops_are_what_c_says() {
                 .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
             assert_eq!(run(way, &object, &host, "checksum", &mut bytes), fnv);
         }
+    }
+}
+
+#[test]
+fn memory_of_lengths_that_packets_say_is_checked_when_programs_run() {
+    for bytes in objects("dynptr") {
+        let object = Object::parse(&bytes).expect("an object");
+        for way in WAYS {
+            let host = object.host().expect("good measures").build();
+            let run = |name: &str, length: u16| run(way, &object, &host, name, &mut packet(length)) as u32 as i32;
+            assert_eq!([0, 3, 56, 57, 65_535].map(|length| run("places", length)), [99, 99, 99, -2, -2], "{way:?}");
+            assert_eq!([8, 13, 7, 5000].map(|length| run("records", length)), [1, 1, 0, 0], "{way:?}");
+            let events = Arc::clone(host.map("events").expect("it is there"));
+            let mut consumer = events.ring().and_then(|ring| ring.take_consumer()).expect("a ring buffer");
+            let mut lengths = Vec::new();
+            consumer.drain(|record| {
+                assert_eq!(record[..8], 99_u64.to_le_bytes());
+                lengths.push(record.len());
+            });
+            assert_eq!(lengths, [8, 13]);
+        }
+        let host = object.host().expect("good measures").build();
+        let program = object.program("keeps").expect("it is there");
+        let error = host.verify(contract(), program.code().expect("its structure is right"));
+        let error = program.explain(error.map(drop).expect_err("a record is kept")).to_string();
+        assert!(error.contains("neither submitted nor discarded") && error.contains("return 0;]"), "{error}");
     }
 }
 

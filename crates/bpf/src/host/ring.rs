@@ -1,0 +1,66 @@
+//! Helpers with ring buffers.
+
+use super::call::{Call, failed};
+use crate::interp::{Answer, HelperError};
+use crate::map::{Fate, Wake};
+
+type Answered = Result<Answer, HelperError>;
+
+const EINVAL: i64 = 22;
+
+fn wake(flags: u64) -> Option<Wake> {
+    match flags {
+        0 => Some(Wake::IfWaiting),
+        1 => Some(Wake::Never),
+        2 => Some(Wake::Always),
+        _ => None,
+    }
+}
+
+pub(super) fn output(call: &mut Call<'_>) -> Answered {
+    let map = call.map()?;
+    let (Some(ring), Some(wake)) = (map.ring(), wake(call.number(3))) else { return failed(EINVAL) };
+    if call.with(1, |bytes| ring.output(bytes, wake))? { Ok(Answer::Value(0)) } else { failed(11) }
+}
+
+pub(super) fn reserve(call: &mut Call<'_>) -> Answered {
+    let map = call.map()?;
+    // Flags must be 0, as in Linux.
+    let record = map.ring().filter(|_| call.number(2) == 0).and_then(|ring| ring.reserve(call.number(1)));
+    if let Some(record) = record {
+        call.hold(record);
+    }
+    Ok(Answer::Value(record.unwrap_or(0)))
+}
+
+fn finish(call: &mut Call<'_>, fate: Fate) -> Answered {
+    give_back(call, call.number(0), fate)
+}
+
+/// Gives `record` back, in the way that the second argument says.
+pub(super) fn give_back(call: &mut Call<'_>, record: u64, fate: Fate) -> Answered {
+    let wake = wake(call.number(1)).unwrap_or_default();
+    call.let_go(record);
+    call.rings().for_each(|ring| ring.finish(record, fate, wake));
+    Ok(Answer::Value(0))
+}
+
+pub(super) fn submit(call: &mut Call<'_>) -> Answered {
+    finish(call, Fate::Submit)
+}
+
+pub(super) fn discard(call: &mut Call<'_>) -> Answered {
+    finish(call, Fate::Discard)
+}
+
+pub(super) fn query(call: &mut Call<'_>) -> Answered {
+    let map = call.map()?;
+    let Some(ring) = map.ring() else { return failed(EINVAL) };
+    Ok(Answer::Value(match call.number(1) {
+        0 => ring.pending(),
+        1 => ring.len(),
+        2 => ring.consumer_position(),
+        3 => ring.producers_position(),
+        _ => 0,
+    }))
+}
