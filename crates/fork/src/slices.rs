@@ -203,6 +203,11 @@ pub unsafe fn freeze_while(is_idle: &mut dyn FnMut() -> bool) -> Result<Progress
 ///
 /// As [`freeze_slice`].
 pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeError> {
+    let gathers = || shared.lock().is_some_and(|mut locked| matches!(locked.agenda().step(), Step::Gather(_)));
+    if shared.progress.has_waited() && gathers() {
+        // Who waits between forks has slices there: this fork is not to be longer for one.
+        return Ok(());
+    }
     // SAFETY: 1. is this function's own. 2. it does nothing.
     unsafe { next(shared, Occasion::Fork, &mut || false) }
 }
@@ -259,6 +264,7 @@ unsafe fn slice(
         return Ok(());
     }
     if let Step::Gather(gathering) = locked.agenda().step() {
+        let before = locked.agenda().gathered();
         let (mut tables, agenda) = locked.tables_and_agenda()?;
         let gatherer = Gatherer {
             tables: &mut tables,
@@ -273,6 +279,9 @@ unsafe fn slice(
         };
         let gathered = gatherer.play(gathering, &Blocked::all());
         drop(tables);
+        if occasion == Occasion::Wait && locked.agenda().gathered() > before {
+            shared.progress.gathered_in_wait();
+        }
         settle_gathering(&mut locked, occasion, gathering, gathered.unwrap_or(Gathered::Done));
         return Ok(());
     }
@@ -368,6 +377,7 @@ fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
     let frozen = locked.frozen();
     locked.ledger().froze(bytes, looked, looked.saturating_add(taken), frozen);
     shared.left_alone.end();
+    shared.tending.begin(Instant::now().nanos());
     shared.progress.set(stage);
 }
 

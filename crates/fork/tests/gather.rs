@@ -426,3 +426,23 @@ fn mappings_are_listed_once_there_are_few_pages_to_look_at_unless_that_fits_into
         assert!(memory.holds(0..LEN, 1) && later.holds(0..LEN, 1));
     });
 }
+
+/// Fails on: a fork that is longer by a slice although there are others at waits; one that never takes any again.
+#[test]
+fn a_fork_takes_no_slice_where_the_last_one_was_at_a_wait() {
+    play("a_fork_takes_no_slice_where_the_last_one_was_at_a_wait", || {
+        needs_huge_pages();
+        let memory = filled();
+        plan(&in_slices());
+        let gathered = || progress().gathered_bytes;
+        for _ in 0..2 {
+            slice();
+            let before = gathered();
+            assert_eq!(in_child(|| 0), 0);
+            assert_eq!(gathered(), before);
+            assert_eq!(in_child(|| 0), 0);
+            assert!(gathered() > before, "{:?}", progress());
+        }
+        assert!(memory.holds(0..LEN, 1));
+    });
+}

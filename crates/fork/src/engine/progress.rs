@@ -78,6 +78,8 @@ pub(crate) struct Figures {
     looked: AtomicU64,
     /// On the clock of [`Instant`](crate::clock::Instant), in nanoseconds: no slice at waits before.
     not_before: AtomicU64,
+    /// 1 if huge pages were made at a wait since the last fork.
+    has_waited: AtomicUsize,
     /// How many looks before a slice in a row took longer than a pause may: each looks at every descriptor.
     long_looks: AtomicUsize,
 }
@@ -118,6 +120,16 @@ impl Figures {
     pub(crate) fn put_off(&self, taken: Duration) {
         let rest = nanos(taken).saturating_mul(SHARE - 1);
         self.not_before.store(Instant::now().nanos().saturating_add(rest), Ordering::Relaxed);
+    }
+
+    /// Huge pages were made while the program waited.
+    pub(crate) fn gathered_in_wait(&self) {
+        self.has_waited.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether that was so since the last fork, which is now.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.has_waited.swap(0, Ordering::Relaxed) != 0
     }
 
     /// The look before a plan took so many nanoseconds of CPU time.

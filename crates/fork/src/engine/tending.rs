@@ -66,6 +66,11 @@ pub(crate) enum Tended {
 }
 
 impl Tending {
+    /// A freeze has ended at `now`, from when on time counts.
+    pub(crate) fn begin(&self, now: u64) {
+        self.forked.store(now, Ordering::Relaxed);
+    }
+
     /// There was a fork at `now`, which took `excess` more than a clean one. `huge` pages are there by our doing.
     pub(crate) fn forked(&self, excess: u64, huge: usize, pause: Pause, now: u64) {
         let since = now.saturating_sub(self.forked.swap(now, Ordering::Relaxed));
@@ -76,7 +81,7 @@ impl Tending {
             // The child may split huge pages. To look costs little if there is time for a slice and more.
             Pause::Within(budget) => Some(excess > nanos(budget) || huge > 0 && since / SHARE > nanos(budget)),
         };
-        // After the first fork nobody knows when the next one is.
+        // Nobody knows when the next one is after the first, unless a freeze in slices has ended some time before.
         let is_known = since < now;
         let is_wanted = is_known && is_long.is_some_and(|is_long| is_long || has_worked);
         self.left.store(if is_wanted { since / SHARE } else { 0 }, Ordering::Relaxed);
@@ -229,6 +234,10 @@ mod tests {
         assert_eq!(end, Tended::Later { at: 0 });
         tending.took(1000, 0, end);
         assert!(tending.is_wanted());
+        let first = Tending::default();
+        first.begin(SECOND);
+        first.forked(0, 1, PAUSE, 2 * SECOND);
+        assert!(first.is_wanted(), "the first fork since a freeze may split huge pages, too");
         assert_eq!(tending.end_of_pass(), Tended::Done);
         tending.took(1000, 0, Tended::Done);
         assert!(!tending.is_wanted());
