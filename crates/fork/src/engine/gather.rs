@@ -116,8 +116,8 @@ impl Gatherer<'_, '_> {
         progress.gathered(self.agenda.gathered() + uncounted);
     }
 
-    /// The next whole pieces of a mapping that may be gathered, wherever it is. What only the list of all flags tells is
-    /// for the kernel to know: it makes no huge page where none is wanted.
+    /// The next whole pieces of a mapping that may be gathered, wherever it is. What only the list of all flags tells,
+    /// the kernel knows: it makes no huge page where none is wanted.
     fn anywhere(&self, gathering: &mut Gathering) -> Option<(Span, Traits)> {
         loop {
             let mapping = self.places.next_above(&self.tables.vmas, gathering.at)?;
