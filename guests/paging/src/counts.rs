@@ -47,6 +47,12 @@ counts! {
     flush_calls,
     /// Calls of other CPUs to synchronise their fetch.
     sync_calls,
+    /// System calls.
+    system_calls,
+    /// Times that instruction caches were told of new code.
+    code_flushes,
+    /// Loads of programs that found nothing, and went on.
+    probes_resumed,
     /// Page faults of user mode.
     faults,
     /// Shared tables that faults copied.

@@ -1,4 +1,5 @@
-//! The address space of the kernel itself: its image with the rights that each part needs, and the physical map.
+//! The address space of the kernel itself: its image with the rights that each part needs, the physical map, and packs
+//! of programs.
 //!
 //! Text and read-only data are mapped by 4 KiB pages, so that nodes can have copies of their own. Data is mapped by
 //! large pages, and the physical map by 1 GiB pages: on x86-64 a process's space is a fork of this one, and a fork
@@ -109,6 +110,10 @@ pub(crate) fn make() {
         let range = VirtAddr(layout::PHYSICAL_MAP + bytes.start)..VirtAddr(layout::PHYSICAL_MAP + bytes.end);
         map(range, bytes.start, write, memory, PageSize::Giant);
     }
+    // By large pages, which every node has for its own once they are replicated.
+    let packs = crate::packs::frames().address();
+    assert!(image_frames(ImageRights::Write).end <= packs, "the image ends before the packs begin");
+    map(crate::packs::range(), packs, Rights::READ | Rights::EXECUTE, mmu::ORDINARY, PageSize::Large);
     *SPACE.lock() = Some(alloc::boxed::Box::leak(alloc::boxed::Box::new(space)));
 }
 

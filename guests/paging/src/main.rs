@@ -1,5 +1,6 @@
-//! A kernel that exists to be checked: it runs the page tables of `palimpsest-paging`, and the code patching of
-//! `palimpsest-text`, on the page walkers of real architectures. See README.md for how to run it.
+//! A kernel that exists to be checked: it runs the page tables of `palimpsest-paging`, the code patching of
+//! `palimpsest-text`, and the programs of `palimpsest-bpf`, on the page walkers of real architectures. See README.md
+//! for how to run it.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -8,6 +9,8 @@
 //! | `flush`, `cpu` | calls between CPUs |
 //! | `kernel_space` | the kernel's own tables |
 //! | `kernel_text_writer` | the poke core's machine: writes the kernel's text in every node's copy |
+//! | `packs` | programs in the kernel's space, and what their faults and traps mean |
+//! | `bpf` | programs that are verified, compiled into packs, and attached to system calls |
 //! | `process` | user mode |
 //! | `checks` | what is proved |
 
@@ -17,6 +20,7 @@
 extern crate alloc;
 
 mod arch;
+mod bpf;
 mod check;
 mod checks;
 mod console;
@@ -26,6 +30,7 @@ mod flush;
 mod kernel_space;
 mod kernel_text_writer;
 mod memory;
+mod packs;
 mod process;
 mod sync;
 
@@ -59,6 +64,7 @@ extern "C" fn cpu_main(number: usize) -> ! {
     if number == 0 {
         say!("# {}, {CPUS} CPUs, {} nodes", arch::layout::NAME, memory::NODES);
         kernel_space::make();
+        packs::make();
     }
     arch::mmu::load_kernel(kernel_space::get().root(cpu::node_of(number)));
     cpu::set_up(number);

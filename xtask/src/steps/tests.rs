@@ -52,7 +52,9 @@ const LONGEST: [&str; 8] = [
 
 /// The test program of random programs for eBPF, and how many it tries in an exhaustive run: 300 in others.
 const RANDOM_PROGRAMS: (&str, &str) = ("bpf.differential", "8000");
-/// Longest time for those.
+/// The test program of random programs between guard pages, with what of it short runs leave out.
+const GUARDED_PROGRAMS: (&str, &str) = ("bpf.guarded", "what_is_accepted_stays_between_its_pages_in_a_campaign");
+/// Longest time for each of those.
 const RANDOM_LIMIT: Duration = Duration::from_secs(3600);
 
 pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
@@ -61,12 +63,19 @@ pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     let ran = programs::run(workspace, &programs, &LONGEST);
     process::stream(process::cargo(workspace).args(everything).args(["--doc", "--no-fail-fast"]))?;
     let ran = ran?;
-    let (name, count) = RANDOM_PROGRAMS;
-    if depth == Depth::Exhaustive
-        && let Some(program) = programs.iter().find(|program| program.name == name)
-    {
-        let mut more = process::test_program(workspace, &program.path, &program.folder);
-        process::stream_within(more.env("PALIMPSEST_BPF_PROGRAMS", count), RANDOM_LIMIT)?;
+    if depth == Depth::Exhaustive {
+        let find = |name: &str| programs.iter().find(|program| program.name == name);
+        let (name, count) = RANDOM_PROGRAMS;
+        if let Some(program) = find(name) {
+            let mut more = process::test_program(workspace, &program.path, &program.folder);
+            process::stream_within(more.env("PALIMPSEST_BPF_PROGRAMS", count), RANDOM_LIMIT)?;
+        }
+        let (name, campaign) = GUARDED_PROGRAMS;
+        if let Some(program) = find(name) {
+            let mut more = process::test_program(workspace, &program.path, &program.folder);
+            let arguments = ["--exact", campaign, "--ignored", "--nocapture"];
+            process::stream_within(more.args(arguments), RANDOM_LIMIT)?;
+        }
     }
     Ok(Done::PassedWith(ran))
 }

@@ -23,6 +23,9 @@ pub(crate) trait Space {
 
     /// Notes that a record was given back.
     fn let_go(&mut self, record: u64);
+
+    /// Whose values of per-CPU maps the program works on.
+    fn cpu(&self) -> u32;
 }
 
 impl Space for Memory<'_> {
@@ -48,6 +51,10 @@ impl Space for Memory<'_> {
 
     fn let_go(&mut self, record: u64) {
         Memory::let_go(self, record);
+    }
+
+    fn cpu(&self) -> u32 {
+        crate::map::this_cpu()
     }
 }
 
@@ -158,6 +165,11 @@ impl<'a> Call<'a> {
     /// how many bytes.
     pub(super) fn peek(&self, index: usize, behind: usize, bytes: &mut [u8]) -> usize {
         self.space.peek(self.number(index).wrapping_add(behind as u64), bytes)
+    }
+
+    /// Whose values of `map` the program works on. Who runs it is asked only if that makes a difference.
+    pub(super) fn cpu(&self, map: &Map) -> u32 {
+        if map.cpus() == 1 { 0 } else { self.space.cpu() % map.cpus() }
     }
 
     /// Notes that the program gets a record.

@@ -1,18 +1,17 @@
 //! Where compiled code calls helpers, and helpers call compiled code: addresses become memory here.
 #![expect(unsafe_code, reason = "what compiled code passes are addresses, which the verifier vouches for")]
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::with_exposed_provenance;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::marker::PhantomData;
+use core::ptr::with_exposed_provenance;
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::call::Space;
-use super::{Entry, Host, program};
+use super::{Entry, Host, Runner};
 use crate::insn::Callee;
-use crate::interp::{Answer, HelperError, Iteration, MemoryFault};
-use crate::jit::{Called, Resolve, STOPPED, Then};
+use crate::interp::{Answer, Iteration, MemoryFault};
+use crate::jit::{Called, Outcome, Resolve, STOPPED, Then};
 use crate::map::ArrayPlace;
 use crate::map::cells::WORD;
-use crate::program::Outcome;
 use crate::verify::TAIL_CALL;
 
 /// What compiled code calls for each helper of a host: `r1` to `r5`, and the address of the [`Entry`].
@@ -23,59 +22,60 @@ use crate::verify::TAIL_CALL;
 /// 2. The arguments are what the entry's signature says: addresses are such that the thread may read or write as many
 ///    bytes there as it says, and functions are compiled functions of the program, which may be called with what the
 ///    helper gives them. Of one that calls functions, `r5` is the gauge.
-pub(crate) unsafe extern "C" fn enter(r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, entry: u64) -> Outcome {
+pub(crate) unsafe extern "C" fn enter<R: Runner>(r1: u64, r2: u64, r3: u64, r4: u64, r5: u64, entry: u64) -> Outcome {
     let place: *const Entry = with_exposed_provenance(entry as usize);
     // SAFETY: 1. entries are not changed while programs have their addresses.
     let entry = unsafe { &*place };
-    // A panic must not unwind through compiled code, which no unwinder knows. What a helper leaves behind when it
-    // panics is the host's affair, as with any closure that is called again.
-    let result = catch_unwind(AssertUnwindSafe(|| entry.call([r1, r2, r3, r4, r5], &mut Vouched)));
-    let result = result.unwrap_or_else(|raised| {
-        // Dropping it could panic again.
-        std::mem::forget(raised);
-        Err(HelperError::Panicked)
-    });
-    match result {
+    match R::guard(|| entry.call([r1, r2, r3, r4, r5], &mut Vouched::<R>(PhantomData))) {
         Ok(Answer::Value(value)) => Outcome { value, gauge: if entry.calls() { r5 as i64 } else { 0 } },
         Ok(Answer::Iterate(iteration)) => iterate(iteration, r5 as i64),
         Err(error) => {
-            program::note(entry.callee, error);
+            R::failed(entry.callee, error);
             Outcome { value: 0, gauge: STOPPED }
         }
     }
 }
 
-impl Resolve for Host {
+/// What a host has for programs that `R` runs.
+pub(crate) struct RunBy<'a, R>(&'a Host, PhantomData<fn() -> R>);
+
+impl<'a, R> RunBy<'a, R> {
+    pub(crate) const fn new(host: &'a Host) -> Self {
+        Self(host, PhantomData)
+    }
+}
+
+impl<R: Runner> Resolve for RunBy<'_, R> {
     fn helper(&self, id: i32) -> Option<Called> {
-        self.entry(id).map(called)
+        self.0.entry(id).map(called::<R>)
     }
 
     fn function(&self, index: i32) -> Option<Called> {
-        Host::function(self, index).map(called)
+        Host::function(self.0, index).map(called::<R>)
     }
 
     fn map(&self, index: i32) -> Option<u64> {
-        self.map_handle(index)
+        self.0.map_handle(index)
     }
 
     fn array(&self, map: i32) -> Option<ArrayPlace> {
-        self.array_place(map)
+        self.0.array_place(map)
     }
 
     fn map_value(&self, map: i32, offset: u32) -> Option<u64> {
-        Host::map_value(self, map, offset)
+        Host::map_value(self.0, map, offset)
     }
 }
 
 /// How compiled code calls it.
-fn called(entry: &Entry) -> Called {
-    let data = std::ptr::from_ref(entry).expose_provenance() as u64;
+fn called<R: Runner>(entry: &Entry) -> Called {
+    let data = core::ptr::from_ref(entry).expose_provenance() as u64;
     let then = match entry.callee {
         Callee::Helper(TAIL_CALL) => Then::LeaveUnlessZero,
         _ if entry.calls() => Then::Calls,
         _ => Then::MayStop,
     };
-    Called { function: enter as *const () as u64, data: Some(data), then }
+    Called { function: enter::<R> as *const () as u64, data: Some(data), then }
 }
 
 /// Calls a function of a program again and again, as long as that can be paid for.
@@ -84,7 +84,7 @@ fn iterate(mut iteration: Iteration, mut gauge: i64) -> Outcome {
     let place = with_exposed_provenance::<()>(iteration.function() as usize);
     // SAFETY: an iteration is made of an argument that is a function of the program (2 of `enter`), which the compiler
     // makes callable in this way.
-    let function = unsafe { std::mem::transmute::<*const (), Function>(place) };
+    let function = unsafe { core::mem::transmute::<*const (), Function>(place) };
     let mut last = None;
     while let Some([r1, r2, r3, r4, _]) = iteration.next(last) {
         gauge -= 1;
@@ -105,7 +105,7 @@ fn iterate(mut iteration: Iteration, mut gauge: i64) -> Outcome {
 ///
 /// Other threads may write to the values of maps at the same time, in their compiled code; so bytes are read and
 /// written as atomic ones, and words as such where they lie aligned.
-struct Vouched;
+struct Vouched<R>(PhantomData<fn() -> R>);
 
 fn byte<'a>(address: u64) -> &'a AtomicU8 {
     let place = with_exposed_provenance::<u8>(address as usize).cast_mut();
@@ -120,7 +120,7 @@ fn word<'a>(address: u64) -> &'a AtomicU64 {
     unsafe { AtomicU64::from_ptr(place) }
 }
 
-impl Space for Vouched {
+impl<R: Runner> Space for Vouched<R> {
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), MemoryFault> {
         // Relaxed, here and below: nothing is published by what programs write.
         let words = if address.is_multiple_of(WORD as u64) { bytes.len() / WORD } else { 0 };
@@ -144,14 +144,18 @@ impl Space for Vouched {
     }
 
     fn peek(&self, address: u64, bytes: &mut [u8]) -> usize {
-        usize::try_from(address).map_or(0, |address| palimpsest_sys::memory::peek::read_own(address, bytes))
+        R::peek(address, bytes)
     }
 
     fn hold(&mut self, record: u64) {
-        program::hold(record);
+        R::hold(record);
     }
 
     fn let_go(&mut self, record: u64) {
-        program::let_go(record);
+        R::let_go(record);
+    }
+
+    fn cpu(&self) -> u32 {
+        R::cpu()
     }
 }

@@ -88,7 +88,8 @@ fn lookup(call: &mut Call<'_>) -> Answered {
     if map.definition().kind.has_maps() {
         return Ok(Answer::Value(call.with(1, |key| super::inner_handle(call.number(0), map, key))?));
     }
-    Ok(Answer::Value(call.with(1, |key| map.address(key))?.unwrap_or(0)))
+    let cpu = call.cpu(map);
+    Ok(Answer::Value(call.with(1, |key| map.address_of(key, cpu))?.unwrap_or(0)))
 }
 
 fn lookup_of_cpu(call: &mut Call<'_>) -> Answered {
@@ -100,9 +101,9 @@ fn lookup_of_cpu(call: &mut Call<'_>) -> Answered {
 
 fn update(call: &mut Call<'_>) -> Answered {
     let map = call.map()?;
-    let flags = call.number(3);
+    let (flags, cpu) = (call.number(3), call.cpu(map));
     status(call.with(1, |key| {
-        call.with(2, |value| Update::new(flags).and_then(|update| map.update_here(key, value, update)))
+        call.with(2, |value| Update::new(flags).and_then(|update| map.update_here(key, value, update, cpu)))
     })??)
 }
 
@@ -198,7 +199,8 @@ fn each(call: &mut Call<'_>) -> Answered {
         return failed(EINVAL);
     }
     let map = Arc::clone(call.map()?);
-    Ok(Answer::Iterate(Iteration::elements(call.number(1), call.number(2), map, call.number(0))))
+    let cpu = call.cpu(&map);
+    Ok(Answer::Iterate(Iteration::elements((call.number(1), call.number(2)), map, cpu, call.number(0))))
 }
 
 fn times(call: &mut Call<'_>) -> Answered {

@@ -2,14 +2,13 @@
 //!
 //! A [`Host`] is built once and shared. [`Host::verify`] gives a [`Linked`] program, which belongs to that very host:
 //! it knows its maps by index and its helpers by number. It is interpreted ([`Linked::interpret`]), or compiled
-//! ([`HostedProgram`], with `std`).
+//! ([`HostedProgram`], with `std`; [`Linked::compile`] for who has packs of his own).
 //!
 //! Helpers have the numbers of Linux as far as there is something for them in user space (`kernel`); others are
 //! closures of the host ([`HostBuilder::helper`]). Programs know other closures by name ([`HostBuilder::function`]).
 
 mod call;
 mod function;
-#[cfg(feature = "std")]
 mod gate;
 mod kernel;
 #[cfg(feature = "std")]
@@ -17,6 +16,7 @@ mod print;
 mod probe;
 #[cfg(feature = "std")]
 mod program;
+mod runner;
 mod text;
 
 use alloc::boxed::Box;
@@ -31,16 +31,17 @@ pub use call::Call;
 pub use function::{Declaration, Prototype, Shape};
 #[cfg(feature = "std")]
 pub use program::{HostedError, HostedProgram, Slot};
+pub use runner::Runner;
 
 use crate::code::Code;
 use crate::insn::Callee;
 use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, OnFault, RegionError, RunError, Trap};
-#[cfg(feature = "std")]
-use crate::map::ArrayPlace;
-use crate::map::{Definition, Fate, Map, Wake, cells};
+use crate::jit::{CompileError, Compiled, Target, Wanted, compile_resolved};
+use crate::map::{ArrayPlace, Definition, Fate, Map, Wake, cells};
 use crate::verify::{Argument, Contract, MissingFunction, Signature, TAIL_CALL, Verified, VerifyError};
 use call::{Rest, Space};
 use function::Function as Named;
+use gate::RunBy;
 
 /// A helper of the host's.
 type Closure = dyn Fn(&mut Call<'_>) -> Result<u64, HelperError> + Send + Sync;
@@ -70,7 +71,6 @@ impl fmt::Debug for Entry {
 
 impl Entry {
     /// Whether it calls functions of the program, which leaves its fifth argument free.
-    #[cfg(feature = "std")]
     fn calls(&self) -> bool {
         let calls =
             self.signature.arguments().iter().any(|argument| matches!(argument, Argument::Loop | Argument::Each));
@@ -319,14 +319,13 @@ impl Host {
     }
 
     /// Where the values of an array lie, if helper 1 is Linux's.
-    #[cfg(feature = "std")]
     fn array_place(&self, index: i32) -> Option<ArrayPlace> {
         let is_linux = matches!(self.entry(1)?.function, Function::Kernel(_));
         self.maps.get(usize::try_from(index).ok()?).filter(|_| is_linux)?.array_place()
     }
 
-    /// Gives records back that a program which was ended did not.
-    fn discard(&self, records: &[u64]) {
+    /// Gives records back that a program which was ended did not ([`Runner::hold`]).
+    pub fn discard(&self, records: &[u64]) {
         for ring in self.maps.iter().filter_map(|map| map.ring()) {
             records.iter().for_each(|record| ring.finish(*record, Fate::Discard, Wake::IfWaiting));
         }
@@ -359,6 +358,25 @@ impl Linked {
     /// The host that it was verified for.
     pub const fn host(&self) -> &Arc<Host> {
         &self.host
+    }
+
+    /// What the verifier has found: which context it needs, and whether it takes fuel.
+    pub const fn verified(&self) -> &Verified {
+        &self.verified
+    }
+
+    /// Compiles it for `R` to run, on the machine that this runs on. With the feature `std` see [`HostedProgram`]; this
+    /// is for who has packs of his own. [`Compiled::has_gauge`] says how it is called, and `random` is what constants
+    /// are blinded by if its maker is not trusted.
+    ///
+    /// The code has addresses of the host's maps and helpers: the host must stay as long as it may run.
+    ///
+    /// # Errors
+    ///
+    /// [`CompileError`].
+    pub fn compile<R: Runner>(&self, target: Target, random: u64) -> Result<Compiled, CompileError> {
+        let wanted = Wanted::of(&self.verified, random);
+        compile_resolved(self.code(), target, &RunBy::<R>::new(&self.host), wanted)
     }
 
     /// Runs it interpreted, with `context` at an address of the interpreter's choice. Its operations on maps are those

@@ -1,18 +1,20 @@
 //! Compiled programs of a host.
 
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::vec::Vec;
 
 use arc_swap::{ArcSwap, Guard};
 use palimpsest_text::Packs;
 
-use super::{Host, Linked};
+use super::gate::RunBy;
+use super::{Host, Linked, Runner};
 use crate::insn::Callee;
 use crate::interp::{Answer, HelperError};
-use crate::jit::{OUT_OF_FUEL, Resolve};
-use crate::map::Map;
-use crate::program::{ContextError, LoadError, Outcome, VerifiedProgram};
+use crate::jit::{OUT_OF_FUEL, Outcome};
+use crate::map::{self, Map};
+use crate::program::{ContextError, LoadError, VerifiedProgram};
 
 /// Tail calls of one run at most (`MAX_TAIL_CALL_CNT` of Linux, `include/linux/bpf.h`).
 const MOST_TAIL_CALLS: u32 = 33;
@@ -28,7 +30,7 @@ pub struct HostedProgram {
 /// Why a program has no result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HostedError {
-    /// The context is none for it.
+    /// It was verified for another context.
     #[error(transparent)]
     Context(#[from] ContextError),
     /// It has jumped back as often as it may, and was ended.
@@ -84,25 +86,45 @@ std::thread_local! {
     static HELD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes that the program has a record.
-pub(super) fn hold(record: u64) {
-    HELD.with_borrow_mut(|held| held.push(record));
-}
+/// The threads of this process.
+struct Threads;
 
-/// Notes that the program has given a record back, of which most are the latest.
-pub(super) fn let_go(record: u64) {
-    HELD.with_borrow_mut(|held| {
-        if let Some(place) = held.iter().rposition(|held| *held == record) {
-            held.remove(place);
-        }
-    });
-}
+impl Runner for Threads {
+    /// What a helper leaves behind when it panics is the host's affair, as with any closure that is called again.
+    fn guard(call: impl FnOnce() -> Result<Answer, HelperError>) -> Result<Answer, HelperError> {
+        catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|raised| {
+            // Dropping it could panic again.
+            std::mem::forget(raised);
+            Err(HelperError::Panicked)
+        })
+    }
 
-/// Notes that a helper has failed; the first one counts.
-pub(super) fn note(callee: Callee, error: HelperError) {
-    RUN.with_borrow_mut(|run| {
-        run.failure.get_or_insert((callee, error));
-    });
+    fn peek(address: u64, bytes: &mut [u8]) -> usize {
+        usize::try_from(address).map_or(0, |address| palimpsest_sys::memory::peek::read_own(address, bytes))
+    }
+
+    fn failed(callee: Callee, error: HelperError) {
+        RUN.with_borrow_mut(|run| {
+            run.failure.get_or_insert((callee, error));
+        });
+    }
+
+    fn hold(record: u64) {
+        HELD.with_borrow_mut(|held| held.push(record));
+    }
+
+    /// Most are the latest.
+    fn let_go(record: u64) {
+        HELD.with_borrow_mut(|held| {
+            if let Some(place) = held.iter().rposition(|held| *held == record) {
+                held.remove(place);
+            }
+        });
+    }
+
+    fn cpu() -> u32 {
+        map::this_cpu()
+    }
 }
 
 /// Has the program in `index` of `map` run next; 0 if it cannot, and the program goes on.
@@ -128,8 +150,8 @@ impl HostedProgram {
     ///
     /// [`LoadError`].
     pub fn load(packs: &Packs, linked: &Linked) -> Result<Self, LoadError> {
-        let resolve: &dyn Resolve = &*linked.host;
-        let program = VerifiedProgram::resolved(packs, &linked.verified, resolve)?;
+        let resolve = RunBy::<Threads>::new(&linked.host);
+        let program = VerifiedProgram::resolved(packs, &linked.verified, &resolve)?;
         Ok(Self { program, host: Arc::clone(&linked.host) })
     }
 

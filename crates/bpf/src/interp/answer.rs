@@ -27,8 +27,8 @@ pub struct Iteration {
 enum Over {
     /// So many times.
     Times(u64),
-    /// For the elements of a map from this one on; what programs know the map by.
-    Elements { map: Arc<Map>, from: usize, handle: u64 },
+    /// For the elements of a map from this one on, with the values of a CPU; what programs know the map by.
+    Elements { map: Arc<Map>, from: usize, cpu: u32, handle: u64 },
 }
 
 impl Iteration {
@@ -36,8 +36,8 @@ impl Iteration {
         Self { function, context, made: 0, over: Over::Times(times) }
     }
 
-    pub(crate) const fn elements(function: u64, context: u64, map: Arc<Map>, handle: u64) -> Self {
-        Self { function, context, made: 0, over: Over::Elements { map, from: 0, handle } }
+    pub(crate) const fn elements((function, context): (u64, u64), map: Arc<Map>, cpu: u32, handle: u64) -> Self {
+        Self { function, context, made: 0, over: Over::Elements { map, from: 0, cpu, handle } }
     }
 
     /// The function, as the program knows it.
@@ -54,8 +54,8 @@ impl Iteration {
         let arguments = match &mut self.over {
             Over::Times(times) if self.made == *times => return None,
             Over::Times(_) => [self.made, self.context, 0, 0, 0],
-            Over::Elements { map, from, handle } => {
-                let Element { index, key, value } = map.element(*from)?;
+            Over::Elements { map, from, cpu, handle } => {
+                let Element { index, key, value } = map.element_of(*from, *cpu)?;
                 *from = index + 1;
                 [*handle, key, value, self.context, 0]
             }

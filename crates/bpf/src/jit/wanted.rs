@@ -18,12 +18,22 @@ pub(crate) enum Gauge {
     Paid,
 }
 
+/// What a program with a gauge returns ([`Compiled::has_gauge`](super::Compiled::has_gauge)), and what helpers return
+/// that may end it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Outcome {
+    /// `r0`; nothing, if the gauge is negative.
+    pub value: u64,
+    /// What is left of the fuel, or a negative number: [`OUT_OF_FUEL`], or another one if a helper has ended it.
+    pub gauge: i64,
+}
+
 /// What is left of the fuel of a program that could not pay for a jump back: its second result, if it
 /// [takes fuel](super::Compiled::takes_fuel).
 pub const OUT_OF_FUEL: i64 = -1;
 /// What a helper adds to the gauge, which is less than [`MOST_FUEL`](crate::verify::MOST_FUEL), to end the program:
 /// another number than [`OUT_OF_FUEL`].
-#[cfg(feature = "std")]
 pub(crate) const STOPPED: i64 = i64::MIN;
 
 /// What the compiler is to do besides what the program says.

@@ -42,7 +42,6 @@ impl Array {
     }
 
     /// Where the values lie, those of the first CPU.
-    #[cfg(feature = "std")]
     pub(super) fn place(&self) -> ArrayPlace {
         let stride = self.values.stride() as u32;
         ArrayPlace { values: self.values.address(0), count: self.count as u32, stride }

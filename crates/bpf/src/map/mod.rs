@@ -165,14 +165,16 @@ const fn cpus() -> u32 {
     1
 }
 
+/// The CPU that this thread is on.
 #[cfg(feature = "std")]
-fn this_cpu() -> u32 {
+pub(crate) fn this_cpu() -> u32 {
     palimpsest_sys::threads::current_cpu()
 }
 
-/// Who has no operating system has one CPU, or says which by writing to the maps of each.
+/// Who has no operating system says which CPU runs a compiled program ([`Runner`](crate::host::Runner)); interpreted
+/// ones work on the values of the first.
 #[cfg(not(feature = "std"))]
-const fn this_cpu() -> u32 {
+pub(crate) const fn this_cpu() -> u32 {
     0
 }
 
@@ -294,8 +296,8 @@ impl Map {
     }
 
     /// The same for this CPU alone, as programs do it.
-    pub(crate) fn update_here(&self, key: &[u8], value: &[u8], update: Update) -> Result<(), OpError> {
-        self.update_of(key, value, update, Some(self.cpu()))
+    pub(crate) fn update_here(&self, key: &[u8], value: &[u8], update: Update, cpu: u32) -> Result<(), OpError> {
+        self.update_of(key, value, update, Some(cpu))
     }
 
     fn update_of(&self, key: &[u8], value: &[u8], update: Update, cpu: Option<u32>) -> Result<(), OpError> {
@@ -328,7 +330,7 @@ impl Map {
         let len = self.definition.key_len as usize;
         let mut keys = Vec::new();
         let mut at = 0;
-        while let Some(element) = self.element(at) {
+        while let Some(element) = self.element_of(at, 0) {
             at = element.index + 1;
             let mut key = alloc::vec![0; len];
             self.key_cells().read(element.index, &mut key);
@@ -408,17 +410,7 @@ impl Map {
         }
     }
 
-    /// Whose values this thread works on. The kernel is asked only if that makes a difference.
-    fn cpu(&self) -> u32 {
-        if self.cpus == 1 { 0 } else { this_cpu() % self.cpus }
-    }
-
-    /// Where the value of `key` lies for this CPU.
-    pub(crate) fn address(&self, key: &[u8]) -> Option<u64> {
-        self.address_of(key, self.cpu())
-    }
-
-    /// The same for this CPU of those that it has.
+    /// Where the value of `key` lies for this CPU of those that it has.
     pub(crate) fn address_of(&self, key: &[u8], cpu: u32) -> Option<u64> {
         match &self.store {
             Store::Array(array) => array.address(key, cpu),
@@ -429,7 +421,6 @@ impl Map {
     }
 
     /// Where the values of an array lie, if all CPUs share them.
-    #[cfg(feature = "std")]
     pub(crate) fn array_place(&self) -> Option<ArrayPlace> {
         match &self.store {
             Store::Array(array) if self.definition.kind == Kind::Array => Some(array.place()),
@@ -459,9 +450,8 @@ impl Map {
         u64::from(self.definition.value_len).checked_sub(offset).filter(|rest| *rest > 0)
     }
 
-    /// The element with this number or the next one that is there.
-    pub(crate) fn element(&self, from: usize) -> Option<Element> {
-        let cpu = self.cpu();
+    /// The element with this number or the next one that is there, with its value for this CPU of those that it has.
+    pub(crate) fn element_of(&self, from: usize, cpu: u32) -> Option<Element> {
         match &self.store {
             Store::Array(array) => array.element(from, cpu),
             Store::Hash(hash) => hash.element(from, cpu),

@@ -31,8 +31,8 @@ fn arrays_have_all_their_elements() {
     assert_eq!(set(&array, &key(1), 7, Update::Insert), Err(OpError::Exists));
     assert_eq!(array.remove(&key(1)), Err(OpError::Unsupported { kind: Kind::Array }));
     assert_eq!(get(&array, &[0; 3]), Err(OpError::Length { len: 4, given: 3 }));
-    assert_eq!(array.address(&key(3)), None);
-    assert_eq!(array.address(&key(1)).map(|address| address - array.first_value().expect("an array")), Some(8));
+    assert_eq!(array.address_of(&key(3), 0), None);
+    assert_eq!(array.address_of(&key(1), 0).map(|address| address - array.first_value().expect("an array")), Some(8));
     assert_eq!(array.keys(), [0, 1, 2].map(|index| Vec::from(key(index))));
 }
 
@@ -54,13 +54,12 @@ fn cpus_have_values_of_their_own() {
         let map = map(kind, 4, 8, 4);
         let key = [0; 4];
         map.update(&key, &5_u64.to_ne_bytes(), Update::Always).expect("room");
-        map.update_here(&key, &6_u64.to_ne_bytes(), Update::Always).expect("there");
-        let mut values = [0, 1].map(|cpu| {
+        map.update_here(&key, &6_u64.to_ne_bytes(), Update::Always, 1).expect("there");
+        let values = [0, 1].map(|cpu| {
             let mut value = [0; 8];
             map.read(&key, cpu, &mut value).expect("there");
             u64::from_ne_bytes(value)
         });
-        values.sort_unstable();
         assert_eq!(values, [5, 6], "{kind:?}");
     }
 }
@@ -86,8 +85,8 @@ fn hash_maps_do_what_the_flags_say() {
     let mut keys = hash.keys();
     keys.sort_unstable();
     assert_eq!(keys, [1, 3, 4].map(|number| Vec::from(key(number))));
-    assert_eq!(hash.address(&key(2)), None);
-    assert!(hash.address(&key(4)).is_some());
+    assert_eq!(hash.address_of(&key(2), 0), None);
+    assert!(hash.address_of(&key(4), 0).is_some());
 }
 
 #[test]

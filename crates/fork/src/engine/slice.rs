@@ -302,7 +302,7 @@ impl Worker<'_, '_> {
     fn close(&mut self) -> Result<(), Stopped> {
         let Some(Open { fresh, traits, shown, .. }) = self.open.take() else { return Ok(()) };
         let id = fresh.id();
-        let kept = fresh.keep(self.tables, traits, self.budget);
+        let kept = fresh.keep(self.tables, traits);
         publish(self.tables, self.shared, id, &shown, traits);
         kept
     }

@@ -143,7 +143,7 @@ impl Tender<'_, '_> {
             if !is_first && self.started.elapsed() > nanos(time) {
                 return Ok(Next::Later { at: part.start });
             }
-            if entry.extent().is_none() || entry.is_view() {
+            if entry.extent().is_none() {
                 continue;
             }
             let mut written = None;
@@ -239,7 +239,7 @@ impl Tender<'_, '_> {
         let flags = entry.flags().filter(|_| entry.key() == 0 && entry.permissions() == vma.permissions)?;
         let id = FileId { device: vma.device, inode: vma.inode };
         let is_its_own = self.tables.held(id).is_some_and(|held| entry.extent() == Some(held.serial));
-        if !is_its_own || entry.is_view() {
+        if !is_its_own {
             return None;
         }
         let part = part.intersection(vma.range().into());

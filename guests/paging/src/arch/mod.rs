@@ -4,7 +4,7 @@
 #[cfg_attr(target_arch = "aarch64", path = "aarch64/mod.rs")]
 mod isa;
 
-pub(crate) use isa::{console, cpu, interrupts, layout, mmu, patch, probe, user};
+pub(crate) use isa::{console, cpu, interrupts, key, layout, mmu, patch, probe, user};
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("there is no kernel for this architecture");

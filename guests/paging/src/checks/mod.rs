@@ -1,11 +1,13 @@
 //! What the guest proves.
 
 mod counts;
+mod hooks;
 mod kernel;
 mod locality;
 mod operations;
 mod patching;
 mod processes;
+mod programs;
 mod replicas;
 mod stress;
 
@@ -14,6 +16,8 @@ pub(crate) fn run() {
     kernel::run();
     replicas::run();
     patching::run();
+    programs::run();
+    hooks::run();
     processes::run();
     counts::run();
     operations::run();

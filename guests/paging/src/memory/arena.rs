@@ -3,6 +3,7 @@
 //! | from the start of a node | what |
 //! |---|---|
 //! | 0 | node 0: boot code and the kernel's image |
+//! | 32 MiB | programs, in every node ([`packs_of`](super::packs_of)) |
 //! | 47 MiB | node 0: [`STRESS_AT`] |
 //! | 48 MiB | a [`Record`] for each frame |
 //! | 49 MiB | a `TableMeta` for each frame |
@@ -17,7 +18,8 @@ use super::{NODE_BYTES, NODES, alias};
 use crate::arch::layout;
 use crate::sync::SpinLock;
 
-/// Where QEMU puts the number of stress rounds, 8 bytes; `xtask/src/guest/mod.rs` knows it too.
+/// Where QEMU puts the number of stress rounds, 8 bytes, and behind it whether programs are loaded in their whole
+/// lengths; `xtask/src/guest/mod.rs` knows it too.
 pub(crate) const STRESS_AT: u64 = 47 << 20;
 const RECORDS_AT: u64 = 48 << 20;
 const METAS_AT: u64 = 49 << 20;

@@ -132,7 +132,8 @@ unsafe impl Machine for Memory {
     fn replica(&self, page: Page, node: Node) -> Option<Frame> {
         match replicas::index(page.frame) {
             Some(index) if page.size == PageSize::Small => replicas::get(index, page.frame, node),
-            _ => self.copy(page, node),
+            // The packs of a node are there before anybody asks.
+            _ => crate::packs::copy(page, node).or_else(|| self.copy(page, node)),
         }
     }
 

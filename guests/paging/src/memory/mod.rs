@@ -18,6 +18,14 @@ pub(crate) const NODES: usize = 2;
 /// Memory of each.
 pub(crate) const NODE_BYTES: u64 = 256 << 20;
 
+/// Memory of each node for programs, from its start.
+const PACKS_AT: u64 = 32 << 20;
+
+/// Where a node's copy of the packs lies.
+pub(crate) fn packs_of(node: Node) -> u64 {
+    layout::RAM_BASE + u64::from(node.0) * NODE_BYTES + PACKS_AT
+}
+
 /// Where the kernel reaches physical memory.
 pub(crate) fn alias(physical: u64) -> *mut u8 {
     (layout::PHYSICAL_MAP + physical) as *mut u8

@@ -7,6 +7,7 @@ use palimpsest_paging::{Access, Fault, ForkError, PAGE, Resolution, Rights, Shar
 use super::user::{Number, RUNNING};
 use super::{Area, Process, Thread, memory, next_id, schedule, user};
 use crate::arch::{self, mmu};
+use crate::bpf::hook::{self, Call};
 use crate::counts::{COUNTS, add};
 use crate::cpu;
 
@@ -22,7 +23,16 @@ pub(super) enum Next {
 
 /// Does what a thread asks for. Wrong arguments are mistakes of this kernel's own programs, and panic.
 pub(super) fn handle(thread: &mut Thread, number: u64, [a, b, c]: [u64; 3]) -> Next {
+    add(&COUNTS.system_calls, 1);
     let process = &thread.process;
+    if hook::is_on() {
+        let cpu = arch::cpu::number() as u64;
+        let verdict = hook::ask(Call { number, arguments: [a, b, c], process: process.id, cpu });
+        if let Some(verdict) = verdict {
+            thread.context.set_result(verdict);
+            return Next::Continue;
+        }
+    }
     let range = VirtAddr(a)..VirtAddr(a.wrapping_add(b.wrapping_mul(PAGE)));
     let mut result = 0;
     match Number::from(number) {

@@ -55,9 +55,14 @@ pub(crate) fn apply<M: poke::Machine>(machine: &M, sites: &[Site]) -> Result<(),
     poke::apply_by_single_stores(machine, sites)
 }
 
-/// Makes stores to code known to instruction fetch: Arm ARM B2.7.4.2. The code runs by other addresses than it is
-/// written by, so that all of the instruction caches is invalidated.
+/// Makes stores to code known to instruction fetch: Arm ARM B2.7.4.2.
 pub(crate) fn code_was_written(alias: *mut u8, bytes: usize) {
+    clean(alias, bytes);
+    forget_fetched();
+}
+
+/// Makes stores to code reach the point from which instructions are fetched; [`forget_fetched`] comes then.
+pub(crate) fn clean(alias: *mut u8, bytes: usize) {
     let kinds: u64;
     // SAFETY: reads a register.
     unsafe { asm!("mrs {}, ctr_el0", out(reg) kinds, options(nostack, nomem, preserves_flags)) };
@@ -69,6 +74,11 @@ pub(crate) fn code_was_written(alias: *mut u8, bytes: usize) {
         unsafe { asm!("dc cvau, {}", in(reg) address, options(nostack, preserves_flags)) };
         address += line;
     }
+}
+
+/// Empties the instruction caches of all CPUs. The code runs by other addresses than it is written by, so that all of
+/// them is invalidated.
+pub(crate) fn forget_fetched() {
     // SAFETY: barriers, and forgetting.
     unsafe { asm!("dsb ish", "ic ialluis", "dsb ish", options(nostack, preserves_flags)) };
 }

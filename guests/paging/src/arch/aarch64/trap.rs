@@ -1,8 +1,9 @@
-//! Exceptions out of the kernel itself: calls of other CPUs, and probes.
+//! Exceptions out of the kernel itself: calls of other CPUs, probes, and programs.
 
 use core::arch::asm;
 
 use super::{interrupts, probe, user};
+use crate::packs;
 
 /// What `trap.s` saves.
 #[derive(Debug)]
@@ -24,6 +25,10 @@ pub(super) const FETCH_FROM_USER: u64 = 0x20;
 const FETCH_FROM_KERNEL: u64 = 0x21;
 pub(super) const ACCESS_FROM_USER: u64 = 0x24;
 const ACCESS_FROM_KERNEL: u64 = 0x25;
+const BREAKPOINT: u64 = 0x3c;
+
+/// The register with the address to return to.
+const LINK: usize = 30;
 
 unsafe extern "C" {
     static trap_vectors: [u8; 0];
@@ -54,7 +59,14 @@ extern "C" fn kernel_trap(frame: &mut Frame, kind: u64) {
             }
         }
         (SYNCHRONOUS, FETCH_FROM_KERNEL | ACCESS_FROM_KERNEL) => {
-            if let Some(next) = probe::recover(frame.instruction, user::fault_address()) {
+            let probe = || probe::recover(frame.instruction, user::fault_address());
+            if let Some(next) = packs::resume(frame.instruction).or_else(probe) {
+                frame.instruction = next;
+                return;
+            }
+        }
+        (SYNCHRONOUS, BREAKPOINT) if packs::contains(frame.instruction) => {
+            if let Some(next) = probe::recover_call(frame.registers[LINK]) {
                 frame.instruction = next;
                 return;
             }

@@ -168,6 +168,8 @@ probe_execute:
     mov x2, x0
     mov x0, #1
     blr x2
+.global probe_executed
+probe_executed:
     ldp x29, x30, [sp], #16
     ret
 .global probe_failed

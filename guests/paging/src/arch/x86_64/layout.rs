@@ -15,5 +15,8 @@ pub(crate) const RAM_GIGABYTES: core::ops::Range<u64> = 0..1;
 /// Those with devices: the local APIC is at 0xfee0_0000.
 pub(crate) const DEVICE_GIGABYTES: core::ops::Range<u64> = 3..4;
 
+/// Virtual addresses of the packs: beside the image, so that the same tables lead there.
+pub(crate) const PACKS: u64 = IMAGE_OFFSET + RAM_BASE + 0x2000_0000;
+
 /// For people.
 pub(crate) const NAME: &str = "x86-64";

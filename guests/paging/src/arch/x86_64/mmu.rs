@@ -6,6 +6,7 @@ use palimpsest_paging::{AddressSpace, Frame, MemoryType, NoTables, SpaceId, Virt
 
 use crate::kernel_space::{self, ImageRights};
 use crate::memory::Memory;
+use crate::packs;
 
 /// The format of the kernel's tables.
 pub(crate) type KernelFormat = format::X86_64;
@@ -36,10 +37,12 @@ pub(crate) fn new_user_space(kernel: &KernelSpace, id: SpaceId) -> Result<UserSp
 
 /// A fork starts without replicas; the kernel's are the same for all.
 pub(crate) fn after_fork(space: &UserSpace) -> Result<(), NoTables> {
-    match space.replicate(kernel_space::image_range(ImageRights::Constant)) {
-        Ok((_, flush)) => flush.finish(),
-        Err(palimpsest_paging::ChangeError::NoMemory(error)) => return Err(error),
-        Err(error) => panic!("the image is mapped in whole pages: {error}"),
+    for range in [kernel_space::image_range(ImageRights::Constant), packs::range()] {
+        match space.replicate(range) {
+            Ok((_, flush)) => flush.finish(),
+            Err(palimpsest_paging::ChangeError::NoMemory(error)) => return Err(error),
+            Err(error) => panic!("the image and packs are mapped in whole pages: {error}"),
+        }
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ pub(crate) mod console;
 pub(crate) mod cpu;
 mod descriptors;
 pub(crate) mod interrupts;
+pub(crate) mod key;
 pub(crate) mod layout;
 pub(crate) mod mmu;
 pub(crate) mod patch;

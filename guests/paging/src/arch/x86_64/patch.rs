@@ -60,6 +60,12 @@ pub(crate) fn apply<M: poke::Machine>(machine: &M, sites: &[Site]) -> Result<(),
 /// Makes stores to code known to instruction fetch: nothing to do (SDM volume 3, 9.1.3).
 pub(crate) fn code_was_written(_alias: *mut u8, _bytes: usize) {}
 
+/// The same in two steps.
+pub(crate) fn clean(_alias: *mut u8, _bytes: usize) {}
+
+/// See [`clean`].
+pub(crate) fn forget_fetched() {}
+
 /// Where to go on after a trap at `address`, if it is a site's.
 pub(super) fn resume(address: u64, flags: u64) -> Option<u64> {
     let is_trap = |address: usize| {

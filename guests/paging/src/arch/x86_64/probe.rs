@@ -8,6 +8,7 @@ unsafe extern "C" {
     fn probe_load(address: u64) -> u64;
     static probe_load_at: [u8; 0];
     fn probe_execute(address: u64) -> u64;
+    static probe_executed: [u8; 0];
     static probe_failed: [u8; 0];
 }
 
@@ -29,6 +30,12 @@ pub(crate) unsafe fn passes(address: VirtAddr, access: AccessKind) -> bool {
         AccessKind::Execute => unsafe { probe_execute(address.0) },
     };
     passed == 1
+}
+
+/// Where to go on after a trap in the place of a function's first instruction that was to return to `to`, if a probe
+/// has called it.
+pub(super) fn recover_call(to: u64) -> Option<u64> {
+    (to == (&raw const probe_executed) as u64).then_some((&raw const probe_failed) as u64)
 }
 
 /// Where to go on after a fault at instruction `at` of the kernel, for access to `address`, if it is a probe's.

@@ -1,6 +1,7 @@
-//! Traps out of the kernel itself: calls of other CPUs, traps of sites that are being patched, and probes.
+//! Traps out of the kernel itself: calls of other CPUs, traps of sites that are being patched, probes, and programs.
 
 use super::{interrupts, patch, probe};
+use crate::packs;
 
 /// What `trap.s` saves.
 #[derive(Debug)]
@@ -17,20 +18,31 @@ struct Frame {
 }
 
 const BREAKPOINT: u64 = 3;
+const GENERAL_PROTECTION: u64 = 13;
 pub(super) const PAGE_FAULT: u64 = 14;
+
+/// What the function to which the trap came as its first instruction would return to.
+fn return_address(frame: &Frame) -> u64 {
+    // SAFETY: the stack of the kernel, which was trapped: one CPU's, and mapped.
+    unsafe { (frame.stack as *const u64).read() }
+}
 
 #[unsafe(no_mangle)]
 extern "C" fn kernel_trap(frame: &mut Frame) {
     match frame.vector {
         BREAKPOINT => {
             // The CPU has gone past the trap.
-            if let Some(next) = patch::resume(frame.instruction - 1, frame.flags) {
+            let at = frame.instruction - 1;
+            let freed = || packs::contains(at).then(|| probe::recover_call(return_address(frame))).flatten();
+            if let Some(next) = patch::resume(at, frame.flags).or_else(freed) {
                 frame.instruction = next;
                 return;
             }
         }
-        PAGE_FAULT => {
-            if let Some(next) = probe::recover(frame.instruction, super::user::fault_address()) {
+        // An address that is not canonical is no page fault: SDM volume 1, 3.3.7.1.
+        PAGE_FAULT | GENERAL_PROTECTION => {
+            let probe = || probe::recover(frame.instruction, super::user::fault_address());
+            if let Some(next) = packs::resume(frame.instruction).or_else(probe) {
                 frame.instruction = next;
                 return;
             }

@@ -103,6 +103,8 @@ probe_load_at:
 probe_execute:
     mov eax, 1
     call rdi
+.global probe_executed
+probe_executed:
     ret
 .global probe_failed
 probe_failed:

@@ -2,11 +2,13 @@
 //! nothing outside it: registers, stacks, and memory at the fixed addresses below, by the loads and stores of
 //! `arch::user`.
 
+mod calls;
 mod flushes;
 mod forks;
 mod races;
 pub(crate) mod wanderer;
 
+pub(crate) use calls::{ENOUGH, NOBODY, REFUSED, asker};
 pub(crate) use flushes::{stale_reader, stale_writer, unmapped_reader, unmapper, withdrawer, writer};
 pub(crate) use forks::{breaker, counter, family, protector, snapshots};
 pub(crate) use races::{RACE_PAGES, RACE_ROUNDS, racer, racers};

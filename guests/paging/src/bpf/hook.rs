@@ -1,0 +1,191 @@
+//! Programs that are asked before each system call.
+//!
+//! While none is attached, a system call passes one instruction without effect: a site of a static key, which the first
+//! program that is attached rewrites in every node's copy of the kernel, by one store and one call of each CPU.
+//!
+//! | | CPU 0 attaches or detaches | CPU 1, in a system call |
+//! |---|---|---|
+//! | a | calls every CPU: what was written to packs is fetched anew from now on | |
+//! | b | publishes the new list (Release) | |
+//! | c | switches the key, or calls every CPU | reads the list (Acquire), runs its programs, leaves |
+//! | d | drops the old list | |
+//!
+//! CPU 1 answers no call between reading the list and leaving: interrupts are off, and nothing there waits for another
+//! CPU. So once it has answered that of c, it has left the old list, or reads the new one.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use palimpsest_text::poke::{self, Code, Site, arch as isa};
+
+use super::Program;
+use crate::arch::key;
+use crate::kernel_text_writer::{Copies, KernelTextWriter};
+use crate::{cpu, flush};
+
+pub(crate) use key::is_on;
+
+/// What programs see of a system call, read-only.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Call {
+    pub(crate) number: u64,
+    pub(crate) arguments: [u64; 3],
+    pub(crate) process: u64,
+    pub(crate) cpu: u64,
+}
+
+/// Words of a [`Call`].
+pub(crate) const WORDS: usize = size_of::<Call>() / 8;
+
+impl Call {
+    fn words(self) -> [u64; WORDS] {
+        let [a, b, c] = self.arguments;
+        [self.number, a, b, c, self.process, self.cpu]
+    }
+}
+
+/// A program that is attached.
+#[derive(Clone, Debug)]
+struct Attachment {
+    priority: i32,
+    number: u64,
+    program: Arc<Program>,
+}
+
+/// Names an attachment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Attached(u64);
+
+/// In the order in which they run; null for none.
+static LIST: AtomicPtr<Vec<Attachment>> = AtomicPtr::new(core::ptr::null_mut());
+/// Whether somebody changes the list.
+static CHANGING: AtomicBool = AtomicBool::new(false);
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+/// Programs that were ended.
+static ENDED: AtomicU64 = AtomicU64::new(0);
+/// Times that the list was looked at.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+
+unsafe extern "C" {
+    static key_sites_start: [u8; 0];
+    static key_sites_end: [u8; 0];
+}
+
+/// Programs that were ended so far, and how often programs were asked.
+pub(crate) fn counts() -> (u64, u64) {
+    // Relaxed: statistics.
+    (ENDED.load(Ordering::Relaxed), ASKED.load(Ordering::Relaxed))
+}
+
+/// Asks the programs: the first answer that is not 0 is what the call returns, and it is not made.
+pub(crate) fn ask(call: Call) -> Option<u64> {
+    // Relaxed: a statistic.
+    ASKED.fetch_add(1, Ordering::Relaxed);
+    // Acquire, partner: the Release in `publish`. Forbids that a program is entered that is not there yet.
+    let list = LIST.load(Ordering::Acquire);
+    // SAFETY: lists live until every CPU has answered a call that was made after they were replaced (see the module);
+    // this CPU answers none before it returns.
+    let programs = unsafe { list.as_ref() }?;
+    let words = call.words();
+    programs.iter().find_map(|attachment| match attachment.program.run(&words) {
+        Ok(verdict) => Some(verdict).filter(|verdict| *verdict != 0),
+        Err(_) => {
+            // Relaxed: a statistic. A program that was ended has no say.
+            ENDED.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+    })
+}
+
+/// Where a site is, and where it jumps to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub(crate) struct KeySite {
+    pub(crate) address: usize,
+    target: usize,
+}
+
+impl KeySite {
+    /// Its bytes, when programs are attached and when not.
+    pub(crate) fn bytes(&self, on: bool) -> impl IntoIterator<Item = u8> + AsRef<[u8]> + use<> {
+        key::bytes(self.address, self.target, on)
+    }
+}
+
+/// The sites of the key.
+pub(crate) fn sites() -> &'static [KeySite] {
+    let (start, end) = ((&raw const key_sites_start) as usize, (&raw const key_sites_end) as usize);
+    // SAFETY: the linker has put the entries of `key::is_on` there, two words each, aligned to them.
+    unsafe { core::slice::from_raw_parts(start as *const KeySite, (end - start) / size_of::<KeySite>()) }
+}
+
+/// A site, to be switched.
+fn site(site: &KeySite, on: bool) -> Site {
+    let code = |bytes: &[u8]| Code::new(bytes).unwrap_or_else(|| unreachable!("an instruction"));
+    let (old, new) = (site.bytes(!on), site.bytes(on));
+    let (old, new) = (old.as_ref(), new.as_ref());
+    let action = isa::check(site.address, old, new).unwrap_or_else(|refusal| panic!("{site:x?}: {refusal:?}"));
+    Site { address: site.address, old: code(old), new: code(new), action }
+}
+
+/// Switches the key, and calls every CPU once.
+fn switch(on: bool) {
+    let writer = KernelTextWriter { copies: Copies::All };
+    let mut all: Vec<Site> = sites().iter().map(|entry| site(entry, on)).collect();
+    all.sort_unstable_by_key(|site| site.address);
+    if let Err(failed) = poke::apply_by_single_stores(&writer, &all) {
+        panic!("{failed:?}");
+    }
+    if let Err(unmapped) = writer.settle(&all) {
+        panic!("{unmapped:?}");
+    }
+}
+
+/// Makes `change` to a copy of the list, and publishes that.
+fn publish(change: impl FnOnce(&mut Vec<Attachment>)) {
+    // Acquire, partner: the Release below. Others wait without a lock, since this waits for other CPUs.
+    while CHANGING.swap(true, Ordering::Acquire) {
+        cpu::relax();
+    }
+    // Acquire, partner: the Release of the change before.
+    let old = LIST.load(Ordering::Acquire);
+    // SAFETY: it is replaced below alone, by whoever has `CHANGING`.
+    let mut programs = unsafe { old.as_ref() }.cloned().unwrap_or_default();
+    change(&mut programs);
+    let is_empty = programs.is_empty();
+    let new = if is_empty { core::ptr::null_mut() } else { Box::into_raw(Box::new(programs)) };
+    // Release, partner: the Acquire in `ask`.
+    LIST.store(new, Ordering::Release);
+    match (old.is_null(), is_empty) {
+        (true, true) => {}
+        (true, false) => switch(true),
+        (false, true) => switch(false),
+        (false, false) => flush::synchronize_all(),
+    }
+    if !old.is_null() {
+        // SAFETY: made by `into_raw` above; every CPU has been called since it was replaced, and has left it.
+        drop(unsafe { Box::from_raw(old) });
+    }
+    CHANGING.store(false, Ordering::Release);
+}
+
+/// Has `program` asked before each system call, those with smaller numbers first.
+pub(crate) fn attach(priority: i32, program: Arc<Program>) -> Attached {
+    // Relaxed: only uniqueness matters.
+    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+    // No CPU goes on with what it has fetched where the program lies now.
+    flush::synchronize_all();
+    publish(|programs| {
+        let place = programs.partition_point(|other| other.priority <= priority);
+        programs.insert(place, Attachment { priority, number, program });
+    });
+    Attached(number)
+}
+
+/// Takes it away again: no CPU runs it any more when this returns.
+pub(crate) fn detach(attached: Attached) {
+    publish(|programs| programs.retain(|other| other.number != attached.0));
+}

@@ -1,0 +1,101 @@
+//! A program in a pack: the one place that enters compiled code.
+
+use palimpsest_bpf::host::Linked;
+use palimpsest_bpf::interp::HelperError;
+use palimpsest_bpf::jit::{CompileError, OUT_OF_FUEL, Outcome, Target};
+use palimpsest_bpf::verify::MOST_FUEL;
+use palimpsest_paging::VirtAddr;
+
+use super::runner::{self, Cpus};
+use crate::packs::{Full, Place};
+
+/// A verified program, compiled. It runs on any CPU, with interrupts off.
+#[derive(Debug)]
+pub(crate) struct Program {
+    place: Place,
+    has_gauge: bool,
+    fuel: i64,
+    /// Words of context that it needs.
+    words: usize,
+    /// What its code has addresses of.
+    linked: Linked,
+}
+
+/// Why a program is not loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LoadError {
+    /// It writes to its context, which is the kernel's.
+    Writes,
+    /// It cannot be compiled.
+    Compile(CompileError),
+    /// There is no room.
+    Full(Full),
+}
+
+/// Why a program has no result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    /// Its fuel was spent.
+    Fuel,
+    /// A helper has ended it.
+    Helper(Option<HelperError>),
+}
+
+/// What constants of programs that are not trusted are blinded by. This machine has no secret to begin with; a kernel
+/// takes a random number.
+const BLINDING: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Program {
+    /// Compiles `linked` into a pack.
+    pub(crate) fn load(linked: Linked) -> Result<Self, LoadError> {
+        if linked.verified().may_write() {
+            return Err(LoadError::Writes);
+        }
+        let target = Target::NATIVE.unwrap_or_else(|| unreachable!("there are compilers for both architectures"));
+        let compiled = linked.compile::<Cpus>(target, BLINDING).map_err(LoadError::Compile)?;
+        let fuel = linked.verified().fuel().unwrap_or(MOST_FUEL) as i64;
+        let words = linked.verified().context_len().div_ceil(8);
+        let place = Place::new(compiled.bytes(), compiled.faults()).map_err(LoadError::Full)?;
+        Ok(Self { place, has_gauge: compiled.has_gauge(), fuel, words, linked })
+    }
+
+    /// Where it runs.
+    pub(crate) fn entry(&self) -> VirtAddr {
+        self.place.entry()
+    }
+
+    /// Bytes of packs that it has.
+    pub(crate) fn bytes(&self) -> usize {
+        self.place.bytes()
+    }
+
+    /// Runs it.
+    ///
+    /// # Panics
+    ///
+    /// If the context is shorter than it was verified for.
+    pub(crate) fn run(&self, context: &[u64]) -> Result<u64, Ended> {
+        assert!(context.len() >= self.words, "a context of {} words, and {} are needed", context.len(), self.words);
+        let arguments = (context.as_ptr().expose_provenance() as u64, size_of_val(context) as u64);
+        if !self.has_gauge {
+            type Entry = extern "C" fn(u64, u64, u64, u64, u64) -> u64;
+            // SAFETY: the compiler makes functions of this type for programs without a gauge, and the place is the
+            // program's. It was verified: it reads its context, its stack and its host's maps, and ends.
+            let entry = unsafe { core::mem::transmute::<*const (), Entry>(self.entry().0 as *const ()) };
+            return Ok(entry(arguments.0, arguments.1, 0, 0, 0));
+        }
+        type Entry = extern "C" fn(u64, u64, u64, u64, u64, i64) -> Outcome;
+        // SAFETY: as above, for programs with a gauge.
+        let entry = unsafe { core::mem::transmute::<*const (), Entry>(self.entry().0 as *const ()) };
+        let outcome = entry(arguments.0, arguments.1, 0, 0, 0, self.fuel);
+        if outcome.gauge >= 0 {
+            return Ok(outcome.value);
+        }
+        let host = self.linked.host();
+        host.discard(&runner::take_held());
+        match runner::take_failure() {
+            None if outcome.gauge == OUT_OF_FUEL => Err(Ended::Fuel),
+            failure => Err(Ended::Helper(failure)),
+        }
+    }
+}

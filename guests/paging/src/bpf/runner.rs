@@ -1,0 +1,69 @@
+//! What helpers ask about the CPU that runs a program.
+
+use alloc::vec::Vec;
+
+use palimpsest_bpf::host::Runner;
+use palimpsest_bpf::insn::Callee;
+use palimpsest_bpf::interp::{Answer, HelperError};
+use palimpsest_paging::{AccessKind, VirtAddr};
+
+use crate::arch::{self, probe};
+use crate::cpu::CPUS;
+use crate::sync::SpinLock;
+
+/// This kernel's CPUs. What is noted is the CPU's: a program runs to its end before another one begins there.
+pub(super) struct Cpus;
+
+static FAILED: [SpinLock<Option<HelperError>>; CPUS] = [const { SpinLock::new(None) }; CPUS];
+static HELD: [SpinLock<Vec<u64>>; CPUS] = [const { SpinLock::new(Vec::new()) }; CPUS];
+
+/// The first failure of the run that has ended on this CPU.
+pub(super) fn take_failure() -> Option<HelperError> {
+    FAILED[arch::cpu::number()].lock().take()
+}
+
+/// Records that it has not given back.
+pub(super) fn take_held() -> Vec<u64> {
+    core::mem::take(&mut *HELD[arch::cpu::number()].lock())
+}
+
+impl Runner for Cpus {
+    /// A panic ends this kernel.
+    fn guard(call: impl FnOnce() -> Result<Answer, HelperError>) -> Result<Answer, HelperError> {
+        call()
+    }
+
+    fn peek(address: u64, bytes: &mut [u8]) -> usize {
+        let mut count = 0;
+        for byte in bytes {
+            let at = address.wrapping_add(count as u64);
+            // SAFETY: 1. a load alone. It is of a whole word, which lies in one page.
+            if !unsafe { probe::passes(VirtAddr(at & !7), AccessKind::Read) } {
+                break;
+            }
+            // SAFETY: just seen to be mapped; nothing is unmapped meanwhile. Volatile: whoever has it may write it.
+            *byte = unsafe { (at as *const u8).read_volatile() };
+            count += 1;
+        }
+        count
+    }
+
+    fn failed(_callee: Callee, error: HelperError) {
+        FAILED[arch::cpu::number()].lock().get_or_insert(error);
+    }
+
+    fn hold(record: u64) {
+        HELD[arch::cpu::number()].lock().push(record);
+    }
+
+    fn let_go(record: u64) {
+        let mut held = HELD[arch::cpu::number()].lock();
+        if let Some(place) = held.iter().rposition(|known| *known == record) {
+            held.remove(place);
+        }
+    }
+
+    fn cpu() -> u32 {
+        arch::cpu::number() as u32
+    }
+}
