@@ -105,6 +105,7 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
             locked.ledger().forked(taken);
             let (excess, huge, pause) = (locked.ledger().excess(taken), locked.ledger().huge(), locked.options().pause);
             shared.tending.forked(excess, huge, pause, Instant::now().nanos());
+            shared.progress.forked();
         }
     }
     Ok(Forked::Parent(pid))

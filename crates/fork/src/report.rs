@@ -182,6 +182,28 @@ fn way_name<S: serde::Serializer>(way: &ScanWay, serializer: S) -> Result<S::Ok,
 }
 
 impl Report {
+    /// Of a process whose mappings were not listed.
+    pub(crate) const fn unseen(way: ScanWay) -> Self {
+        Self {
+            frozen: Vec::new(),
+            skipped: Vec::new(),
+            extent: 0,
+            extents: 0,
+            collapsed: 0,
+            fork_before: None,
+            fork_after: None,
+            verdict: Verdict::Unmeasured,
+            worth: None,
+            left_worth: None,
+            peak_extra: 0,
+            taken: Duration::ZERO,
+            way,
+            stopped: None,
+            notes: Vec::new(),
+            progress: None,
+        }
+    }
+
     /// Bytes that are frozen.
     pub fn frozen_bytes(&self) -> usize {
         self.frozen.iter().map(|range| range.bytes).sum()

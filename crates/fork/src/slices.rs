@@ -8,8 +8,8 @@ use std::time::Duration;
 use palimpsest_sys::threads::hold::{self, World};
 use palimpsest_sys::threads::own::Blocked;
 
-use crate::clock::{Instant, Moment};
-use crate::engine::agenda::{Gathered, Gathering, Step, Terms};
+use crate::clock::{Instant, Moment, nanos};
+use crate::engine::agenda::{Gathered, Gathering, Step, Terms, Where};
 use crate::engine::gather::Gatherer;
 use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, is_home, note_home};
@@ -35,6 +35,9 @@ const CHILD: Duration = Duration::from_millis(10);
 const UNTIL_DOUBLED: u32 = 64;
 const MOST_DOUBLINGS: u32 = 8;
 
+/// What the list of all mappings takes for each MiB of base pages at most, in nanoseconds.
+const LOOK: u64 = 40_000;
+
 /// What is left of a gathering is frozen if it is more than this part of what was planned.
 const LITTLE: usize = 8;
 
@@ -48,12 +51,28 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     locked.drop_plan();
     let shared = locked.shared;
     note_home();
+    if let Some(anonymous) = unseen(budget) {
+        let way = open_pages()?.0.way();
+        locked.ledger().begin_round(options.pays, headroom.huge, |_| Ok(())).map_err(FreezeError::from)?;
+        let step = locked.ledger().first_step(options.pays, way, Where::Everywhere);
+        if step != Step::Freeze && watcher == Watcher::None {
+            let (pages, mappings) = (options.pages, headroom.mappings);
+            locked.agenda().begin_unseen(anonymous, Terms { budget, extent: 0, pages, mappings, looked: 0, step });
+            locked.remember(*options);
+            shared.statistics.begin();
+            shared.progress.begin(anonymous, 0);
+            shared.progress.checked_first(walked, options.pause);
+            drop(locked);
+            let notes = let_core_dumps_have_files().into_iter().collect();
+            return Ok(Report { progress: Some(shared.progress.read()), notes, ..Report::unseen(way) });
+        }
+    }
     // Other threads may change mappings while these are read.
     shared.left_alone.begin();
     let (started, wall) = (Moment::now(), Instant::now());
     let planned = played(&mut locked, options, Mode::Survey, |tables, agenda, done| {
         let looked = started.elapsed();
-        let step = tables.ledger().first_step(options.pays, done.way);
+        let step = tables.ledger().first_step(options.pays, done.way, Where::Planned);
         let (extent, pages, mappings) = (done.extent, options.pages, headroom.mappings);
         let terms = Terms { budget, extent, pages, mappings, looked, step };
         let report = told(tables, Mode::Freeze, done);
@@ -63,7 +82,7 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     let (mut report, planned) = planned.inspect_err(|_| shared.left_alone.end())?;
     shared.statistics.begin();
     shared.progress.begin(planned, wall.elapsed());
-    shared.progress.checked(walked, options.pause);
+    shared.progress.checked_first(walked, options.pause);
     shared.left_alone.narrow(locked.agenda().bounds());
     if planned == 0 {
         shared.left_alone.end();
@@ -119,6 +138,36 @@ pub unsafe fn freeze_slice() -> Result<Progress, FreezeError> {
     unsafe { freeze_while(&mut || false) }
 }
 
+/// How many bytes of anonymous memory there are, if it takes longer than a slice to list their mappings.
+fn unseen(budget: Duration) -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let mut pages = text.split(' ').skip(1).map_while(|number| number.parse::<usize>().ok());
+    let (resident, of_files) = (pages.next()?, pages.next()?);
+    let bytes = resident.saturating_sub(of_files) * rustix::param::page_size();
+    ((bytes >> 20) as u64 * LOOK > nanos(budget)).then_some(bytes)
+}
+
+/// Plans what was not gathered; how many bytes that are.
+fn plan_rest(locked: &mut Locked) -> Result<usize, FreezeError> {
+    let (shared, options) = (locked.shared, locked.options());
+    let Pause::Within(budget) = options.pause else { return Ok(0) };
+    let (gathered, gathering) = (locked.agenda().gathered(), locked.agenda().gathering());
+    let headroom = hazards::headroom();
+    shared.left_alone.begin();
+    let (started, wall) = (Moment::now(), Instant::now());
+    let (planned, extent) = played(locked, &options, Mode::Survey, |tables, agenda, done| {
+        let (extent, pages, mappings) = (done.extent, options.pages, headroom.mappings);
+        let terms = Terms { budget, extent, pages, mappings, looked: started.elapsed(), step: Step::Freeze };
+        let planned = if done.reach == Reach::Known { tables.plan_slices(agenda, terms) } else { 0 };
+        agenda.gathered_before(gathered, gathering);
+        (planned, extent)
+    })?;
+    shared.left_alone.narrow(locked.agenda().bounds());
+    shared.progress.planned(gathered + planned, wall.elapsed());
+    locked.remember(options.extent(ExtentLen::Bytes(extent)));
+    Ok(planned)
+}
+
 /// Takes slices, one at least, as long as `is_idle` says, after each of them, that the program has nothing else to do:
 /// cheaper than so many calls of [`freeze_slice`], and frozen memory becomes less divided. Where other threads must be
 /// held, it is one slice, so that they can go on.
@@ -154,6 +203,11 @@ pub unsafe fn freeze_while(is_idle: &mut dyn FnMut() -> bool) -> Result<Progress
 ///
 /// As [`freeze_slice`].
 pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeError> {
+    let gathers = || shared.lock().is_some_and(|mut locked| matches!(locked.agenda().step(), Step::Gather(_)));
+    if shared.progress.has_waited() && gathers() {
+        // Who waits between forks has slices there: this fork is not to be longer for one.
+        return Ok(());
+    }
     // SAFETY: 1. is this function's own. 2. it does nothing.
     unsafe { next(shared, Occasion::Fork, &mut || false) }
 }
@@ -210,6 +264,7 @@ unsafe fn slice(
         return Ok(());
     }
     if let Step::Gather(gathering) = locked.agenda().step() {
+        let before = locked.agenda().gathered();
         let (mut tables, agenda) = locked.tables_and_agenda()?;
         let gatherer = Gatherer {
             tables: &mut tables,
@@ -224,6 +279,9 @@ unsafe fn slice(
         };
         let gathered = gatherer.play(gathering, &Blocked::all());
         drop(tables);
+        if occasion == Occasion::Wait && locked.agenda().gathered() > before {
+            shared.progress.gathered_in_wait();
+        }
         settle_gathering(&mut locked, occasion, gathering, gathered.unwrap_or(Gathered::Done));
         return Ok(());
     }
@@ -286,14 +344,20 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
         Gathered::Waits { .. } | Gathered::Done => {}
     }
     let (pays, agenda) = (locked.options().pays, locked.agenda());
-    let rest = agenda.planned.saturating_sub(agenda.gathered());
-    // Of little beside huge pages neither a fork nor a repair is worth a word: it stays as it is.
-    let is_much = rest > agenda.planned / LITTLE;
-    let gathering = agenda.gathering();
+    let taken = agenda.gathering();
+    let rest = match gathering.place {
+        Where::Planned => Ok(agenda.planned.saturating_sub(agenda.gathered())),
+        Where::Everywhere => plan_rest(locked),
+    };
+    let agenda = locked.agenda();
     agenda.freeze_the_rest();
-    locked.ledger().gathered(gathering);
-    if !(is_much && locked.ledger().pays(rest, pays)) {
-        finish(locked, Stage::Done, None);
+    // Of little beside huge pages neither a fork nor a repair is worth a word: it stays as it is.
+    let is_much = rest.as_ref().is_ok_and(|rest| *rest > (rest + agenda.gathered()) / LITTLE);
+    locked.ledger().gathered(taken);
+    match rest {
+        Ok(rest) if is_much && locked.ledger().pays(rest, pays) => {}
+        Ok(_) => finish(locked, Stage::Done, None),
+        Err(error) => finish(locked, Stage::Ended, Some(error.to_string())),
     }
 }
 
@@ -313,6 +377,7 @@ fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
     let frozen = locked.frozen();
     locked.ledger().froze(bytes, looked, looked.saturating_add(taken), frozen);
     shared.left_alone.end();
+    shared.tending.begin(Instant::now().nanos());
     shared.progress.set(stage);
 }
 

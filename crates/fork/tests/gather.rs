@@ -235,9 +235,16 @@ fn what_a_child_has_split_is_whole_before_the_next_fork_without_a_repair() {
         let memory = filled();
         plan(&in_slices());
         to_the_end(|_| ());
+        assert_eq!(in_child(|| 0), 0);
+        // A twentieth of it is more than the slices take which find nothing but a child.
+        std::thread::sleep(Duration::from_secs(2));
         for turn in 2..6 {
             let child = Child::fork(|| memory.holds(0..page(), turn - 1));
             (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), turn));
+            if turn == 2 {
+                slices(3);
+                assert!(palimpsest_fork::next_slice().is_some(), "the child is waited for");
+            }
             assert_eq!(memory.huge(), 0, "the kernel splits what is written beside a child");
             // Slices get a part of the time between forks.
             std::thread::sleep(Duration::from_millis(40));
@@ -400,5 +407,48 @@ fn memory_that_comes_later_is_gathered_in_slices_too() {
         assert!(forks.is_some(), "{} bytes are huge: {:?}", later.huge(), status());
         assert_eq!((status().repairs, memory.huge()), (0, LEN));
         assert!(memory.holds(0..LEN, 1) && later.holds(0..later.len, 3));
+    });
+}
+
+/// Fails on: a look at every page at the first fork, however many there are; one that is never taken.
+#[test]
+fn mappings_are_listed_once_there_are_few_pages_to_look_at_unless_that_fits_into_a_slice() {
+    play("mappings_are_listed_once_there_are_few_pages_to_look_at_unless_that_fits_into_a_slice", || {
+        needs_huge_pages();
+        let memory = filled();
+        let begun = plan(&in_slices()).progress.expect("slices");
+        assert!(begun.looked.is_zero() && begun.planned_bytes >= LEN, "{begun:?}");
+        let done = to_the_end(|_| {
+            let now = progress();
+            assert!(now.looked.is_zero() || memory.huge() == LEN, "{now:?}");
+        });
+        assert!(!done.looked.is_zero(), "{done:?}");
+        let later = filled();
+        // As long as it takes here to list so little.
+        let begun = plan(&in_slices().pause(Pause::Within(Duration::from_secs(1000)))).progress.expect("slices");
+        assert!(!begun.looked.is_zero(), "{begun:?}");
+        let done = to_the_end(|_| ());
+        assert_eq!((done.stage, memory.huge(), later.huge()), (Stage::Done, LEN, LEN));
+        assert!(memory.holds(0..LEN, 1) && later.holds(0..LEN, 1));
+    });
+}
+
+/// Fails on: a fork that is longer by a slice although there are others at waits; one that never takes any again.
+#[test]
+fn a_fork_takes_no_slice_where_the_last_one_was_at_a_wait() {
+    play("a_fork_takes_no_slice_where_the_last_one_was_at_a_wait", || {
+        needs_huge_pages();
+        let memory = filled();
+        plan(&in_slices());
+        let gathered = || progress().gathered_bytes;
+        for _ in 0..2 {
+            slice();
+            let before = gathered();
+            assert_eq!(in_child(|| 0), 0);
+            assert_eq!(gathered(), before);
+            assert_eq!(in_child(|| 0), 0);
+            assert!(gathered() > before, "{:?}", progress());
+        }
+        assert!(memory.holds(0..LEN, 1));
     });
 }

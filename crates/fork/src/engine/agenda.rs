@@ -39,12 +39,23 @@ pub(crate) enum Step {
     Freeze,
 }
 
+/// Where pieces are gathered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Where {
+    /// In what is planned.
+    Planned,
+    /// In all private anonymous memory, of which nothing was listed yet: to list base pages takes the kernel a look at
+    /// each, which cannot be divided, and once they are gathered there are few left.
+    Everywhere,
+}
+
 /// How far the gathering is.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Gathering {
-    /// The item that is worked on, and from where on.
+    pub(crate) place: Where,
+    /// The item that is worked on, and from which address on.
     item: usize,
-    at: usize,
+    pub(super) at: usize,
     /// Whether this pass has found pieces that a child shows; and how many, with none else in between.
     has_waiting: bool,
     in_a_row: u32,
@@ -101,6 +112,11 @@ pub(crate) struct Agenda {
 }
 
 impl Gathering {
+    /// The first pass begins.
+    pub(crate) const fn new(place: Where) -> Self {
+        Self { place, item: 0, at: 0, has_waiting: false, in_a_row: 0, in_vain: 0 }
+    }
+
     /// Goes on from `at` in the same item.
     pub(super) const fn go_on_at(&mut self, at: usize) {
         self.at = at;
@@ -285,6 +301,18 @@ impl Agenda {
     /// The gathering is over.
     pub(crate) const fn freeze_the_rest(&mut self) {
         self.step = Step::Freeze;
+    }
+
+    /// Begins to gather everywhere: so many bytes of anonymous memory, of which nothing was listed yet.
+    pub(crate) fn begin_unseen(&mut self, anonymous: usize, terms: Terms) {
+        self.begin(&mut [], terms);
+        self.planned = anonymous;
+    }
+
+    /// What was gathered before this plan, of the rest, was made.
+    pub(crate) const fn gathered_before(&mut self, bytes: usize, taken: u64) {
+        (self.gathered, self.gathering) = (bytes, taken);
+        self.worked = self.worked.saturating_add(taken);
     }
 
     /// A slice that gathered took so many nanoseconds of CPU time, and has come to here.

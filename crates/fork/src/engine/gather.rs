@@ -13,9 +13,10 @@ use std::ops::ControlFlow;
 
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use palimpsest_sys::pages::policy::has_policy;
+use palimpsest_sys::pages::vmas::VmaFlags;
 use palimpsest_sys::threads::own::Blocked;
 
-use super::agenda::{Agenda, Gathered, Gathering};
+use super::agenda::{Agenda, Gathered, Gathering, Where};
 use super::guards::Guards;
 use super::huge::{Asked, suits};
 use super::mending::count;
@@ -68,7 +69,11 @@ impl Gatherer<'_, '_> {
                 (in_slice, looks, begun) = (0, 0, Moment::now());
                 continue;
             }
-            let Some((whole, traits)) = self.agenda.to_gather(&mut gathering) else { break Ok(gathering.end_pass()) };
+            let next = match gathering.place {
+                Where::Planned => self.agenda.to_gather(&mut gathering),
+                Where::Everywhere => self.anywhere(&mut gathering),
+            };
+            let Some((whole, traits)) = next else { break Ok(gathering.end_pass()) };
             let piece = match self.first_populated(whole) {
                 Ok(Some(piece)) => piece,
                 Ok(None) => {
@@ -109,6 +114,21 @@ impl Gatherer<'_, '_> {
         let progress = &self.shared.progress;
         progress.took(taken, self.agenda.frozen());
         progress.gathered(self.agenda.gathered() + uncounted);
+    }
+
+    /// The next whole pieces of a mapping that may be gathered, wherever it is. What only the list of all flags tells,
+    /// the kernel knows: it makes no huge page where none is wanted.
+    fn anywhere(&self, gathering: &mut Gathering) -> Option<(Span, Traits)> {
+        loop {
+            let mapping = self.places.next_above(&self.tables.vmas, gathering.at)?;
+            let start = gathering.at.max(mapping.start).next_multiple_of(PIECE);
+            let whole = Span::new(start, mapping.end & !(PIECE - 1));
+            if whole.start < whole.end && is_still_eligible(&mapping) {
+                let traits = Traits { permissions: mapping.permissions, flags: VmaFlags::default(), protection_key: 0 };
+                return Some((whole, traits));
+            }
+            gathering.go_on_at(mapping.end);
+        }
     }
 
     /// The first piece of `whole`, as far as a look goes, with a populated page.

@@ -30,7 +30,7 @@ use palimpsest_sys::memory::vec::Full;
 use palimpsest_sys::pages::pagemap::ScanWay;
 
 use super::account::Account;
-use super::agenda::{Gathering, Step};
+use super::agenda::{Gathering, Step, Where};
 use super::hot::HotPieces;
 use super::huge::{Asked, Supply};
 use super::prices::{Memory, Prices};
@@ -149,7 +149,7 @@ impl Ledger {
     }
 
     /// Begins a round: hands out what rests. `pays` is what is frozen, `huge` whether huge pages are wanted.
-    pub(super) fn begin_round(
+    pub(crate) fn begin_round(
         &mut self,
         pays: Pays,
         huge: HugePages,
@@ -252,13 +252,13 @@ impl Ledger {
     }
 
     /// What a freeze in slices begins with.
-    pub(crate) fn first_step(&self, pays: Pays, way: ScanWay) -> Step {
+    pub(crate) fn first_step(&self, pays: Pays, way: ScanWay, place: Where) -> Step {
         match pays {
             // What is split later is found by a scan alone.
             Pays::Within(forks)
                 if way == ScanWay::Ioctl && self.huge.is_open() && self.prices.is_better_huge(forks) =>
             {
-                Step::Gather(Gathering::default())
+                Step::Gather(Gathering::new(place))
             }
             _ => Step::Freeze,
         }

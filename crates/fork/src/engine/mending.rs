@@ -106,7 +106,9 @@ impl Mender<'_, '_> {
             if !tables.ledger.huge.is_open() {
                 return Ok((Tended::Done, worked));
             }
-            let Some((place, piece)) = tables.ledger.hot.next_huge(at) else { return Ok((Tended::Done, worked)) };
+            let Some((place, piece)) = tables.ledger.hot.next_huge(at) else {
+                return Ok((tending.end_of_pass(), worked));
+            };
             // To look takes time as well, but there must be an end some day.
             let is_late = at != tending.at() && started.elapsed() > nanos(time);
             if is_late || !tending.fits(worked, started.elapsed(), time) {
@@ -116,6 +118,9 @@ impl Mender<'_, '_> {
             let (found, run) = split_run(tables, pagemap, (place, piece), room)?;
             at = run.end;
             in_a_row = if found == Found::Shared { in_a_row + 1 } else { 0 };
+            if found == Found::Shared {
+                tending.note_child();
+            }
             if in_a_row == MOST_SHARED {
                 return Ok((Tended::Later { at }, worked));
             }

@@ -14,6 +14,17 @@ const SHARE: u64 = 5;
 /// What looking at the process may take before a slice, in nanoseconds of CPU time, however short the pause is to be.
 const SHORT_LOOK: u64 = 1_000_000;
 
+/// So many looks in a row that are too long tell that others will be, too.
+const LONG_LOOKS: usize = 4;
+
+/// Whether a look took longer than a pause may.
+fn is_long(taken: u64, pause: Pause) -> bool {
+    match pause {
+        Pause::AtOnce => false,
+        Pause::Within(budget) => taken > nanos(budget).max(SHORT_LOOK),
+    }
+}
+
 /// How far a freeze in slices has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -67,8 +78,10 @@ pub(crate) struct Figures {
     looked: AtomicU64,
     /// On the clock of [`Instant`](crate::clock::Instant), in nanoseconds: no slice at waits before.
     not_before: AtomicU64,
-    /// 1 if the look before a slice takes longer than a pause may: it looks at every descriptor.
-    has_long_looks: AtomicUsize,
+    /// 1 if huge pages were made at a wait since the last fork.
+    has_waited: AtomicUsize,
+    /// How many looks before a slice in a row took longer than a pause may: each looks at every descriptor.
+    long_looks: AtomicUsize,
 }
 
 impl Figures {
@@ -92,6 +105,12 @@ impl Figures {
         self.frozen.store(frozen, Ordering::Relaxed);
     }
 
+    /// By now so many bytes are planned, after a look of so many nanoseconds.
+    pub(crate) fn planned(&self, bytes: usize, looked: u64) {
+        self.planned.store(bytes, Ordering::Relaxed);
+        self.looked.store(looked, Ordering::Relaxed);
+    }
+
     /// So many bytes are in huge pages by now.
     pub(crate) fn gathered(&self, bytes: usize) {
         self.gathered.store(bytes, Ordering::Relaxed);
@@ -103,18 +122,41 @@ impl Figures {
         self.not_before.store(Instant::now().nanos().saturating_add(rest), Ordering::Relaxed);
     }
 
-    /// The look before a slice took so many nanoseconds of CPU time.
+    /// Huge pages were made while the program waited.
+    pub(crate) fn gathered_in_wait(&self) {
+        self.has_waited.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether that was so since the last fork, which is now.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.has_waited.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// The look before a plan took so many nanoseconds of CPU time.
+    pub(crate) fn checked_first(&self, taken: u64, pause: Pause) {
+        let looks = if is_long(taken, pause) { LONG_LOOKS } else { 0 };
+        self.long_looks.store(looks, Ordering::Relaxed);
+    }
+
+    /// The look before a slice took so many nanoseconds of CPU time. One that is long may be the fault of a busy
+    /// machine.
     pub(crate) fn checked(&self, taken: u64, pause: Pause) {
-        let is_long = match pause {
-            Pause::AtOnce => false,
-            Pause::Within(budget) => taken > nanos(budget).max(SHORT_LOOK),
-        };
-        self.has_long_looks.store(usize::from(is_long), Ordering::Relaxed);
+        let before = self.long_looks.load(Ordering::Relaxed);
+        let looks = if is_long(taken, pause) { (before + 1).min(LONG_LOOKS) } else { 0 };
+        self.long_looks.store(looks, Ordering::Relaxed);
+    }
+
+    /// There was a fork with no slice before it: one look at a wait is tried again.
+    pub(crate) fn forked(&self) {
+        let looks = self.long_looks.load(Ordering::Relaxed);
+        if looks == LONG_LOOKS {
+            self.long_looks.store(LONG_LOOKS - 1, Ordering::Relaxed);
+        }
     }
 
     /// Whether slices are taken at forks only, since they would hold up who is about to wait for too long.
     pub(crate) fn is_for_forks(&self) -> bool {
-        self.has_long_looks.load(Ordering::Relaxed) != 0
+        self.long_looks.load(Ordering::Relaxed) == LONG_LOOKS
     }
 
     /// Until when it is to be left alone; 0 if it need not.
@@ -154,5 +196,33 @@ impl Figures {
             taken: time(&self.taken),
             looked: time(&self.looked),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAUSE: Pause = Pause::Within(Duration::from_millis(2));
+
+    /// Fails on: one look that a busy machine has made long, after which there is no slice at any wait.
+    #[test]
+    fn slices_are_for_forks_where_looks_are_long_again_and_again() {
+        let figures = Figures::default();
+        for _ in 0..3 {
+            (1..LONG_LOOKS).for_each(|_| figures.checked(9_000_000, PAUSE));
+            assert!(!figures.is_for_forks());
+            figures.checked(1_000_000, PAUSE);
+        }
+        (0..LONG_LOOKS).for_each(|_| figures.checked(9_000_000, PAUSE));
+        assert!(figures.is_for_forks());
+        figures.forked();
+        assert!(!figures.is_for_forks(), "one more trial");
+        figures.checked(9_000_000, PAUSE);
+        assert!(figures.is_for_forks());
+        figures.checked_first(9_000_000, Pause::AtOnce);
+        assert!(!figures.is_for_forks());
+        figures.checked_first(9_000_000, PAUSE);
+        assert!(figures.is_for_forks(), "a plan knows at once");
     }
 }

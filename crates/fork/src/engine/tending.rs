@@ -36,6 +36,8 @@ pub(crate) struct Tending {
     is_old: AtomicUsize,
     /// 1 if slices can do no more, so that a repair that is due is made.
     spent: AtomicUsize,
+    /// 1 if this pass has found what a child shows.
+    waits: AtomicUsize,
     /// Where this pass over the memory goes on.
     at: AtomicUsize,
     /// When the last fork was, on the clock of [`Instant`](crate::clock::Instant).
@@ -64,6 +66,11 @@ pub(crate) enum Tended {
 }
 
 impl Tending {
+    /// A freeze has ended at `now`, from when on time counts.
+    pub(crate) fn begin(&self, now: u64) {
+        self.forked.store(now, Ordering::Relaxed);
+    }
+
     /// There was a fork at `now`, which took `excess` more than a clean one. `huge` pages are there by our doing.
     pub(crate) fn forked(&self, excess: u64, huge: usize, pause: Pause, now: u64) {
         let since = now.saturating_sub(self.forked.swap(now, Ordering::Relaxed));
@@ -74,7 +81,7 @@ impl Tending {
             // The child may split huge pages. To look costs little if there is time for a slice and more.
             Pause::Within(budget) => Some(excess > nanos(budget) || huge > 0 && since / SHARE > nanos(budget)),
         };
-        // After the first fork nobody knows when the next one is.
+        // Nobody knows when the next one is after the first, unless a freeze in slices has ended some time before.
         let is_known = since < now;
         let is_wanted = is_known && is_long.is_some_and(|is_long| is_long || has_worked);
         self.left.store(if is_wanted { since / SHARE } else { 0 }, Ordering::Relaxed);
@@ -110,6 +117,16 @@ impl Tending {
     /// Where to go on.
     pub(crate) fn at(&self) -> usize {
         self.at.load(Ordering::Relaxed)
+    }
+
+    /// This pass has found what a child shows.
+    pub(super) fn note_child(&self) {
+        self.waits.store(1, Ordering::Relaxed);
+    }
+
+    /// What the end of a pass comes to.
+    pub(super) fn end_of_pass(&self) -> Tended {
+        if self.waits.swap(0, Ordering::Relaxed) != 0 { Tended::Later { at: 0 } } else { Tended::Done }
     }
 
     /// Mappings that may still be used up.
@@ -204,6 +221,25 @@ mod tests {
         tending.forked(0, 1, PAUSE, 17 * SECOND + SECOND / 50);
         assert!(!tending.is_wanted(), "there is no time for a slice between such forks");
         tending.forked(LONG, 1, Pause::AtOnce, 18 * SECOND);
+        assert!(!tending.is_wanted());
+    }
+
+    /// Fails on: a pass beside a child that lasts, after which what it has split is left as it is.
+    #[test]
+    fn a_pass_that_has_found_a_child_is_not_the_last() {
+        let tending = Tending::default();
+        (1..3).for_each(|second| tending.forked(LONG, 0, PAUSE, second * SECOND));
+        tending.note_child();
+        let end = tending.end_of_pass();
+        assert_eq!(end, Tended::Later { at: 0 });
+        tending.took(1000, 0, end);
+        assert!(tending.is_wanted());
+        let first = Tending::default();
+        first.begin(SECOND);
+        first.forked(0, 1, PAUSE, 2 * SECOND);
+        assert!(first.is_wanted(), "the first fork since a freeze may split huge pages, too");
+        assert_eq!(tending.end_of_pass(), Tended::Done);
+        tending.took(1000, 0, Tended::Done);
         assert!(!tending.is_wanted());
     }
 
