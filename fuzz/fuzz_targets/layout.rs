@@ -5,8 +5,8 @@
 use libfuzzer_sys::fuzz_target;
 use palimpsest_fork::fuzzing::{Difference, differences};
 use palimpsest_sys::memory::span::Span;
-use palimpsest_sys::pages::maps::{Device, Permissions};
-use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
+use palimpsest_sys::pages::maps::{Device, MapLine, Permissions};
+use palimpsest_sys::pages::vmas::{Label, Vma};
 
 const PAGES: usize = 64;
 const PAGE: usize = 4096;
@@ -29,19 +29,15 @@ fn mappings(bytes: &mut impl Iterator<Item = u8>, count: u8) -> Vec<Vma> {
             [(Permissions::READ, 1), (Permissions::WRITE, 2), (Permissions::EXECUTE, 4), (Permissions::SHARED, 8)];
         let permissions = rights.iter().filter(|(_, bit)| kind & bit != 0);
         let permissions = permissions.fold(Permissions::default(), |all, (one, _)| all.union(*one));
-        all.push(Vma {
+        let line = MapLine {
             start: start * PAGE,
             end: end * PAGE,
             permissions,
             offset: u64::from(offset % 16) * PAGE as u64,
             device: Device::default(),
             inode: u64::from(kind >> 6),
-            label: Label::None,
-            anonymous: 0,
-            huge: 0,
-            flags: VmaFlags::default(),
-            protection_key: 0,
-        });
+        };
+        all.push(Vma::new(line, Label::None));
         at = end;
     }
     all

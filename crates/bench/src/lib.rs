@@ -28,6 +28,7 @@
 
 mod arch;
 mod error;
+mod footprint;
 pub mod harness;
 mod machine;
 mod placers;

@@ -4,9 +4,11 @@
 //! instructions of their own function, functions end, calls go to functions and nest no deeper than [`MOST_FRAMES`].
 //! Whether an access to memory is allowed is another question.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::insn::{Callee, DecodeError, Instruction, SLOT, Wide, decode};
+use crate::insn::{Callee, DecodeError, Instruction, SLOT, Wide, common, decode};
+use crate::source::Source;
 
 /// Most slots that a program can have: `BPF_COMPLEXITY_LIMIT_INSNS` of Linux (`include/linux/bpf.h`).
 pub const MOST_SLOTS: usize = 1_000_000;
@@ -23,6 +25,17 @@ pub struct Code {
     functions: Vec<u32>,
     /// How many functions are active at once, at most.
     frames: usize,
+    needs: Needs,
+    source: Option<Arc<Source>>,
+}
+
+/// What some programs have, and most that are small have not: they are not searched for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Needs {
+    /// Calls of functions, or addresses of them.
+    functions: bool,
+    /// Calls out of the program, or references to maps.
+    outside: bool,
 }
 
 /// Why the structure is wrong. Slots are counted from 0.
@@ -121,34 +134,52 @@ impl Code {
             return Err(StructureError::Long { slots: count });
         }
         let (mut instructions, mut slots) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        let mut has_functions = false;
+        let mut needs = Needs::default();
         let mut slot = 0;
-        while slot < count {
+        while let Some(rest) = bytes.get(slot * SLOT..).filter(|rest| !rest.is_empty()) {
+            slots.push(slot as u32);
+            let first = rest.first_chunk();
+            if first.and_then(|slot| common::decode(slot, |instruction| instructions.push(instruction))).is_some() {
+                slot += 1;
+                continue;
+            }
             let instruction = decode(bytes, slot)?;
             match instruction {
-                Instruction::Call(Callee::Local(_)) => has_functions = true,
-                Instruction::LoadWide { value: Wide::Function(_), .. } => has_functions = true,
+                Instruction::Call(Callee::Local(_)) => needs.functions = true,
+                Instruction::Call(_) => needs.outside = true,
+                Instruction::LoadWide { value: Wide::Function(_), .. } => needs.functions = true,
+                Instruction::LoadWide { value: Wide::Value(_), .. } => {}
                 Instruction::LoadWide { .. } | Instruction::Packet { .. } | Instruction::Cast { .. } => {
                     refuse(slot, instruction)?;
+                    needs.outside = true;
                 }
                 _ => {}
             }
-            slots.push(slot as u32);
             slot += instruction.slots();
             instructions.push(instruction);
         }
         if instructions.is_empty() {
             return Err(StructureError::Empty);
         }
-        let mut code = Self { instructions, slots, functions: Vec::from([0]), frames: 1 };
-        if has_functions {
+        let mut code = Self { instructions, slots, functions: Vec::from([0]), frames: 1, needs, source: None };
+        if needs.functions {
             code.functions = code.find_functions()?;
         }
         code.check_jumps()?;
-        if has_functions {
+        if needs.functions {
             code.frames = code.deepest()?;
         }
         Ok(code)
+    }
+
+    /// Says where it comes from, for those who profile and debug it.
+    pub fn with_source(self, source: Arc<Source>) -> Self {
+        Self { source: Some(source), ..self }
+    }
+
+    /// Where it comes from, if that was said.
+    pub fn source(&self) -> Option<&Source> {
+        self.source.as_deref()
     }
 
     /// Its instructions.
@@ -177,19 +208,29 @@ impl Code {
         self.functions.iter().map(|first| *first as usize)
     }
 
+    /// Whether it calls functions of its own, or has addresses of them.
+    pub(crate) const fn has_functions(&self) -> bool {
+        self.needs.functions
+    }
+
+    /// Whether it calls others, or refers to maps.
+    pub(crate) const fn goes_outside(&self) -> bool {
+        self.needs.outside
+    }
+
     /// How many functions are active at once, at most.
     pub const fn frames(&self) -> usize {
         self.frames
     }
 
-    /// The instruction that is `distance` slots behind the one after `index`. It exists for what instructions of this
-    /// program say.
+    /// The instruction that is `distance` slots behind the one after `index`. There is one for each distance that an
+    /// instruction of this program has.
     pub fn target(&self, index: usize, distance: i32) -> Option<usize> {
         let slot = self.slot(index) as i64 + self.instructions[index].slots() as i64 + i64::from(distance);
         self.at_slot(slot)
     }
 
-    /// Where the instruction `index` jumps back to, or to itself, if it does: every loop of a function has such a jump.
+    /// The target of the instruction `index` if it jumps back, or to itself. Every loop of a function has such a jump.
     pub(crate) fn goes_back(&self, index: usize) -> Option<usize> {
         let distance = match self.instructions[index] {
             Instruction::Jump { offset, .. } => offset,
@@ -210,6 +251,9 @@ impl Code {
         let slot = usize::try_from(slot).ok()?;
         // As many instructions begin before a slot as there are slots, less one for each that has two of them.
         let wide = self.len() - self.slots.len();
+        if wide == 0 {
+            return (slot < self.slots.len()).then_some(slot);
+        }
         let first = slot.saturating_sub(wide);
         let near = self.slots.get(first..=slot.min(self.slots.len() - 1))?;
         Some(first + near.binary_search(&(slot as u32)).ok()?)
@@ -244,27 +288,24 @@ impl Code {
     }
 
     fn check_jumps(&self) -> Result<(), StructureError> {
-        let mut function = 0..0;
-        for (index, &instruction) in self.instructions.iter().enumerate() {
-            if !function.contains(&index) {
-                function = self.function_of(index).1;
-            }
-            let slot = self.slot(index);
-            let distance = match instruction {
-                Instruction::Jump { offset, .. } => Some(offset),
-                Instruction::Branch { offset, .. } | Instruction::MayGoto { offset } => Some(offset.into()),
-                _ => None,
-            };
-            if let Some(distance) = distance {
+        let ends = self.functions().skip(1).chain([self.instructions.len()]);
+        for function in self.functions().zip(ends).map(|(start, end)| start..end) {
+            for index in function.clone() {
+                let distance = match self.instructions[index] {
+                    Instruction::Jump { offset, .. } => offset,
+                    Instruction::Branch { offset, .. } | Instruction::MayGoto { offset } => offset.into(),
+                    _ => continue,
+                };
                 let target = self.target_of(index, distance)?;
                 if !function.contains(&target) {
+                    let (slot, instruction) = (self.slot(index), self.instructions[index]);
                     let (start, last) = (self.slot(function.start), self.slot(function.end - 1));
                     let target = self.slot(target);
                     return Err(StructureError::Leaves { slot, instruction, target, start, last });
                 }
             }
-            let ends = matches!(instruction, Instruction::Exit | Instruction::Jump { .. });
-            if index + 1 == function.end && !ends {
+            let (slot, instruction) = (self.slot(function.end - 1), self.instructions[function.end - 1]);
+            if !matches!(instruction, Instruction::Exit | Instruction::Jump { .. }) {
                 return Err(StructureError::FallsThrough { start: self.slot(function.start), slot, instruction });
             }
         }
@@ -277,7 +318,7 @@ impl Code {
     fn deepest(&self) -> Result<usize, StructureError> {
         let mut calls = Vec::new();
         for (index, instruction) in self.instructions.iter().enumerate() {
-            // Who has a function's address may have a helper call it.
+            // A function whose address is taken may be called by a helper.
             if let Instruction::Call(Callee::Local(distance))
             | Instruction::LoadWide { value: Wide::Function(distance), .. } = *instruction
             {
@@ -307,7 +348,7 @@ impl Code {
     }
 }
 
-/// Refuses what no program has that is loaded.
+/// Refuses instructions that no loaded program has.
 fn refuse(slot: usize, instruction: Instruction) -> Result<(), StructureError> {
     let what = match instruction {
         Instruction::LoadWide {

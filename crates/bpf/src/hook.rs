@@ -61,9 +61,11 @@ pub struct Hook<T> {
     key: &'static Key,
     /// In the order in which they run; `None` for none.
     programs: ArcSwapOption<Vec<Attachment>>,
-    /// Held while the list and the key change, so that they agree afterwards.
+    /// Held by whoever attaches or detaches, while the list and the key change, so that they agree afterwards.
     change: Mutex<()>,
+    /// How many were ever attached. Whoever attaches adds one; it names the attachment.
     numbers: AtomicU64,
+    /// Runs that failed. Whoever runs the programs adds to it, anybody reads it.
     failures: AtomicU64,
     context: PhantomData<fn(&T)>,
 }
@@ -78,7 +80,7 @@ impl<T> fmt::Debug for Hook<T> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// The hook's context is none for it.
+    /// The program was verified for another context than the hook has.
     #[error("the program cannot have the context of the hook `{hook}`")]
     Context {
         /// Name of the hook.

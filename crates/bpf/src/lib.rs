@@ -35,6 +35,7 @@ pub mod jit;
 pub mod map;
 #[cfg(feature = "std")]
 mod program;
+mod source;
 pub mod verify;
 
 pub use code::{Code, MOST_FRAMES, MOST_SLOTS, StructureError};
@@ -43,6 +44,7 @@ pub use code::{Code, MOST_FRAMES, MOST_SLOTS, StructureError};
 pub use palimpsest_text::{OpenError, Packs};
 #[cfg(feature = "std")]
 pub use program::{ContextError, LoadError, Program, VerifiedError, VerifiedProgram};
+pub use source::Source;
 
 /// For the macro of [`hook`].
 #[cfg(feature = "std")]

@@ -4,10 +4,14 @@
 use std::hash::{BuildHasher, Hasher};
 
 use palimpsest_sys::fault::FaultHandlerError;
+use palimpsest_text::observe::{SourceLine, SourceLines};
 use palimpsest_text::{Fault, FaultError, LoadError as PackError, Packs};
 
 use crate::code::Code;
-use crate::jit::{CompileError, Gauge, HelperTable, Outcome, Plain, Resolve, Target, Wanted, compile_resolved};
+use crate::jit::{
+    CompileError, Compiled, Gauge, HelperTable, Outcome, Plain, Resolve, Target, Wanted, compile_resolved,
+};
+use crate::source::Source;
 use crate::verify::{MOST_FUEL, Verified};
 
 /// A compiled program, which can be run from any thread.
@@ -15,8 +19,18 @@ use crate::verify::{MOST_FUEL, Verified};
 /// It goes when it is dropped, and its memory is used again once no thread can be inside any more.
 #[derive(Debug)]
 pub struct Program {
-    code: palimpsest_text::Program,
-    gauge: Gauge,
+    /// What `entry` is of: kept as long.
+    _code: palimpsest_text::Program,
+    entry: Entry,
+}
+
+/// Where it begins, and what it takes there. It is here so that a call is one load away.
+#[derive(Clone, Copy, Debug)]
+enum Entry {
+    /// `r1` to `r5`; it returns `r0`.
+    Plain(extern "C" fn(u64, u64, u64, u64, u64) -> u64),
+    /// The same and the gauge.
+    Gauged(extern "C" fn(u64, u64, u64, u64, u64, i64) -> Outcome),
 }
 
 /// Fuel of programs that need none.
@@ -64,15 +78,36 @@ impl Program {
         let gauge = compiled.gauge();
         let (bytes, len) = (compiled.bytes(), compiled.bytes().len());
         let no_place = |source| LoadError::Place { len, source };
-        if compiled.faults().is_empty() {
-            return Ok(Self { code: packs.load(bytes, target.alignment()).map_err(no_place)?, gauge });
+        let name = code.source().map_or("", Source::name);
+        let lines = if packs.is_observed() { lines(code, &compiled) } else { None };
+        let align = target.alignment();
+        if compiled.faults().is_empty() && lines.is_none() {
+            let loaded = if name.is_empty() { packs.load(bytes, align) } else { packs.load_named(name, bytes, align) };
+            return Ok(Self::new(loaded.map_err(no_place)?, gauge));
         }
-        packs.resume_after_faults()?;
-        let staged = packs.stage(len, target.alignment());
+        if !compiled.faults().is_empty() {
+            packs.resume_after_faults()?;
+        }
+        let staged = packs.stage(len, align);
         let mut staged = staged.map_err(|source| no_place(source.into()))?;
         staged.image().copy_from_slice(bytes);
+        staged.set_name(name);
+        if let Some(lines) = lines {
+            staged.set_lines(lines);
+        }
         staged.set_faults(compiled.faults().iter().map(|&(offset, landing)| Fault { offset, landing }).collect())?;
-        Ok(Self { code: staged.finalize().map_err(|source| no_place(source.into()))?, gauge })
+        Ok(Self::new(staged.finalize().map_err(|source| no_place(source.into()))?, gauge))
+    }
+
+    fn new(code: palimpsest_text::Program, gauge: Gauge) -> Self {
+        let entry = match gauge {
+            // SAFETY: 1. the compiler makes functions of that type where there is no gauge. 2. what is called lives as
+            // long as `self`, which has both; no copy of it leaves.
+            Gauge::Absent => Entry::Plain(unsafe { code.function() }),
+            // SAFETY: as above, of programs with a gauge.
+            Gauge::Kept | Gauge::Paid => Entry::Gauged(unsafe { code.function() }),
+        };
+        Self { _code: code, entry }
     }
 
     /// Runs it with `arguments` in `r1` to `r5`; returns `r0`.
@@ -82,13 +117,15 @@ impl Program {
     /// 1. For these arguments, the program reads and writes only memory that the caller may, in a way in which Rust may
     ///    share it; it reads no register that has no value yet; and it ends.
     /// 2. The helpers that it was loaded with may be called with the arguments that it gives them.
+    #[inline]
     pub unsafe fn run(&self, arguments: [u64; 5]) -> u64 {
-        type Entry = extern "C" fn(u64, u64, u64, u64, u64) -> u64;
-        // SAFETY: the compiler makes functions of that type, and `self` outlives the call.
-        let entry = unsafe { self.code.function::<Entry>() };
         let [r1, r2, r3, r4, r5] = arguments;
         // What it does to memory is the caller's claim (1, 2).
-        entry(r1, r2, r3, r4, r5)
+        match self.entry {
+            Entry::Plain(entry) => entry(r1, r2, r3, r4, r5),
+            // Without fuel it would be ended at its first jump back.
+            Entry::Gauged(entry) => entry(r1, r2, r3, r4, r5, UNLIMITED).value,
+        }
     }
 
     /// The same with fuel, of which the result says what is left.
@@ -98,17 +135,26 @@ impl Program {
     /// As for [`run`](Self::run), but that it need not end by itself.
     #[inline]
     unsafe fn run_with_fuel(&self, arguments: [u64; 5], fuel: i64) -> Outcome {
-        type Entry = extern "C" fn(u64, u64, u64, u64, u64, i64) -> Outcome;
-        if self.gauge == Gauge::Absent {
-            // SAFETY: as the caller says (1, 2); without a gauge it pays for nothing, and was proven to end.
-            return Outcome { value: unsafe { self.run(arguments) }, gauge: fuel };
-        }
-        // SAFETY: the compiler makes functions of that type for programs with a gauge, and `self` outlives the call.
-        let entry = unsafe { self.code.function::<Entry>() };
         let [r1, r2, r3, r4, r5] = arguments;
         // What it does to memory is the caller's claim (1, 2).
-        entry(r1, r2, r3, r4, r5, fuel)
+        match self.entry {
+            // It pays for nothing, and was proven to end.
+            Entry::Plain(entry) => Outcome { value: entry(r1, r2, r3, r4, r5), gauge: fuel },
+            Entry::Gauged(entry) => entry(r1, r2, r3, r4, r5, fuel),
+        }
     }
+}
+
+/// Which lines the machine code comes from, if that is known of the program.
+fn lines(code: &Code, compiled: &Compiled) -> Option<SourceLines> {
+    let mut lines = SourceLines::new();
+    for (slot, file, line, column) in code.source()?.lines() {
+        // In the middle of an instruction nothing begins.
+        if let Some(index) = code.at_slot(slot.into()) {
+            lines.add(SourceLine { offset: compiled.starts()[index], file, line, column });
+        }
+    }
+    (!lines.is_empty()).then_some(lines)
 }
 
 /// A verified program in a pack, which is run without `unsafe`, from any thread.
@@ -214,11 +260,13 @@ impl VerifiedProgram {
     }
 
     /// Whether nothing that it calls or does can end it: then it calls none of a host's helpers, all of which can.
+    #[inline]
     pub(crate) fn runs_alone(&self) -> bool {
-        self.program.gauge == Gauge::Absent
+        matches!(self.program.entry, Entry::Plain(_))
     }
 
     /// The fuel that it gets.
+    #[inline]
     pub(crate) fn fuel(&self) -> i64 {
         self.fuel.map_or(UNLIMITED, |fuel| fuel as i64)
     }

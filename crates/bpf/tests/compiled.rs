@@ -1,9 +1,12 @@
 //! Promises of compiled programs that random ones do not reach, each against the interpreter.
 
+mod common;
+
 use palimpsest_bpf::interp::{HelperError, Helpers, Interpreter, Memory};
 use palimpsest_bpf::jit::{CompileError, Dispatcher, Helper, HelperTable, Target, compile};
 use palimpsest_bpf::{Code, Program, asm};
-use palimpsest_text::Packs;
+
+use common::packs;
 
 fn code(text: &str) -> Code {
     Code::new(&asm::assemble(text).expect("a program")).expect("its structure is right")
@@ -39,11 +42,7 @@ impl Helpers for Host {
 
 /// Runs `text` both ways, says if that is not possible here, and returns what both return.
 fn both(text: &str) -> Option<u64> {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return None;
-    }
-    let (code, packs) = (code(text), Packs::new().expect("packs"));
+    let (packs, code) = (packs()?, code(text));
     let arguments = [1, 2, 3, 4, 5];
     let interpreted = Interpreter::default().run(&code, arguments, &mut Memory::new(), &mut Host).expect("it ends");
     let program = Program::load(&packs, &code, &Host).expect("it can be compiled");

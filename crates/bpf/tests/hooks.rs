@@ -1,14 +1,17 @@
 //! Hooks: attached, detached and run by many threads at once.
 
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use palimpsest_bpf::hook::AttachError;
 use palimpsest_bpf::host::{Host, HostedProgram};
-use palimpsest_bpf::jit::Target;
 use palimpsest_bpf::verify::{ContextAccess, Contract, Signature};
 use palimpsest_bpf::{Code, ContextError, Packs, asm, hook};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use common::packs;
 
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
@@ -37,14 +40,6 @@ fn program(packs: &Packs, text: &str, contract: Contract) -> Arc<HostedProgram> 
 
 fn reader() -> Contract {
     Contract::new().context(8, ContextAccess::Read)
-}
-
-fn packs() -> Option<Packs> {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return None;
-    }
-    Some(Packs::new().expect("packs"))
 }
 
 #[test]

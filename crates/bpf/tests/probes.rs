@@ -1,12 +1,16 @@
 //! Loads that the verifier cannot prove: they give 0 where nothing is, and the program goes on. Faults of others are
 //! theirs.
 
+mod common;
+
 use std::process::Command;
 
 use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers, OnFault};
 use palimpsest_bpf::jit::{Target, compile};
 use palimpsest_bpf::verify::{ContextAccess, Contract, Fault, Unproven};
-use palimpsest_bpf::{Code, Packs, VerifiedProgram, asm};
+use palimpsest_bpf::{Code, VerifiedProgram, asm};
+
+use common::packs;
 
 fn code(text: &str) -> Code {
     Code::new(&asm::assemble(text).unwrap_or_else(|error| panic!("{error}\n{text}"))).expect("its structure is right")
@@ -21,11 +25,7 @@ const NOWHERE: [u64; 6] = [0, 8, 4088, 0x8000_0000_0000, 1 << 62, u64::MAX - 409
 
 #[test]
 fn loads_of_nothing_give_zero_and_the_program_goes_on() {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let packs = Packs::new().expect("packs");
+    let Some(packs) = packs() else { return };
     // The address comes from the context; every size and extension, near and far, into the base and beside it.
     let loads = [
         "r0 = *(u8 *)(r3 + 0)",
@@ -89,11 +89,7 @@ fn what_is_proven_is_not_tried_and_stores_are_refused() {
 
 #[test]
 fn the_bytes_of_the_context_are_read_where_they_are() {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let packs = Packs::new().expect("packs");
+    let Some(packs) = packs() else { return };
     let text = "r3 = r1\nif r2 == 0 goto on\nr3 = 5\non: r0 = *(u8 *)(r3 + 3)\nexit";
     let verified = contract().verify(code(text)).expect("tried");
     let program = VerifiedProgram::load(&packs, &verified, &()).expect("room");
@@ -109,12 +105,8 @@ const CHILD: &str = "PALIMPSEST_BPF_FAULTS";
 
 #[test]
 fn faults_of_others_end_the_process() {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
+    let Some(packs) = packs() else { return };
     if std::env::var_os(CHILD).is_some() {
-        let packs = Packs::new().expect("packs");
         let verified = contract().verify(code("r0 = *(u8 *)(r2 + 0)\nexit")).expect("tried");
         let program = VerifiedProgram::load(&packs, &verified, &()).expect("room");
         assert_eq!(program.run(&mut [9; 16]), Ok(0));

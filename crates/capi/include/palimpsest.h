@@ -248,6 +248,111 @@ struct palimpsest_freeze_report {
   int is_stopped;
 };
 
+// Addresses.
+struct palimpsest_range {
+  // The first.
+  const void *start;
+  // How many bytes.
+  size_t len;
+};
+
+// What a snapshot holds, and how it is put back. Zeros are the defaults; `size` is that of this structure, set by the
+// caller.
+struct palimpsest_snapshot_options {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // Ranges of whole pages in private writable mappings that stay where they are. Null for the whole process: all
+  // private writable memory, and where everything is mapped, but for the running stack.
+  const struct palimpsest_range *ranges;
+  // How many ranges.
+  size_t range_count;
+  // Memory that is left alone, by whole pages; may be null.
+  const struct palimpsest_range *except;
+  // How many of them.
+  size_t except_count;
+  // Bytes of written pages that are put back by copying and stay resident; 0 for 64 MiB, 1 for none.
+  size_t resident;
+  // When page tables are searched for written pages. 0: when there was a page fault. 1: in each restore. 2: never;
+  // only what was declared is put back. 3: in the first restore and every `sweep_every`th after it.
+  int sweep;
+  // See `sweep`.
+  uint32_t sweep_every;
+  // Not 0: mappings are not compared; the caller knows that none has changed.
+  int trust_layout;
+  // Not 0: other threads are allowed; the caller knows that they sleep whenever a snapshot is taken or put back.
+  int others_sleep;
+  // Not 0: descriptors opened since are closed, and those closed since are put back.
+  int restore_descriptors;
+  // 0.
+  int reserved;
+};
+
+// A state of memory that can be put back any number of times, by the thread that took it.
+struct palimpsest_snapshot {
+  // Nothing to be computed with.
+  uint64_t handle;
+};
+
+// What a restore did. `size` is that of this structure, set by the caller.
+struct palimpsest_restored {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // Pages that were put back.
+  size_t pages;
+  // Of these, the ones that were copied and stay resident; the others were dropped.
+  size_t copied_pages;
+  // Bytes of mappings that were made since and are gone.
+  size_t unmapped;
+  // Bytes of mappings that were removed or replaced since and are back.
+  size_t remade;
+  // Bytes of mappings that have their rights back.
+  size_t protected_bytes;
+  // Descriptors opened since and closed now.
+  size_t closed;
+  // Descriptors closed or replaced since and open again.
+  size_t reopened;
+  // Descriptors closed or replaced since that cannot be put back.
+  size_t lost;
+  // Not 0: page tables were searched.
+  int is_swept;
+  // 0.
+  int reserved;
+};
+
+// A target of `palimpsest_snapshot_run`.
+typedef size_t (*palimpsest_target)(void *argument);
+
+// A round of `palimpsest_snapshot_rounds`: its number from 0, what the last one was abandoned with, and what was put
+// back before this one, or null in the first.
+typedef size_t (*palimpsest_body)(void *argument,
+                                  uint64_t number,
+                                  size_t value,
+                                  const struct palimpsest_restored *restored);
+
+// How much a snapshot holds, and what it leaves out. `size` is that of this structure, set by the caller.
+struct palimpsest_snapshot_extent {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // Bytes of addresses.
+  size_t addresses;
+  // Of these, the ones that had contents.
+  size_t saved;
+  // Ranges of writable memory that it does not hold (`palimpsest_snapshot_not_taken`).
+  size_t not_taken;
+};
+
+// Memory that a snapshot does not hold. `size` is that of this structure, set by the caller.
+struct palimpsest_not_taken {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // The first address.
+  size_t start;
+  // How many bytes.
+  size_t len;
+  // Why, in words, with a zero at the end.
+  char reason[64];
+};
+
 // What `palimpsest_arena_stats` tells. New fields go to the end, and `size` tells which there are.
 struct palimpsest_arena_stats {
   // Bytes of this structure, set by the caller.
@@ -518,6 +623,98 @@ enum palimpsest_result palimpsest_fork(pid_t *child);
 
 // Bytes of this process that are frozen.
 size_t palimpsest_frozen_bytes(void);
+
+// Takes a snapshot. `options` may be null: of the whole process. The running stack goes on, so that variables in
+// frames keep their values when it is put back. There can be 64 at a time, and one of the whole process.
+//
+// # Safety
+//
+// 1. `options` is null or valid for reading as many bytes as its first field says, and so are the ranges it names;
+//    `snapshot` is null or valid for writing.
+// 2. Nobody but the calling thread uses the memory meanwhile: no thread, process, device or asynchronous I/O.
+// 3. From now on nobody expects zeros after discarding that memory (`MADV_DONTNEED`, `MADV_FREE`), and nobody closes
+//    a descriptor that it did not open.
+enum palimpsest_result palimpsest_snapshot_take(const struct palimpsest_snapshot_options *options,
+                                                struct palimpsest_snapshot *snapshot);
+
+// Puts everything back. `restored` may be null. Only by the thread that took the snapshot (`PALIMPSEST_REFUSED`), and
+// not from a target of the same one (`PALIMPSEST_BUSY`). After `PALIMPSEST_SYSTEM` or `PALIMPSEST_NO_ROOM` memory may
+// be back in part.
+//
+// # Safety
+//
+// 1. `restored` is null, or valid for reading its first field and for writing as many bytes as that says.
+// 2. Contracts 2 and 3 of `palimpsest_snapshot_take`, and what `palimpsest_snapshot_options` says that the caller
+//    knows.
+// 3. Pointers in live frames are not followed to memory that is not there any more, such as what was allocated since.
+enum palimpsest_result palimpsest_snapshot_restore(struct palimpsest_snapshot snapshot,
+                                                   struct palimpsest_restored *restored);
+
+// Calls `target` with `argument` and puts everything back, whether it returns or leaves by `palimpsest_abandon`.
+// `value` gets what it has returned, or was abandoned with; `is_abandoned` which of the two; both may be null, as may
+// `restored`. What the target needs in its next round must not be put back: keep it on the caller's stack. The set of
+// blocked signals is put back after `palimpsest_abandon`, unless `keep_mask` is not 0.
+//
+// # Safety
+//
+// 1. As for `palimpsest_snapshot_restore`; `value` and `is_abandoned` are null or valid for writing.
+// 2. `target` is null or such a function, and may be called. No exception leaves it, nor `longjmp`, nor the end of the
+//    thread.
+enum palimpsest_result palimpsest_snapshot_run(struct palimpsest_snapshot snapshot,
+                                               int keep_mask,
+                                               palimpsest_target target,
+                                               void *argument,
+                                               size_t *value,
+                                               int *is_abandoned,
+                                               struct palimpsest_restored *restored);
+
+// Takes a snapshot with the stack, and calls `body`. Whenever that leaves by `palimpsest_abandon`, everything is put
+// back, the stack below this call, too, and `body` is called anew. When it returns, so does this, with its answer in
+// `value`, which may be null; nothing is put back then, and the snapshot is gone. `keep_mask` as for
+// `palimpsest_snapshot_run`.
+//
+// # Safety
+//
+// 1. As for `palimpsest_snapshot_take` and `palimpsest_snapshot_run`.
+enum palimpsest_result palimpsest_snapshot_rounds(const struct palimpsest_snapshot_options *options,
+                                                  int keep_mask,
+                                                  palimpsest_body body,
+                                                  void *argument,
+                                                  size_t *value);
+
+// Leaves the innermost `palimpsest_snapshot_run` or `_rounds` of this thread, from anywhere inside: from signal
+// handlers, too, on whatever stack. Ends the process if there is none.
+//
+// # Safety
+//
+// 1. Nobody needs what the frames in between would have done on their way out, or it is undone by the restore: no lock
+//    of memory that is not put back is held. Destructors of C++ do not run.
+void palimpsest_abandon(size_t value) __attribute__((noreturn));
+
+// Says that `range` is written in every round, so that restores without a search put it back, too. Passes over what
+// the snapshot does not hold.
+enum palimpsest_result palimpsest_snapshot_declare(struct palimpsest_snapshot snapshot, struct palimpsest_range range);
+
+// How much the snapshot holds.
+//
+// # Safety
+//
+// 1. `extent` is null, or valid for reading its first field and for writing as many bytes as that says.
+enum palimpsest_result palimpsest_snapshot_get_extent(struct palimpsest_snapshot snapshot,
+                                                      struct palimpsest_snapshot_extent *extent);
+
+// The `index`th range of writable memory that the snapshot does not hold, and why. `PALIMPSEST_NOT_FOUND` behind the
+// last.
+//
+// # Safety
+//
+// 1. `left` is null, or valid for reading its first field and for writing as many bytes as that says.
+enum palimpsest_result palimpsest_snapshot_not_taken(struct palimpsest_snapshot snapshot,
+                                                     size_t index,
+                                                     struct palimpsest_not_taken *left);
+
+// Ends a snapshot. Memory stays as it is.
+enum palimpsest_result palimpsest_snapshot_drop(struct palimpsest_snapshot snapshot);
 
 // `madvise`, right for frozen memory, too: what is discarded is zeros afterwards, not the bytes of the freeze. 0, or
 // -1 and `errno`.

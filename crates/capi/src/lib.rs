@@ -12,6 +12,7 @@
 //! | [`packs`], [`programs`], [`data`], [`pins`] | programs in executable huge pages, and data beside them |
 //! | [`poke`], [`keys`] | changing code that runs; branches in C that are switched by rewriting them |
 //! | [`freeze`], [`guards`] | freezing, forking, and memory calls of a process that has frozen |
+//! | [`snapshots`] | states of memory that are put back in the same process |
 //! | [`arena`] | `palimpsest_arena_…`: an allocator whose memory forks in constant time |
 //! | [`result`] | codes and messages |
 //!
@@ -29,13 +30,18 @@
 pub mod arena;
 pub mod data;
 pub mod freeze;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod guards;
 mod handles;
 mod input;
+mod kept;
 pub mod keys;
 pub mod packs;
 pub mod pins;
 pub mod poke;
 pub mod programs;
 pub mod result;
+pub mod snapshots;
 mod versioned;

@@ -35,8 +35,15 @@ fn runs_with(source: &str, library: &Path) {
 }
 
 /// From this crate's folder. The examples are the book's.
-const SOURCES: [&str; 5] =
-    ["tests/arena.c", "tests/packs.c", "../../examples/c/jit.c", "../../examples/c/keys.c", "../../examples/c/fork.c"];
+const SOURCES: [&str; 7] = [
+    "tests/arena.c",
+    "tests/packs.c",
+    "tests/snapshot.c",
+    "../../examples/c/jit.c",
+    "../../examples/c/keys.c",
+    "../../examples/c/fork.c",
+    "../../examples/c/snapshot.c",
+];
 
 #[test]
 fn c_programs_run_with_the_shared_library() {

@@ -46,16 +46,17 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
     // A filter may kill whoever asks for the time, for the process id or for a file.
     let is_confined = guard::is_confined();
     let shared = registry::shared().filter(|_| !is_confined).filter(is_watched);
+    shared.inspect(|shared| shared.begin_account());
     let outcome = match shared {
         // SAFETY: 1. is (2).
         Some(shared) if shared.has_erased() && shared.trials.is_due() => unsafe { forget(shared) },
         // SAFETY: 1. is (2).
-        Some(shared) if shared.progress.is_under_way() => unsafe { slices::freeze_slice() }.map(drop),
+        Some(shared) if shared.progress.is_under_way() => unsafe { slices::before_fork(shared) },
         Some(shared) if shared.statistics.is_due() && !shared.statistics.is_over() => {
             // SAFETY: 1. is (2).
             let slice = unsafe { instead_of_repair(shared) };
             // SAFETY: 1. is (2).
-            slice.unwrap_or_else(|| unsafe { repair(shared) }.map(drop))
+            slice.or_else(|| slices::plan_anew(shared)).unwrap_or_else(|| unsafe { repair(shared) }.map(drop))
         }
         _ => Ok(()),
     };
@@ -79,10 +80,16 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
             // From here on it is known that the memory is the child's own.
             let _ = hazards::borrowed::owner();
         }
-        if let Some(mut locked) = shared.filter(|_| idle.is_none()).and_then(Shared::lock) {
+        // Before Linux 4.14 a child could not tell later that the account is not its own.
+        let begins_now = |shared: &&Shared| idle.is_none() && shared.has_begun();
+        if let Some(mut locked) = shared.filter(begins_now).and_then(Shared::lock) {
+            locked.shared.statistics.born();
             locked.ledger().inherited();
         }
-        guard::forget_erased();
+        // Asked here, so that a child without anything to forget fetches no more of this library's code.
+        if registry::shared().is_some_and(Shared::has_erased) {
+            guard::forget_erased();
+        }
         return Ok(Forked::Child);
     }
     // -1 is no process, and not to be taken for one.
@@ -96,8 +103,8 @@ pub unsafe fn fork() -> Result<Forked, ForkError> {
         // Of two threads that fork at once, one's is not accounted for.
         if let Some(mut locked) = shared.lock().filter(|_| !shared.progress.is_under_way()) {
             locked.ledger().forked(taken);
-            let (excess, pause) = (locked.ledger().excess(taken), locked.options().pause);
-            shared.tending.forked(excess, pause, Instant::now().nanos());
+            let (excess, huge, pause) = (locked.ledger().excess(taken), locked.ledger().huge(), locked.options().pause);
+            shared.tending.forked(excess, huge, pause, Instant::now().nanos());
         }
     }
     Ok(Forked::Parent(pid))
@@ -198,13 +205,15 @@ pub struct Status {
 pub fn status() -> Status {
     let Some(shared) = registry::shared().filter(|shared| shared.has_frozen()) else { return Status::default() };
     let statistics = &shared.statistics;
+    // A new child's words are its parent's until it first forks.
+    let own = |value: u64| if shared.has_begun() { value } else { 0 };
     Status {
         frozen_bytes: statistics.frozen_bytes(),
         extents: statistics.extents(),
         hot_pieces: statistics.hot_pieces(),
-        forks: statistics.forks(),
-        repairs: statistics.repairs(),
-        debt: statistics.debt(),
+        forks: own(statistics.forks()),
+        repairs: own(statistics.repairs()),
+        debt: own(statistics.debt()),
         clean: statistics.clean(),
         price: statistics.price(),
     }

@@ -266,10 +266,19 @@ impl fmt::Display for Report {
             }
             writeln!(f)?;
         }
-        if let Some(Progress { stage, planned_bytes, frozen_bytes, slices, longest, taken, looked }) = self.progress {
+        if let Some(progress) = self.progress {
+            let Progress { stage, planned_bytes, frozen_bytes, gathered_bytes, slices, longest, taken, looked } =
+                progress;
             let millis = |time: Duration| time.as_secs_f64() * 1e3;
+            if gathered_bytes > 0 {
+                let kib = gathered_bytes / KIB;
+                writeln!(
+                    f,
+                    "huge     {kib:>10} kB in huge pages where they are, which pays sooner than to freeze them"
+                )?;
+            }
             if stage == Stage::UnderWay {
-                writeln!(f, "under way {:>9} of {} kB", frozen_bytes / KIB, planned_bytes / KIB)?;
+                writeln!(f, "under way {:>9} of {} kB", (frozen_bytes + gathered_bytes) / KIB, planned_bytes / KIB)?;
             }
             writeln!(
                 f,

@@ -9,7 +9,8 @@ use palimpsest_sys::threads::hold::{self, World};
 use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{Instant, Moment};
-use crate::engine::agenda::Terms;
+use crate::engine::agenda::{Gathered, Gathering, Step, Terms};
+use crate::engine::gather::Gatherer;
 use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, is_home, note_home};
 use crate::engine::places::Places;
@@ -19,7 +20,7 @@ use crate::engine::round::{Mode, Reach};
 use crate::engine::slice::{Left, Slice};
 use crate::error::FreezeError;
 use crate::hazards::{self, FileSize, Watcher};
-use crate::options::{ExtentLen, Options, OtherThreads};
+use crate::options::{ExtentLen, Options, OtherThreads, Pause};
 use crate::report::{FrozenRange, Report};
 use crate::rounds::{let_core_dumps_have_files, lost_names, played, told};
 use crate::tending::tend;
@@ -27,6 +28,15 @@ use crate::tending::tend;
 /// Why there are no slices beside a userfaultfd.
 const WATCHED: &str = "a userfaultfd is open, and what is registered with it cannot be told in a slice: close it, or \
                        freeze in one go (`Pause::AtOnce`, `--pause none`)";
+
+/// What a child that shows memory is taken to cost at first: it is left in peace for four times as long, twice as long
+/// after so many times, and so on, so often at most. What is lost after its end is a small part of its life.
+const CHILD: Duration = Duration::from_millis(10);
+const UNTIL_DOUBLED: u32 = 64;
+const MOST_DOUBLINGS: u32 = 8;
+
+/// What is left of a gathering is frozen if it is more than this part of what was planned.
+const LITTLE: usize = 8;
 
 /// Plans a freeze in slices. Changes no memory.
 pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, FreezeError> {
@@ -43,7 +53,9 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     let (started, wall) = (Moment::now(), Instant::now());
     let planned = played(&mut locked, options, Mode::Survey, |tables, agenda, done| {
         let looked = started.elapsed();
-        let terms = Terms { budget, extent: done.extent, pages: options.pages, mappings: headroom.mappings, looked };
+        let step = tables.ledger().first_step(options.pays, done.way);
+        let (extent, pages, mappings) = (done.extent, options.pages, headroom.mappings);
+        let terms = Terms { budget, extent, pages, mappings, looked, step };
         let report = told(tables, Mode::Freeze, done);
         let planned = if done.reach == Reach::Known { tables.plan_slices(agenda, terms) } else { 0 };
         (report, planned)
@@ -71,6 +83,25 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     }
     report.progress = Some(shared.progress.read());
     Ok(report)
+}
+
+/// Plans anew in the place of a repair that is due, where slices alone have worked and nothing is frozen: what makes
+/// forks dear is memory that has come since, which is gathered in slices, too. Nothing where that is not so.
+pub(crate) fn plan_anew(shared: &'static Shared) -> Option<Result<(), FreezeError>> {
+    let options = shared.lock()?.options();
+    let Pause::Within(budget) = options.pause else { return None };
+    if shared.statistics.frozen_bytes() > 0 {
+        return None;
+    }
+    let started = Moment::now();
+    let planned = begin(&options, budget);
+    if !shared.progress.is_under_way()
+        && let Some(mut locked) = shared.lock()
+    {
+        // The next look must be worth twice as much.
+        locked.ledger().refused(started.elapsed());
+    }
+    Some(planned.map(drop))
 }
 
 /// Takes one slice of a freeze that is under way ([`Pause::Within`](crate::Pause::Within)), and tells how far it is.
@@ -110,7 +141,42 @@ pub unsafe fn freeze_while(is_idle: &mut dyn FnMut() -> bool) -> Result<Progress
         return unsafe { tend(shared) }.map(|()| progress());
     }
     // SAFETY: 1. and 2. are this function's own.
-    let outcome = unsafe { slice(shared, is_idle) };
+    unsafe { next(shared, Occasion::Wait, is_idle) }.map(|()| progress())
+}
+
+/// Takes the slice that comes before a fork.
+///
+/// # Safety
+///
+/// 1. The contract of [`freeze`](crate::freeze) holds.
+///
+/// # Errors
+///
+/// As [`freeze_slice`].
+pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeError> {
+    // SAFETY: 1. is this function's own. 2. it does nothing.
+    unsafe { next(shared, Occasion::Fork, &mut || false) }
+}
+
+/// When a slice is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Occasion {
+    /// Before a fork.
+    Fork,
+    /// The program has nothing else to do.
+    Wait,
+}
+
+/// # Safety
+///
+/// 1. and 2. As [`freeze_while`].
+unsafe fn next(
+    shared: &'static Shared,
+    occasion: Occasion,
+    is_idle: &mut dyn FnMut() -> bool,
+) -> Result<(), FreezeError> {
+    // SAFETY: 1. and 2. are this function's own.
+    let outcome = unsafe { slice(shared, occasion, is_idle) };
     if let Err(error) = &outcome
         && !matches!(error, FreezeError::Busy | FreezeError::BorrowedMemory { .. })
         && let Some(mut locked) = shared.lock()
@@ -118,13 +184,17 @@ pub unsafe fn freeze_while(is_idle: &mut dyn FnMut() -> bool) -> Result<Progress
     {
         finish(&mut locked, Stage::Ended, Some(error.to_string()));
     }
-    outcome.map(|()| progress())
+    outcome
 }
 
 /// # Safety
 ///
 /// 1. and 2. As [`freeze_while`].
-unsafe fn slice(shared: &'static Shared, is_idle: &mut dyn FnMut() -> bool) -> Result<(), FreezeError> {
+unsafe fn slice(
+    shared: &'static Shared,
+    occasion: Occasion,
+    is_idle: &mut dyn FnMut() -> bool,
+) -> Result<(), FreezeError> {
     let (begun, cpu) = (Instant::now(), Moment::now());
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
     let checked = hazards::check_again(&options)?;
@@ -134,19 +204,37 @@ unsafe fn slice(shared: &'static Shared, is_idle: &mut dyn FnMut() -> bool) -> R
     let places = Places::open()?;
     find_rseq();
     note_home();
-    let world = match options.other_threads {
-        OtherThreads::Stop => Some(World::prepare()?),
-        OtherThreads::Refuse => None,
-    };
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
     if checked.watcher == Watcher::Open {
         finish(&mut locked, Stage::Ended, Some(WATCHED.to_owned()));
+        return Ok(());
+    }
+    if let Step::Gather(gathering) = locked.agenda().step() {
+        let (mut tables, agenda) = locked.tables_and_agenda()?;
+        let gatherer = Gatherer {
+            tables: &mut tables,
+            shared,
+            agenda,
+            pagemap: &pagemap,
+            guards: &guards,
+            places: &places,
+            started,
+            looked: started.nanos().saturating_sub(begun.nanos()),
+            is_idle,
+        };
+        let gathered = gatherer.play(gathering, &Blocked::all());
+        drop(tables);
+        settle_gathering(&mut locked, occasion, gathering, gathered.unwrap_or(Gathered::Done));
         return Ok(());
     }
     if locked.agenda().is_headroom_old() {
         let left = hazards::headroom().mappings;
         locked.agenda().limit_mappings(left);
     }
+    let world = match options.other_threads {
+        OtherThreads::Stop => Some(World::prepare()?),
+        OtherThreads::Refuse => None,
+    };
     let is_shared;
     let played = {
         let (mut tables, agenda) = locked.tables_and_agenda()?;
@@ -185,6 +273,30 @@ unsafe fn slice(shared: &'static Shared, is_idle: &mut dyn FnMut() -> bool) -> R
     Ok(())
 }
 
+/// Goes on after a slice that has gathered: with others, with what is left, or not at all where that does not pay.
+fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gathering, gathered: Gathered) {
+    let shared = locked.shared;
+    match gathered {
+        Gathered::More => return,
+        Gathered::Waits { in_vain } if occasion == Occasion::Wait || !gathering.is_stuck() => {
+            // Ever more seldom: the child may live as long as this process.
+            return shared.progress.put_off(CHILD * (1 << (in_vain / UNTIL_DOUBLED).min(MOST_DOUBLINGS)));
+        }
+        // Since the last fork there was nothing but what a child shows, which will be no better after this one.
+        Gathered::Waits { .. } | Gathered::Done => {}
+    }
+    let (pays, agenda) = (locked.options().pays, locked.agenda());
+    let rest = agenda.planned.saturating_sub(agenda.gathered());
+    // Of little beside huge pages neither a fork nor a repair is worth a word: it stays as it is.
+    let is_much = rest > agenda.planned / LITTLE;
+    let gathering = agenda.gathering();
+    agenda.freeze_the_rest();
+    locked.ledger().gathered(gathering);
+    if !(is_much && locked.ledger().pays(rest, pays)) {
+        finish(locked, Stage::Done, None);
+    }
+}
+
 /// Whether there is something for a slice: a freeze that is under way, or what makes the next fork long.
 fn is_wanted(shared: &Shared) -> bool {
     shared.progress.is_under_way() || shared.tending.is_wanted()
@@ -194,8 +306,7 @@ fn is_wanted(shared: &Shared) -> bool {
 fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
     let shared = locked.shared;
     let agenda = locked.agenda();
-    let (bytes, looked) = (agenda.frozen(), agenda.looked());
-    let taken = agenda.worked(0);
+    let (bytes, looked, taken) = (agenda.frozen(), agenda.looked(), agenda.freezing());
     if let Some(reason) = reason {
         agenda.end(reason);
     }

@@ -5,8 +5,10 @@ use std::time::Duration;
 use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
-use crate::clock::Instant;
+use crate::clock::{Instant, Moment};
+use crate::engine::budget::Stopped;
 use crate::engine::guards::open_pages;
+use crate::engine::mending::Mender;
 use crate::engine::own::{exclude, find_rseq};
 use crate::engine::places::Places;
 use crate::engine::registry::Shared;
@@ -17,7 +19,7 @@ use crate::hazards::{self, Watcher};
 use crate::options::OtherThreads;
 
 /// What a child that shows the memory is taken to cost: it is left in peace for four times as long.
-const A_WHILE: Duration = Duration::from_millis(50);
+const A_WHILE: Duration = Duration::from_millis(10);
 
 /// Takes a slice.
 ///
@@ -53,7 +55,7 @@ pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result
 ///
 /// As [`tend`].
 unsafe fn slice(shared: &'static Shared) -> Result<(), FreezeError> {
-    let started = Instant::now();
+    let (started, cpu) = (Instant::now(), Moment::now());
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
     let checked = hazards::check_again(&options)?;
     shared.progress.checked(checked.taken, options.pause);
@@ -66,13 +68,15 @@ unsafe fn slice(shared: &'static Shared) -> Result<(), FreezeError> {
     let (pagemap, guards) = open_pages()?;
     let places = Places::open()?;
     find_rseq();
+    // Where nothing is frozen, there are huge pages alone, which need nobody be held.
+    let holds = shared.statistics.frozen_bytes() > 0;
     let world = match options.other_threads {
-        OtherThreads::Stop => Some(World::prepare()?),
-        OtherThreads::Refuse => None,
+        OtherThreads::Stop if holds => Some(World::prepare()?),
+        _ => None,
     };
     let mut locked = shared.lock().ok_or(FreezeError::Busy)?;
     let is_shared;
-    let played = {
+    let played = if holds {
         let mut tables = locked.tables()?;
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
@@ -84,15 +88,22 @@ unsafe fn slice(shared: &'static Shared) -> Result<(), FreezeError> {
         // SAFETY: 1. no other thread runs: all are held, or there were none and none can start; the rest is the
         // contract (1).
         unsafe { tender.play(&blocked) }
+    } else {
+        is_shared = false;
+        let mut tables = locked.tables()?;
+        // A handler that leaves by a jump would keep the lock.
+        let _blocked = Blocked::all();
+        let mender = Mender { tables: &mut tables, shared, options: &options, pagemap: &pagemap, started: cpu };
+        mender.play().map_err(Stopped::from)
     };
     drop(locked);
-    let taken = started.elapsed();
+    let taken = cpu.elapsed();
     let (tended, worked) = played.unwrap_or((Tended::Done, 0));
     shared.tending.took(taken, worked, tended);
     if matches!(tended, Tended::Later { .. }) {
         shared.progress.put_off(A_WHILE);
     } else if is_shared {
-        shared.progress.put_off(Duration::from_nanos(taken));
+        shared.progress.put_off(Duration::from_nanos(started.elapsed()));
     }
     tracing::trace!(worked, micros = taken / 1000, ?tended, "put hot memory into huge pages");
     Ok(())

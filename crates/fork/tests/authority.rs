@@ -519,7 +519,7 @@ fn a_worker_under_a_filter_that_kills_can_fork() {
     });
 }
 
-/// Fails on: a child that looks for marks on views, which it cannot make anonymous, for ever.
+/// Fails on: a child that looks for marks for ever.
 #[test]
 fn a_child_ends_forgetting_whatever_range_was_asked_for() {
     play("a_child_ends_forgetting_whatever_range_was_asked_for", || {

@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use child::play;
+use child::{asleep_in_read, play};
 use memory::{map, page, range, read, write};
 use palimpsest_fork::snapshot::{
     Descriptors, Ended, Layout, Left, RestoreError, Restored, Scope, SignalMask, Snapshot, SnapshotOptions, Sweep,
@@ -416,9 +416,8 @@ fn refusals_say_why() {
         assert!(matches!(try_take(&whole()), TakeError::Another));
         drop(first);
         // It sleeps in the kernel, with nothing in memory that says so.
-        let (mut reader, writer) = std::io::pipe().unwrap();
-        let other = std::thread::spawn(move || std::io::Read::read(&mut reader, &mut [0]));
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        let (reader, writer) = std::io::pipe().unwrap();
+        let other = asleep_in_read(reader);
         assert!(matches!(try_take(&whole()), TakeError::Threads { count: 2 }));
         let mut snapshot = take(&whole().threads(Threads::Asleep).layout(Layout::Trust));
         restore(&mut snapshot);

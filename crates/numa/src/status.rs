@@ -4,7 +4,7 @@ use std::fmt;
 
 use palimpsest_sys::Causes;
 use palimpsest_sys::numa::NodeId;
-use palimpsest_sys::numa::placement::{self, Place};
+use palimpsest_sys::numa::placement::{self, Summary};
 use palimpsest_sys::pages::smaps;
 
 use crate::copy::{Copy, CopyError};
@@ -61,20 +61,9 @@ impl NodeStatus {
 fn placed(copy: &Copy, node: NodeId) -> Result<Placed, String> {
     let range = copy.bytes().area().range();
     let places = placement::of_own_pages(range.clone()).map_err(|error| Causes(&error).to_string())?;
-    let page = (range.len() / places.len().max(1)) as u64;
-    let mut placed = Placed { huge: smaps::pmd_mapped_bytes(range).unwrap_or(0) as u64, ..Placed::default() };
-    for place in places {
-        match place {
-            Place::On(here) if here == node => placed.at_home += page,
-            Place::On(other) => match placed.elsewhere.iter_mut().find(|(known, _)| *known == other) {
-                Some((_, bytes)) => *bytes += page,
-                None => placed.elsewhere.push((other, page)),
-            },
-            Place::Absent | Place::Untold(_) => placed.untold += page,
-        }
-    }
-    placed.elsewhere.sort_unstable();
-    Ok(placed)
+    let Summary { here: at_home, elsewhere, untold } = Summary::of(&places, node);
+    let huge = smaps::pmd_mapped_bytes(range).unwrap_or(0) as u64;
+    Ok(Placed { at_home, elsewhere, untold, huge })
 }
 
 impl fmt::Display for NodeStatus {

@@ -161,16 +161,12 @@ impl ProgramText {
                 None => {}
             }
         }
-        // Once for all: the kernel walks every page table for it.
-        let mapped = smaps::overlapping(0..usize::MAX).unwrap_or_default();
-        for told in &mut parts {
-            if told.exchanged == 0 {
-                told.origin = None;
-            } else {
-                let huge = mapped.iter().map(|entry| entry.pmd_mapped().min(entry.map.overlap(&told.span.range())));
-                told.huge = huge.sum();
-            }
-        }
+        // Once for all: the kernel walks every page table for it. That nobody tells is told as none.
+        let _ = smaps::each_overlapping(0..usize::MAX, &mut |entry| {
+            let in_part = |told: &Localized| entry.pmd_mapped().min(entry.map.overlap(&told.span.range()));
+            parts.iter_mut().filter(|told| told.exchanged > 0).for_each(|told| told.huge += in_part(told));
+        });
+        parts.iter_mut().filter(|told| told.exchanged == 0).for_each(|told| told.origin = None);
         Ok(Self { node, parts, _offered: offered })
     }
 

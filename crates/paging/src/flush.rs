@@ -161,7 +161,7 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
         self.ranges.clear();
     }
 
-    /// Whatever is done until this is dispatched is flushed as a whole, and addresses do not matter.
+    /// Flushes the whole space for whatever is done until the dispatch, wherever it is.
     pub(crate) fn note_everything_always(&mut self) {
         self.note_everything();
         self.always = true;
@@ -176,7 +176,7 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
         }
     }
 
-    /// What was sent has reached all CPUs.
+    /// Notes that the flush has reached all CPUs.
     fn paid(&mut self) {
         if F::BREAK_BEFORE_MAKE && core::mem::replace(&mut self.owes, self.always) && !self.always {
             // Release, partner: the Acquire in `Owed::any_beside`.
@@ -197,7 +197,7 @@ impl<'m, F: Format, M: Machine> Flush<'m, F, M> {
         // SAFETY: the caller has a reference, which it hands over.
         let meta = unsafe { self.machine.meta(table) };
         if meta.shares() == 1 {
-            // Nobody else can make it more: that takes a reference.
+            // The count cannot grow meanwhile: only who has a reference can add one.
             let head = &mut self.trees[usize::from(level.number()) - 1];
             meta.set_link(*head);
             *head = Some(table);

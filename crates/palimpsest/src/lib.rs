@@ -58,4 +58,4 @@ pub use palimpsest_paging as paging;
 pub use palimpsest_sys as sys;
 pub use palimpsest_text as text;
 #[cfg(feature = "std")]
-pub use palimpsest_text::{Packs, PacksBuilder, Program};
+pub use palimpsest_text::{Packs, PacksBuilder, Program, ReplicatedPacks, ReplicatedProgram};

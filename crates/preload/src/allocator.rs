@@ -124,7 +124,7 @@ unsafe impl GlobalAlloc for OwnHeap {
             }
             is_held
         }) {
-            // Whether it is a mapping is unknown without the state: it is lost.
+            // Without the state nobody knows whether it is a mapping: it is lost.
             None | Some(true) => {}
             Some(false) => unmap(block, mapped_length(layout).unwrap_or(0)),
         }

@@ -45,7 +45,7 @@ pub(crate) fn watch<T>(freeze: impl FnOnce() -> T) -> T {
 
 /// Puts the filter back for a program that is about to be executed. Async-signal-safe, also in a child of `vfork`.
 pub(crate) fn lend() {
-    // What was asked of `/proc` could end a process that has confined itself by a filter.
+    // To ask `/proc` could end a process that has confined itself by a filter.
     let Some((before, after)) = change().filter(|_| !confined::is_seen()) else { return };
     let errno = errno::get();
     if current() == Some(after) && set(before) {
@@ -95,7 +95,10 @@ pub(crate) fn around<T>(spawn: impl FnOnce() -> T) -> T {
 
 /// Notes that this is a new child: it does not have the spawns of its parent's other threads.
 pub(crate) fn born() {
-    SPAWNS.store(0, Ordering::Relaxed);
+    // Written only if it differs: the child would copy the page for it.
+    if SPAWNS.load(Ordering::Relaxed) != 0 {
+        SPAWNS.store(0, Ordering::Relaxed);
+    }
 }
 
 /// The filters before and after the freeze, if it has changed it.

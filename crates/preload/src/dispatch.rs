@@ -4,13 +4,32 @@ use std::ffi::{c_int, c_long};
 
 use palimpsest_fork::guard::Remap;
 
-use crate::arch::system_call;
+use crate::arch::{system_call, watch};
 use crate::memory::{advise, before_lock, before_lock_all, forget, remap};
 use crate::protection::{Rights, noted};
 use crate::{confine, core_filter, errno};
 
+/// `syscall(3)`.
+///
+/// # Safety
+///
+/// 1. As for `system_call`.
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    first: c_long,
+    second: c_long,
+    third: c_long,
+    fourth: c_long,
+    fifth: c_long,
+    sixth: c_long,
+) -> c_long {
+    watch!(watched)
+}
+
 /// Makes the call of the kernel, as the caller wants it, past the functions of other objects.
-pub(crate) extern "C" fn syscall(
+extern "C" fn watched(
     number: c_long,
     first: c_long,
     second: c_long,
@@ -57,5 +76,26 @@ pub(crate) extern "C" fn syscall(
             pass_on()
         }
         _ => pass_on(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_function_syscall_answers_as_that_of_the_c_library() {
+        errno::set(17);
+        // SAFETY: getpid takes nothing.
+        let pid = unsafe { syscall(libc::SYS_getpid, 0, 0, 0, 0, 0, 0) };
+        assert_eq!(pid, i64::from(std::process::id()));
+        assert_eq!(errno::get(), 17, "errno is left alone by a success");
+        // SAFETY: there is no such descriptor; nothing is written.
+        assert_eq!(unsafe { syscall(libc::SYS_close, -1, 0, 0, 0, 0, 0) }, -1);
+        assert_eq!(errno::get(), libc::EBADF);
+        let flags = i64::from(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: the sixth argument, which is passed on the stack on some ISAs, makes the kernel refuse.
+        let refused = unsafe { syscall(libc::SYS_mmap, 0, 4096, 1, flags, -1, 7) };
+        assert_eq!((refused, errno::get()), (-1, libc::EINVAL));
     }
 }

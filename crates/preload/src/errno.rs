@@ -9,8 +9,11 @@ pub(crate) fn get() -> c_int {
     unsafe { place.read() }
 }
 
-/// Sets it.
+/// Sets it. Written only if it differs: after a fork each side copies the page for it.
 pub(crate) fn set(value: c_int) {
+    if get() == value {
+        return;
+    }
     let place = place();
     // SAFETY: the place belongs to this thread and lives as long as it.
     unsafe { place.write(value) };

@@ -2,7 +2,7 @@
 //! that this one was started with.
 //!
 //! The C library's own calls from one to another pass by, so each function is defined. Those of `exec` take any number
-//! of arguments or do not return, so each is a trampoline (`arch`) that calls [`prepare`], and then the next definition
+//! of arguments or do not return, so each is a trampoline that calls [`prepare`], and then the next definition
 //! with the registers and the stack as they came.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -10,6 +10,7 @@ use std::ptr;
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
+use crate::arch::trampoline;
 use crate::next::Next;
 use crate::{core_filter, errno};
 
@@ -54,6 +55,34 @@ static POSIX_SPAWNP: Next<Spawn> = unsafe { Next::new(c"posix_spawnp") };
 static SYSTEM: Next<System> = unsafe { Next::new(c"system") };
 // SAFETY: `FILE *popen(const char *, const char *)`.
 static POPEN: Next<Popen> = unsafe { Next::new(c"popen") };
+
+/// Defines functions of the family `exec`.
+macro_rules! trampolines {
+    ($($number:literal $name:ident)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(3)`, with that function's parameters.")]
+        ///
+        /// # Safety
+        ///
+        /// 1. As for the C library's function, to which the type written here is of no concern.
+        #[unsafe(naked)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name() -> c_int {
+            trampoline!($number, prepare)
+        }
+    )*};
+}
+
+trampolines! {
+    0 execve
+    1 execv
+    2 execvp
+    3 execvpe
+    4 execl
+    5 execlp
+    6 execle
+    7 fexecve
+    8 execveat
+}
 
 /// Looks up the real functions.
 pub(crate) fn resolve() {

@@ -26,6 +26,10 @@ static IS_FROZEN: AtomicBool = AtomicBool::new(false);
 /// The report of a freeze in slices that is under way, and the process whose it is.
 static PENDING: Mutex<Option<(u32, Report)>> = Mutex::new(None);
 
+/// Whether there is one: who forks again and again is not to write to the mutex, whose page a child shares.
+/// `Relaxed`: set by the thread that tells of it later; another one looks again at its next call.
+static IS_PENDING: AtomicBool = AtomicBool::new(false);
+
 /// When the next slice is due, for who is about to wait; nothing if none is. Makes no system call: a filter may end the
 /// program for any. Once there is one, waits are left alone also if somebody answers for it: he means a freeze, and not
 /// calls in the place of his waits.
@@ -66,9 +70,13 @@ pub(crate) fn after_slice(started: &Started) {
 
 /// Tells how far a freeze in slices has come, unless that was told.
 pub(crate) fn tell_pending(started: &Started) {
+    if !IS_PENDING.load(Ordering::Relaxed) {
+        return;
+    }
     let Ok(mut pending) = PENDING.try_lock() else { return };
     // A child tells nothing of what its parent does.
     if let Some((_, mut report)) = pending.take_if(|(owner, _)| *owner == std::process::id()) {
+        IS_PENDING.store(false, Ordering::Relaxed);
         drop(pending);
         report.update();
         tell(started, "froze", &said(&report));
@@ -157,6 +165,7 @@ fn act(started: &Started) -> Option<String> {
                 // Told when it is done. Nobody else holds this now but a handler that was interrupted by this one.
                 if let Ok(mut pending) = PENDING.try_lock() {
                     *pending = Some((std::process::id(), report));
+                    IS_PENDING.store(true, Ordering::Relaxed);
                 }
             } else {
                 tell(started, verb, &said(&report));
@@ -220,6 +229,7 @@ fn said(report: &Report) -> String {
     let reason = match () {
         // Was frozen, or says by itself that it is thawed.
         () if !report.frozen.is_empty() || report.verdict == Verdict::Thawed => return report.to_string(),
+        () if report.progress.is_some_and(|progress| progress.gathered_bytes > 0) => return report.to_string(),
         () if is_unprofitable => {
             "what could be would not pay soon enough; --pays-after any (PALIMPSEST_PAYS_AFTER) freezes it all the same"
         }

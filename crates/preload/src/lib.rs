@@ -19,7 +19,7 @@
 //! | `memory`, `protection` | `madvise`, `mremap`, `mmap`, `mlock…`, `mprotect` |
 //! | `waiting`, `waits`, `limit`, `own_waits` | `epoll_wait`, `poll`, `select`, `nanosleep` …: a freeze in slices goes on |
 //! | `dispatch` | these calls through `syscall` |
-//! | `next`, `kernel`, `arch`, `errno` | what would be called without this object: the next definition, or the kernel |
+//! | `next`, `kernel`, `arch`, `errno`, `wrapped` | what would be called without this object: the next definition, or the kernel |
 //! | `erase` | `explicit_bzero` and its fortified twin, `memset_explicit`, `palimpsest_forget` |
 //! | `confine` | `prctl`: the program confines itself |
 //! | `confined` | whether it has |
@@ -66,16 +66,20 @@ mod start;
 mod started;
 mod waiting;
 mod waits;
+#[cfg(not(test))]
+mod wrapped;
 
 /// Apart from the program's heap. Tests keep the usual one.
 #[cfg(not(test))]
 #[global_allocator]
 static HEAP: allocator::OwnHeap = allocator::OwnHeap::new();
 
-pub use arch::{execl, execle, execlp, execv, execve, execveat, execvp, execvpe, fexecve, syscall};
 pub use confine::prctl;
+pub use dispatch::syscall;
 pub use erase::{__explicit_bzero_chk, explicit_bzero, memset_explicit, palimpsest_forget};
-pub use execute::{popen, posix_spawn, posix_spawnp, system};
+pub use execute::{
+    execl, execle, execlp, execv, execve, execveat, execvp, execvpe, fexecve, popen, posix_spawn, posix_spawnp, system,
+};
 pub use fork::fork;
 pub use memory::{madvise, mlock, mlock2, mlockall, mmap, mmap64, mremap};
 pub use protection::{mprotect, pkey_mprotect};

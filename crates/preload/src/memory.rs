@@ -52,12 +52,8 @@ pub(crate) fn resolve() {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn madvise(address: *mut c_void, length: size_t, advice: c_int) -> c_int {
     let place = address.expose_provenance();
-    let pass_on = || match MADVISE.get() {
-        // SAFETY: contract 1.
-        Some(real) => c_long::from(unsafe { real(address, length, advice) }),
-        // SAFETY: contract 1.
-        None => c_long::from(unsafe { kernel::madvise(address, length, advice) }),
-    };
+    // SAFETY: contract 1.
+    let pass_on = || c_long::from(unsafe { MADVISE.or(kernel::madvise)(address, length, advice) });
     // SAFETY: 1. as this function's.
     unsafe { advise(place, length, advice, pass_on) as c_int }
 }
@@ -78,12 +74,8 @@ pub unsafe extern "C" fn mremap(
     let (address, new_address) = (old.expose_provenance(), new.expose_provenance());
     let asked = Remap { address, len: old_length, new_len: new_length, flags, new_address };
     let pass_on = || {
-        let moved = match MREMAP.get() {
-            // SAFETY: contract 1.
-            Some(real) => unsafe { real(old, old_length, new_length, flags, new) },
-            // SAFETY: contract 1.
-            None => unsafe { kernel::mremap(old, old_length, new_length, flags, new) },
-        };
+        // SAFETY: contract 1.
+        let moved = unsafe { MREMAP.or(kernel::mremap)(old, old_length, new_length, flags, new) };
         moved.expose_provenance() as c_long
     };
     // SAFETY: 1. as this function's.
@@ -105,12 +97,8 @@ pub unsafe extern "C" fn mmap(
     descriptor: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    let made = match MMAP.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(address, length, protection, flags, descriptor, offset) },
-        // SAFETY: contract 1.
-        None => unsafe { kernel::mmap(address, length, protection, flags, descriptor, offset) },
-    };
+    // SAFETY: contract 1.
+    let made = unsafe { MMAP.or(kernel::mmap)(address, length, protection, flags, descriptor, offset) };
     if made != libc::MAP_FAILED {
         forget(made.addr(), length);
     }
@@ -143,12 +131,8 @@ pub unsafe extern "C" fn mmap64(
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int {
     before_lock(address.addr(), length);
-    match MLOCK.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(address, length) },
-        // SAFETY: contract 1.
-        None => unsafe { kernel::mlock(address, length) },
-    }
+    // SAFETY: contract 1.
+    unsafe { MLOCK.or(kernel::mlock)(address, length) }
 }
 
 /// `mlock2(2)`; see [`mlock`].
@@ -159,12 +143,8 @@ pub unsafe extern "C" fn mlock(address: *const c_void, length: size_t) -> c_int 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c_uint) -> c_int {
     before_lock(address.addr(), length);
-    match MLOCK2.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(address, length, flags) },
-        // SAFETY: contract 1.
-        None => unsafe { kernel::mlock2(address, length, flags) },
-    }
+    // SAFETY: contract 1.
+    unsafe { MLOCK2.or(kernel::mlock2)(address, length, flags) }
 }
 
 /// `mlockall(2)`; see [`mlock`].
@@ -175,12 +155,8 @@ pub unsafe extern "C" fn mlock2(address: *const c_void, length: size_t, flags: c
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     before_lock_all(flags);
-    match MLOCKALL.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(flags) },
-        // SAFETY: contract 1.
-        None => unsafe { kernel::mlockall(flags) },
-    }
+    // SAFETY: contract 1.
+    unsafe { MLOCKALL.or(kernel::mlockall)(flags) }
 }
 
 /// `mremap`; `pass_on` calls the real function.

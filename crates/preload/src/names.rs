@@ -12,8 +12,7 @@ use std::ffi::{CStr, OsString, c_char};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// The names that are wanted, out of the variable, where a slash stands between them, which no name has. `None` if
-/// there is none.
+/// Reads the wanted names from the variable: slashes separate them, since no name has one. `None` if there is none.
 pub(crate) fn wanted(value: &[u8]) -> Option<Vec<OsString>> {
     let names = value.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
     let names: Vec<OsString> = names.map(|name| OsString::from_vec(name.to_vec())).collect();

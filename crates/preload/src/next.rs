@@ -41,6 +41,11 @@ impl<F: Copy> Next<F> {
         // SAFETY: `dlsym` gave the address of the function `name`, whose type is `F` by the contract of `new`.
         Some(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
     }
+
+    /// The function, or `own` where [`get`](Self::get) has none.
+    pub(crate) fn or(&self, own: F) -> F {
+        self.get().unwrap_or(own)
+    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ fn place<T>(pointer: *const T) -> usize {
 /// # Safety
 ///
 /// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_epoll_wait(
+pub(crate) unsafe extern "C-unwind" fn own_epoll_wait(
     fd: c_int,
     events: *mut epoll_event,
     most: c_int,
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn own_epoll_wait(
 /// # Safety
 ///
 /// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_epoll_pwait(
+pub(crate) unsafe extern "C-unwind" fn own_epoll_pwait(
     fd: c_int,
     events: *mut epoll_event,
     most: c_int,
@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C" fn own_epoll_pwait(
 /// # Safety
 ///
 /// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_poll(fds: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn own_poll(fds: *mut pollfd, count: nfds_t, millis: c_int) -> c_int {
     let time = u64::try_from(millis).ok().map(Duration::from_millis).map(|time| timespec {
         tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: time.subsec_nanos().into(),
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn own_poll(fds: *mut pollfd, count: nfds_t, millis
 /// # Safety
 ///
 /// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_ppoll(
+pub(crate) unsafe extern "C-unwind" fn own_ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     time: *const timespec,
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn own_ppoll(
 /// # Safety
 ///
 /// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_select(
+pub(crate) unsafe extern "C-unwind" fn own_select(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -100,7 +100,7 @@ pub(crate) unsafe extern "C" fn own_select(
 /// # Safety
 ///
 /// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_pselect(
+pub(crate) unsafe extern "C-unwind" fn own_pselect(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -120,7 +120,7 @@ pub(crate) unsafe extern "C" fn own_pselect(
 /// # Safety
 ///
 /// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_nanosleep(time: *const timespec, rest: *mut timespec) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn own_nanosleep(time: *const timespec, rest: *mut timespec) -> c_int {
     // SAFETY: 1. (1).
     unsafe { kernel(libc::SYS_nanosleep, [place(time), place(rest), 0, 0, 0, 0]) }
 }
@@ -128,7 +128,7 @@ pub(crate) unsafe extern "C" fn own_nanosleep(time: *const timespec, rest: *mut 
 /// # Safety
 ///
 /// 1. As for the C library's function.
-pub(crate) unsafe extern "C" fn own_clock_nanosleep(
+pub(crate) unsafe extern "C-unwind" fn own_clock_nanosleep(
     clock: clockid_t,
     flags: c_int,
     time: *const timespec,

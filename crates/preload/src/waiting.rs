@@ -202,12 +202,8 @@ unsafe fn ask_epoll(fd: c_int, events: *mut epoll_event, most: c_int, step: Step
         // SAFETY: 1. the caller's; the mask outlives the call.
         return unsafe { system_call(libc::SYS_epoll_pwait, arguments) };
     }
-    raw(match EPOLL_PWAIT.get() {
-        // SAFETY: (1).
-        Some(real) => unsafe { real(fd, events, most, step.millis(), mask) },
-        // SAFETY: (1).
-        None => unsafe { own_epoll_pwait(fd, events, most, step.millis(), mask) },
-    })
+    // SAFETY: (1).
+    raw(unsafe { EPOLL_PWAIT.or(own_epoll_pwait)(fd, events, most, step.millis(), mask) })
 }
 
 /// `ppoll`, of the kernel where it does not wait.
@@ -224,12 +220,8 @@ unsafe fn ask_poll(fds: *mut pollfd, count: nfds_t, step: Step, mask: Option<Set
         // SAFETY: 1. the caller's; time, which is zero and stays so, and mask outlive the call.
         return unsafe { system_call(libc::SYS_ppoll, [fds, count as usize, time, mask, size_of::<Set>(), 0]) };
     }
-    raw(match PPOLL.get() {
-        // SAFETY: (1).
-        Some(real) => unsafe { real(fds, count, time, mask) },
-        // SAFETY: (1).
-        None => unsafe { own_ppoll(fds, count, time, mask) },
-    })
+    // SAFETY: (1).
+    raw(unsafe { PPOLL.or(own_ppoll)(fds, count, time, mask) })
 }
 
 /// `epoll_wait(2)`.
@@ -247,12 +239,8 @@ pub unsafe extern "C-unwind" fn epoll_wait(fd: c_int, events: *mut epoll_event, 
         let answer = split(started, limit, None, ask);
         return errno::answer(answer) as c_int;
     }
-    match EPOLL_WAIT.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(fd, events, most, millis) },
-        // SAFETY: contract 1.
-        None => unsafe { own_epoll_wait(fd, events, most, millis) },
-    }
+    // SAFETY: contract 1.
+    unsafe { EPOLL_WAIT.or(own_epoll_wait)(fd, events, most, millis) }
 }
 
 /// `epoll_pwait(2)`.
@@ -277,12 +265,8 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
         let answer = split(started, limit, unsafe { Set::read(mask) }, ask);
         return errno::answer(answer) as c_int;
     }
-    match EPOLL_PWAIT.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(fd, events, most, millis, mask) },
-        // SAFETY: contract 1.
-        None => unsafe { own_epoll_pwait(fd, events, most, millis, mask) },
-    }
+    // SAFETY: contract 1.
+    unsafe { EPOLL_PWAIT.or(own_epoll_pwait)(fd, events, most, millis, mask) }
 }
 
 /// `poll(2)`.
@@ -299,12 +283,8 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, millis: c_
         let answer = split(started, limit, None, &mut |step, mask| unsafe { ask_poll(fds, count, step, mask) });
         return errno::answer(answer) as c_int;
     }
-    match POLL.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(fds, count, millis) },
-        // SAFETY: contract 1.
-        None => unsafe { own_poll(fds, count, millis) },
-    }
+    // SAFETY: contract 1.
+    unsafe { POLL.or(own_poll)(fds, count, millis) }
 }
 
 /// `ppoll(2)`.
@@ -331,12 +311,8 @@ pub unsafe extern "C-unwind" fn ppoll(
         let answer = split(started, Limit::after(limit), unsafe { Set::read(mask) }, ask);
         return errno::answer(answer) as c_int;
     }
-    match PPOLL.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(fds, count, time, mask) },
-        // SAFETY: contract 1.
-        None => unsafe { own_ppoll(fds, count, time, mask) },
-    }
+    // SAFETY: contract 1.
+    unsafe { PPOLL.or(own_ppoll)(fds, count, time, mask) }
 }
 
 /// Bytes of a set with so many descriptors.
@@ -409,12 +385,8 @@ impl Asked {
             // SAFETY: the copies are long enough for all descriptors; all outlives the call.
             return unsafe { system_call(libc::SYS_pselect6, arguments) };
         }
-        raw(match PSELECT.get() {
-            // SAFETY: as above.
-            Some(real) => unsafe { real(self.count, read, write, except, time, mask) },
-            // SAFETY: as above.
-            None => unsafe { own_pselect(self.count, read, write, except, time, mask) },
-        })
+        // SAFETY: as above.
+        raw(unsafe { PSELECT.or(own_pselect)(self.count, read, write, except, time, mask) })
     }
 
     /// Hands the program what came of it, unless that is an error.
@@ -468,12 +440,8 @@ pub unsafe extern "C-unwind" fn select(
         }
         return errno::answer(answer) as c_int;
     }
-    match SELECT.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(count, read, write, except, time) },
-        // SAFETY: contract 1.
-        None => unsafe { own_select(count, read, write, except, time) },
-    }
+    // SAFETY: contract 1.
+    unsafe { SELECT.or(own_select)(count, read, write, except, time) }
 }
 
 /// `pselect(2)`.
@@ -505,12 +473,8 @@ pub unsafe extern "C-unwind" fn pselect(
         let answer = unsafe { asked.give(answer) };
         return errno::answer(answer) as c_int;
     }
-    match PSELECT.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(count, read, write, except, time, mask) },
-        // SAFETY: contract 1.
-        None => unsafe { own_pselect(count, read, write, except, time, mask) },
-    }
+    // SAFETY: contract 1.
+    unsafe { PSELECT.or(own_pselect)(count, read, write, except, time, mask) }
 }
 
 /// Sleeps for so long, and gives the kernel's answer; tells what was left in `rest`, unless that is null.
@@ -547,12 +511,8 @@ pub unsafe extern "C-unwind" fn nanosleep(time: *const timespec, rest: *mut time
         let answer = unsafe { sleep(started, told, rest) };
         return errno::answer(answer) as c_int;
     }
-    match NANOSLEEP.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(time, rest) },
-        // SAFETY: contract 1.
-        None => unsafe { own_nanosleep(time, rest) },
-    }
+    // SAFETY: contract 1.
+    unsafe { NANOSLEEP.or(own_nanosleep)(time, rest) }
 }
 
 /// `clock_nanosleep(2)`, which returns its error.
@@ -585,12 +545,8 @@ pub unsafe extern "C-unwind" fn clock_nanosleep(
         errno::set(before);
         return -(answer as c_int);
     }
-    match CLOCK_NANOSLEEP.get() {
-        // SAFETY: contract 1.
-        Some(real) => unsafe { real(clock, flags, time, rest) },
-        // SAFETY: contract 1.
-        None => unsafe { own_clock_nanosleep(clock, flags, time, rest) },
-    }
+    // SAFETY: contract 1.
+    unsafe { CLOCK_NANOSLEEP.or(own_clock_nanosleep)(clock, flags, time, rest) }
 }
 
 /// The monotonic clock.

@@ -73,7 +73,7 @@ mod tests {
         let event = Event::new().expect("an eventfd");
         event.signal();
         event.signal();
-        assert_eq!(event.wait(Duration::from_secs(60)).expect("it works"), Waited::Signalled);
+        assert_eq!(event.wait(Duration::from_secs(600)).expect("it works"), Waited::Signalled);
         assert_eq!(event.wait(Duration::ZERO).expect("it works"), Waited::TimedOut);
     }
 }

@@ -97,6 +97,7 @@ static CLAIM: AtomicUsize = AtomicUsize::new(0);
 
 /// A signal that is being passed on: the address of its frame, and the action that it was last passed to.
 struct Passing {
+    /// 0 for a free slot. The thread that has put its frame here owns the slot until it stores 0.
     frame: AtomicUsize,
     to: AtomicPtr<Action>,
 }

@@ -101,7 +101,7 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
         self.fill(first, count, Is::Free);
         self.used -= count;
         let run = self.run_start(first);
-        // A run that goes on beyond what is looked at serves every request, as far as anybody knows.
+        // A run whose end is not in sight counts as long enough for every request.
         let end = first + count;
         let seen = end.saturating_add(LOOK * BITS).min(self.chunks);
         let serves = self.next(end, seen, Is::Taken).map_or(CLASSES, |end| classes_up_to(end - run));
@@ -170,7 +170,7 @@ impl<W: AsRef<[u64]> + AsMut<[u64]>> ChunkMap<W> {
         loop {
             let first = self.next(from, self.chunks, Is::Free)?.checked_next_multiple_of(align)?;
             let end = first.checked_add(count).filter(|&end| end <= self.chunks)?;
-            // As far as is asked for, and no further: where the free run ends is nobody's business.
+            // Looks as far as asked for and no further: where the free run ends does not matter.
             match self.next(first, end, Is::Taken) {
                 None => return Some(first),
                 Some(taken) => from = taken,

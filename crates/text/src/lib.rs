@@ -37,6 +37,8 @@ mod pack;
 pub mod poke;
 #[cfg(feature = "std")]
 mod primitive;
+#[cfg(feature = "std")]
+pub mod replicas;
 
 pub use chunks::ChunkMap;
 
@@ -46,3 +48,5 @@ pub use address::CodeAddress;
 pub use observe::{Loaded, ObserveError, Observer, Patch, Patched};
 #[cfg(feature = "std")]
 pub use pack::*;
+#[cfg(feature = "std")]
+pub use replicas::{NodePacks, ReplicatedData, ReplicatedPacks, ReplicatedProgram, StagedReplicas};

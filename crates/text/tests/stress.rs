@@ -13,6 +13,15 @@ use palimpsest_text::{Packs, Program, ReclaimPolicy};
 /// How long a stress test runs.
 const DURATION: Duration = Duration::from_secs(if cfg!(debug_assertions) { 3 } else { 6 });
 
+/// Says stop when it goes, also by a panic, so that other threads of a scope end.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A program as its callers know it: address in the upper 48 bits, identity in the lower 16.
 #[derive(Clone, Copy)]
 struct Word(u64);
@@ -48,10 +57,11 @@ fn raw_addresses_are_safe_while_pinned() {
         for reader in 0..8 {
             let (packs, published, stop, calls) = (&packs, &published, &stop, &calls);
             scope.spawn(move || {
+                let _stop = StopOnDrop(stop);
                 let participant = packs.participant();
                 let mut numbers = Numbers::new(reader + 1);
-                let mut done = 0;
                 while !stop.load(Ordering::Relaxed) {
+                    let mut done = 0;
                     let _pinned = participant.pin();
                     for _ in 0..16 {
                         // Acquire, partner: the writers' Release store.
@@ -62,13 +72,14 @@ fn raw_addresses_are_safe_while_pinned() {
                             done += 1;
                         }
                     }
+                    calls.fetch_add(done, Ordering::Relaxed);
                 }
-                calls.fetch_add(done, Ordering::Relaxed);
             });
         }
         for writer in 0..2 {
             let (packs, published, owned, stop, reclaimed) = (&packs, &published, &owned, &stop, &reclaimed);
             scope.spawn(move || {
+                let _stop = StopOnDrop(stop);
                 let mut numbers = Numbers::new(writer + 100);
                 for id in 1.. {
                     if stop.load(Ordering::Relaxed) {
@@ -90,10 +101,10 @@ fn raw_addresses_are_safe_while_pinned() {
                 }
             });
         }
-        // On a slow machine it goes on until something was reclaimed, for a minute at most, since threads may have
-        // panicked.
-        let is_enough = || reclaimed.load(Ordering::Relaxed) > 0 || started.elapsed() > 20 * DURATION;
-        while started.elapsed() < DURATION || !is_enough() {
+        // On a slow machine it goes on until something was called, and something reclaimed; threads that have panicked
+        // end it.
+        let is_enough = || reclaimed.load(Ordering::Relaxed) > 0 && calls.load(Ordering::Relaxed) > 0;
+        while (started.elapsed() < DURATION || !is_enough()) && !stop.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(20));
         }
         stop.store(true, Ordering::Relaxed);

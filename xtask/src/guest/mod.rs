@@ -49,8 +49,8 @@ pub(crate) struct Arguments {
     /// which takes minutes.
     #[arg(long)]
     whole_programs: bool,
-    /// After how many seconds a guest that has not come to its end is ended; 300, and 3 more for each round of
-    /// --stress, and 1500 more with --whole-programs, if this is not given.
+    /// After how many seconds a guest that has not come to its end is ended; 1200, and 12 more for each round of
+    /// --stress, and 6000 more with --whole-programs, if this is not given.
     #[arg(long, value_name = "SECONDS")]
     limit: Option<u64>,
     /// More arguments for QEMU, for example `-- -d int`.
@@ -60,8 +60,8 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     fn limit(&self) -> Duration {
-        let programs = if self.whole_programs { 1500 } else { 0 };
-        let limit = || self.stress.saturating_mul(3).saturating_add(300 + programs);
+        let programs = if self.whole_programs { 6000 } else { 0 };
+        let limit = || self.stress.saturating_mul(12).saturating_add(1200 + programs);
         Duration::from_secs(self.limit.unwrap_or_else(limit))
     }
 }
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn both_architectures_are_the_default() {
         let arguments = parse(&[]).expect("valid arguments");
-        assert_eq!((arguments.arch, arguments.stress, arguments.limit().as_secs()), (None, 0, 300));
+        assert_eq!((arguments.arch, arguments.stress, arguments.limit().as_secs()), (None, 0, 1200));
         assert!(arguments.qemu.is_empty());
     }
 
@@ -227,7 +227,7 @@ mod tests {
     fn stress_takes_longer_unless_a_limit_is_given() {
         let limit =
             |words: &[&str]| parse(words).map(|arguments| arguments.limit().as_secs()).expect("valid arguments");
-        assert_eq!(limit(&["--stress", "100"]), 600);
+        assert_eq!(limit(&["--stress", "100"]), 2400);
         assert_eq!(limit(&["--stress", "100", "--limit", "5"]), 5);
         assert_eq!(limit(&["--stress", "18446744073709551615"]), u64::MAX);
     }

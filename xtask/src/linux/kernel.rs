@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use crate::{guest::Arch, process, step::StepError, workspace::Workspace};
+use crate::{guest::Arch, install::PATIENT, process, step::StepError, workspace::Workspace};
 
 /// Depends on the package of the newest kernel.
 const fn meta_package(arch: Arch) -> &'static str {
@@ -36,9 +36,8 @@ pub(crate) fn fetch(workspace: &Workspace, arch: Arch) -> Result<(), StepError> 
     let depends = process::capture(process::program("apt-cache", workspace).args(["depends", meta_package]))?;
     let package =
         kernel_package(&depends).ok_or(StepError::NoKernelPackage { package: meta_package, found: depends.clone() })?;
-    process::stream(
-        process::program("apt-get", workspace).args(["download", "--quiet", package]).current_dir(&folder),
-    )?;
+    let mut download = process::program("apt-get", workspace);
+    process::stream_again(download.args(["download", "--quiet", package]).args(PATIENT).current_dir(&folder))?;
     let archive = file_in(&folder, |name| name.ends_with(".deb"))?;
     process::stream(process::program("dpkg-deb", workspace).arg("--extract").arg(archive).arg(&unpacked))?;
     let found = file_in(&unpacked.join("boot"), |name| name.starts_with("vmlinuz-"))?;

@@ -85,9 +85,9 @@ pub(super) fn check(workspace: &Workspace, folder: &Path, tree: &Path) -> Result
         source,
     })?;
     let flags = flags(workspace, tree)?;
-    for (name, ways) in [("jit", 3), ("keys", 3), ("fork", 1)] {
+    for (name, ways) in [("jit", 3), ("keys", 3), ("fork", 1), ("snapshot", 1)] {
         let source = workspace.root.join(format!("examples/c/{name}.c"));
-        // A frozen process with AddressSanitizer's shadow is no example.
+        // A process with AddressSanitizer's shadow is no example of a freeze or a snapshot.
         for (way, arguments) in WAYS.iter().take(ways).enumerate() {
             let program = programs.join(format!("{name}-{way}"));
             let mut compiler = process::program("cc", workspace);

@@ -2,6 +2,7 @@
 //! lanes end together.
 
 mod fuzz;
+mod python;
 mod sanitizers;
 mod style;
 mod supply;
@@ -162,6 +163,16 @@ pub(crate) fn all() -> Vec<Step> {
             scratch: Some(tests::LIBAFL),
             left_out: &[],
             run: Check::Always(tests::libafl),
+        },
+        Step {
+            name: "python",
+            about: "the Python package freezes, forks and serves multiprocessing and gunicorn",
+            pace: Pace::Slow,
+            needs: &[PYTHON, CC],
+            wants: &[GUNICORN],
+            scratch: Some(python::FOLDER),
+            left_out: python::LEFT_OUT,
+            run: Check::ByDepth(python::python),
         },
         Step {
             name: "tsan",

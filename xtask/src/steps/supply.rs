@@ -26,8 +26,13 @@ const AUDIT: CargoProgram = CargoProgram {
 };
 
 /// The workspace, and what is apart from it with a lock file of its own.
-const MANIFESTS: [&str; 4] =
-    ["Cargo.toml", "adapters/libafl/Cargo.toml", "guests/paging/Cargo.toml", "fuzz/Cargo.toml"];
+const MANIFESTS: [&str; 5] = [
+    "Cargo.toml",
+    "adapters/libafl/Cargo.toml",
+    "adapters/python/Cargo.toml",
+    "guests/paging/Cargo.toml",
+    "fuzz/Cargo.toml",
+];
 
 pub(super) fn deny(workspace: &Workspace) -> Result<Done, StepError> {
     let rules = workspace.root.join("deny.toml");

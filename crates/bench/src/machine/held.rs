@@ -66,7 +66,9 @@ pub(crate) fn while_held<R>(sites: &Sites, seed: u64, work: impl FnOnce() -> R) 
 struct Toggler {
     /// Its `pthread_t`; 0 before it runs.
     thread: AtomicU64,
+    /// Set by the other thread: no more is wanted.
     done: AtomicBool,
+    /// Set by this thread: it toggles no more.
     ended: AtomicBool,
 }
 

@@ -39,7 +39,7 @@ pub(crate) use peer_key::PeerKey;
 #[cfg(feature = "peers")]
 pub(crate) use peers::{Allocated, DualAllocator, OwnedModule};
 pub(crate) use population::Population;
-pub(crate) use sites::{Sites, Switch, Trapping};
+pub(crate) use sites::{ReplicatedSites, Sites, Switch, Trapping};
 pub(crate) use table_host::{TableHost, map_next, map_pages};
 #[cfg(feature = "peers")]
 pub(crate) use table_peers::{CrateTable, MultiArch};

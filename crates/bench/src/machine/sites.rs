@@ -1,7 +1,7 @@
 //! Programs full of sites: running them, and batches that change them.
 
 use palimpsest_text::poke::{Applied, Batch, Mode, ModeChoice, PokeError, arch as poke_arch};
-use palimpsest_text::{Packs, Program};
+use palimpsest_text::{Packs, Program, ReplicatedPacks, ReplicatedProgram};
 
 use crate::{PlaceError, arch};
 
@@ -22,6 +22,15 @@ pub(crate) enum Switch {
     On,
     /// Back.
     Off,
+}
+
+impl Switch {
+    fn change(self) -> (&'static [u8], &'static [u8]) {
+        match self {
+            Self::On => (&arch::OFF, &arch::ON),
+            Self::Off => (&arch::ON, &arch::OFF),
+        }
+    }
 }
 
 /// Sites in packs, all of them off at first.
@@ -63,10 +72,7 @@ impl Sites {
         switch: Switch,
         numbers: impl IntoIterator<Item = usize>,
     ) -> Result<Batch<'_>, PlaceError> {
-        let (old, new) = match switch {
-            Switch::On => (&arch::OFF, &arch::ON),
-            Switch::Off => (&arch::ON, &arch::OFF),
-        };
+        let (old, new) = switch.change();
         let mut batch = Batch::new();
         for number in numbers {
             let (program, _) = &self.programs[number / PER_PROGRAM];
@@ -74,6 +80,40 @@ impl Sites {
             // SAFETY: 1. `arch::program` has one instruction of this length at this offset, and no jump into it; `OFF`
             // and `ON` are single instructions; 2. both go on in the program, which counts or does not.
             unsafe { batch.add(program, offset, old, new) }?;
+        }
+        Ok(batch)
+    }
+}
+
+/// As [`Sites`], in one program with a copy on each node.
+///
+/// # Invariants
+///
+/// The program was made by `arch::program` for as many sites as stand beside it.
+pub(crate) struct ReplicatedSites {
+    program: ReplicatedProgram,
+    sites: usize,
+}
+
+impl ReplicatedSites {
+    /// Places a program with so many sites.
+    pub(crate) fn place(packs: &ReplicatedPacks, sites: usize) -> Result<Self, PlaceError> {
+        Ok(Self { program: packs.load(&arch::program(sites), ALIGN)?, sites })
+    }
+
+    /// Runs through all sites of all copies; the number of those that are off.
+    pub(crate) fn run(&self) -> u64 {
+        self.program.replicas().map(run).sum()
+    }
+
+    /// A batch that switches all sites of all copies.
+    pub(crate) fn batch(&self, switch: Switch) -> Result<Batch<'_>, PlaceError> {
+        let mut batch = Batch::new();
+        for number in 0..self.sites {
+            let (copies, offset) = (self.program.replicas(), arch::site_offset(number));
+            // SAFETY: 1. `arch::program` has one instruction of this length at this offset, and no jump into it; `OFF`
+            // and `ON` are single instructions; 2. both go on in the program, which counts or does not.
+            unsafe { batch.add_to_all(copies, offset, |_| switch.change()) }?;
         }
         Ok(batch)
     }

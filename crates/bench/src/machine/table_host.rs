@@ -49,6 +49,7 @@ pub(crate) struct TableHost {
     tables: NonNull<Table>,
     metas: Vec<TableMeta>,
     free: RefCell<Vec<u32>>,
+    /// How often each page is mapped. Atomic though there is one thread: whoever maps has a shared reference.
     small: Vec<AtomicU32>,
     large: Vec<AtomicU32>,
     /// Pages for copies: the small ones from this address on.

@@ -25,9 +25,9 @@ enum Target {
     Reject,
 }
 
-/// Slots that the beginning takes at most, and a step: a load at `X` from network order, or of a header's length from
-/// far away.
+/// Most slots of the beginning.
 const MOST_BEGIN: usize = 4 + WORDS as usize;
+/// Most slots of a step: those of a load at `X` in network order, or of a header's length at a high offset.
 const MOST_STEP: usize = 6;
 // The refusal behind all of them is within reach of every jump.
 const _: () = assert!(MOST_BEGIN + MOST * MOST_STEP <= i16::MAX as usize);
@@ -45,10 +45,10 @@ struct Output {
 pub(super) fn translate(steps: &[Step]) -> Vec<u8> {
     let mut output = Output::default();
     output.begin(steps);
-    // How many bytes are known to be there, over all ways to a step; `None` if there is none, so far.
+    // For each step, how many bytes are there whichever way led to it; `None` if no way was found so far.
     let mut known: Vec<Option<u32>> = alloc::vec![None; steps.len() + 1];
     known[0] = Some(0);
-    // Who comes back from below is seen too late.
+    // A jump back is translated after its target, so that the target must assume nothing.
     for (at, step) in steps.iter().enumerate() {
         if let Step::Jump(to) = *step
             && to <= at
@@ -59,7 +59,7 @@ pub(super) fn translate(steps: &[Step]) -> Vec<u8> {
     let mut starts = Vec::with_capacity(steps.len());
     for (at, step) in steps.iter().enumerate() {
         starts.push(output.instructions.len());
-        // What nobody gets to may know anything.
+        // A step that no way leads to never runs, so that any number will do.
         let behind = output.step(*step, at, known[at].unwrap_or(0));
         debug_assert!(output.instructions.len() - starts[at] <= MOST_STEP, "{step:?}");
         let mut reaches = |to: usize| known[to] = Some(known[to].map_or(behind, |other: u32| other.min(behind)));
@@ -139,7 +139,7 @@ impl Output {
 
     fn begin(&mut self, steps: &[Step]) {
         self.load(Size::Word, THERE, CONTEXT, CAPTURED);
-        // It never is more; now the verifier knows it.
+        // Never true; it tells the verifier the bound.
         self.branch(Width::W64, Condition::Greater, THERE, Operand::Immediate(LIMIT as i32), Target::Reject);
         self.set(A, 0);
         self.set(X, 0);
@@ -153,7 +153,7 @@ impl Output {
         }
     }
 
-    /// Translates step `at`, where so many bytes are `known` to be there; how many are behind it.
+    /// Translates step `at`, before which `known` bytes are known to be there; returns how many are after it.
     fn step(&mut self, step: Step, at: usize, known: u32) -> u32 {
         match step {
             Step::Load(register, value) => return self.value(accumulator(register), value, known),

@@ -339,7 +339,7 @@ fn read(bytes: &[u8]) -> Result<Parts<'_>, ObjectError> {
     Ok(parts)
 }
 
-/// A name: of a bounded length, since many may be parts of one long one.
+/// Reads a name. Its length is bounded, since many names may be parts of one long string.
 fn short(name: &[u8]) -> Result<&str, ObjectError> {
     /// Longest name (`KSYM_NAME_LEN` of Linux).
     const MOST: usize = 512;

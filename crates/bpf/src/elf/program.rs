@@ -9,6 +9,7 @@ use core::fmt;
 use super::btf::Btf;
 use super::extension::LineRecord;
 use crate::code::{Code, StructureError};
+use crate::source::Source;
 use crate::verify::{Fault, VerifyError};
 
 /// A line of the source.
@@ -102,13 +103,19 @@ impl Program {
         &self.bytes
     }
 
-    /// The same with its structure checked.
+    /// The same with its structure checked. It knows its name and its lines.
     ///
     /// # Errors
     ///
     /// [`StructureError`].
     pub fn code(&self) -> Result<Code, StructureError> {
-        Code::new(&self.bytes)
+        let mut source = Source::new(&self.name);
+        if let Some(btf) = &self.btf {
+            for (slot, record) in &self.lines {
+                source.add(*slot, btf.text(record.file), record.line, record.column);
+            }
+        }
+        Ok(Code::new(&self.bytes)?.with_source(Arc::new(source)))
     }
 
     /// The line of the source that the instruction in `slot` comes from.

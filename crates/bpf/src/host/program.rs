@@ -30,7 +30,7 @@ pub struct HostedProgram {
 /// Why a program has no result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HostedError {
-    /// The context is none for it.
+    /// It was verified for another context.
     #[error(transparent)]
     Context(#[from] ContextError),
     /// It has jumped back as often as it may, and was ended.

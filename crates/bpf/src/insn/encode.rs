@@ -1,9 +1,10 @@
 //! Instructions to bytes.
 
-use super::decode::{
+use super::codes::{
     ABS, ALU, ALU_CODES, ALU64, ATOMIC, ATOMIC_CODES, BYTE, CALL, CONDITION_CODES, DOUBLE, END, EXIT, HALF, IMM, IND,
-    JA, JCOND, JMP, JMP32, LD, LDX, LOAD_ACQUIRE, MEM, MEMSX, NEG, SOURCE_REGISTER, ST, STORE_RELEASE, STX, Slot, WORD,
+    JA, JCOND, JMP, JMP32, LD, LDX, LOAD_ACQUIRE, MEM, MEMSX, NEG, SOURCE_REGISTER, ST, STORE_RELEASE, STX, WORD,
 };
+use super::decode::Slot;
 use super::{AluOp, ByteOrder, Callee, Extension, Instruction, Operand, Reach, Register, SLOT, Size, Wide, Width};
 
 /// Calls `emit` with the slots of `instruction`, one or two.

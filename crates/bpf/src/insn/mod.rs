@@ -4,6 +4,8 @@
 //! an instruction or a [`DecodeError`]), and encoding an instruction gives bytes that decode to it again. Legacy packet
 //! loads and address-space casts decode, so that what refuses them can name them.
 
+mod codes;
+pub(crate) mod common;
 mod decode;
 mod encode;
 mod show;
@@ -148,6 +150,26 @@ pub enum AluOp {
     Move,
 }
 
+impl AluOp {
+    /// Every operation.
+    pub const ALL: [Self; 14] = [
+        Self::Add,
+        Self::Sub,
+        Self::Mul,
+        Self::Div,
+        Self::SignedDiv,
+        Self::Mod,
+        Self::SignedMod,
+        Self::Or,
+        Self::And,
+        Self::Xor,
+        Self::ShiftLeft,
+        Self::ShiftRight,
+        Self::ShiftRightSigned,
+        Self::Move,
+    ];
+}
+
 /// Which bytes are exchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ByteOrder {
@@ -186,6 +208,23 @@ pub enum Condition {
     Common,
 }
 
+impl Condition {
+    /// Every condition.
+    pub const ALL: [Self; 11] = [
+        Self::Equal,
+        Self::NotEqual,
+        Self::Greater,
+        Self::GreaterEqual,
+        Self::Less,
+        Self::LessEqual,
+        Self::SignedGreater,
+        Self::SignedGreaterEqual,
+        Self::SignedLess,
+        Self::SignedLessEqual,
+        Self::Common,
+    ];
+}
+
 /// An operation on memory that nothing comes between.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AtomicOp {
@@ -209,6 +248,22 @@ pub enum AtomicOp {
     Exchange,
     /// Stores if what is there equals `r0`, which gets what was there.
     CompareExchange,
+}
+
+impl AtomicOp {
+    /// Every operation.
+    pub const ALL: [Self; 10] = [
+        Self::Add,
+        Self::Or,
+        Self::And,
+        Self::Xor,
+        Self::FetchAdd,
+        Self::FetchOr,
+        Self::FetchAnd,
+        Self::FetchXor,
+        Self::Exchange,
+        Self::CompareExchange,
+    ];
 }
 
 /// What a 64-bit immediate stands for (RFC 9669, section 5.4). Indexes are those of the object that the program comes

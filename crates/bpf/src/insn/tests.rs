@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
+use super::decode::{Slot, decode_any};
 use super::*;
 use crate::asm::assemble;
 
@@ -77,4 +78,24 @@ fn errors_name_the_value() {
     assert_eq!(fault([0xdc, 0, 0, 0, 17, 0, 0, 0]), Fault::Immediate { opcode: 0xdc, immediate: 17 });
     assert_eq!(fault([0x18, 0, 0, 0, 17, 0, 0, 0]), Fault::Cut { bytes: 8 });
     assert_eq!(fault([0x95, 1, 0, 0, 0, 0, 0, 0]), Fault::Destination { opcode: 0x95, destination: 1 });
+}
+
+/// Every opcode, with each field as it may be and as it may not.
+#[test]
+fn what_is_decoded_quickly_is_what_it_is() {
+    let mut quick = 0;
+    for opcode in 0..=u8::MAX {
+        for (dst, src) in (0..16).flat_map(|dst| (0..16).map(move |src| (dst, src))) {
+            for offset in [0, 1, 8, 16, 32, -8, i16::MAX] {
+                for immediate in [0, 1, 16, -1, 0x100, i32::MAX] {
+                    let bytes = Slot { opcode, dst, src, offset, immediate }.to_bytes();
+                    if let Some(instruction) = common::decode(&bytes, |instruction| instruction) {
+                        assert_eq!(decode_any(&bytes), Ok(instruction), "{bytes:02x?}");
+                        quick += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(quick > 40_000, "{quick} were decoded quickly");
 }

@@ -77,7 +77,7 @@ pub enum HelperError {
     /// It was given memory that the program does not have.
     #[error(transparent)]
     Memory(#[from] MemoryFault),
-    /// An argument that the helper's signature does not have, or not as what it is used for: a mistake of the host's.
+    /// The helper asked for an argument that its signature does not have, or has as something else: the host's mistake.
     #[error("the helper has no such argument {index}; look at its signature")]
     NoArgument {
         /// Its number, from 0.

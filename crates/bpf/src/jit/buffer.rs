@@ -1,6 +1,7 @@
 //! Bytes of machine code, and places in them that are not known yet.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// A place in the code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,10 +23,45 @@ pub(super) enum Mark {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gap {
     /// Where the distance is written, in bytes.
-    pub(super) at: usize,
+    pub(super) at: u32,
     /// What kind of distance; known to the architecture.
     pub(super) form: u8,
+    /// How the jump is written if its target is near, where that is shorter.
+    short: Option<Short>,
     to: Mark,
+}
+
+/// The short form of a jump: an opcode of one byte, and a distance of one byte from behind it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Short {
+    pub(super) opcode: u8,
+    /// The kind of its distance.
+    pub(super) form: u8,
+    /// Bytes of the long form, which ends with its distance.
+    pub(super) long: u8,
+}
+
+/// Bytes of a short form.
+const SHORT: u32 = 2;
+
+/// What is taken of a distance that is not known yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unknown {
+    /// It is near.
+    Near,
+    /// It is far.
+    Far,
+}
+
+/// Places of a function.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    /// Where it goes on behind what it begins with.
+    body: u32,
+    /// Where helpers call it, if that is a place of its own.
+    entry: u32,
+    /// Where it leaves.
+    leave: u32,
 }
 
 /// Code that is being made.
@@ -35,18 +71,16 @@ pub(super) struct Buffer {
     gaps: Vec<Gap>,
     /// Where instructions begin: of this pass as far as it has come, of the one before behind that.
     starts: Vec<u32>,
-    /// Where functions go on behind what they begin with.
-    bodies: Vec<u32>,
-    /// Where helpers call functions, if that is a place of its own.
-    entries: Vec<u32>,
-    /// Where functions leave.
-    leaves: Vec<u32>,
+    places: Vec<Places>,
     literals: Vec<u32>,
     /// Loads that may fault, and where the code goes on then, in bytes.
     faults: Vec<(u32, u32)>,
+    /// Distances of one byte, and where they lead, of jumps over other jumps.
+    holes: Vec<(u32, u32)>,
+    unknown: Unknown,
     /// The function that is being made.
     function: usize,
-    /// Whether `leaves` of it is of this pass.
+    /// Whether its leave is of this pass.
     has_left: bool,
 }
 
@@ -54,17 +88,18 @@ pub(super) struct Buffer {
 const UNKNOWN: u32 = u32::MAX;
 
 impl Buffer {
-    pub(super) fn new(instructions: usize, functions: usize) -> Self {
+    pub(super) fn new(instructions: usize, functions: usize, unknown: Unknown) -> Self {
         Self {
             // About what x86-64 takes for an instruction.
             bytes: Vec::with_capacity(6 * instructions + 64),
-            gaps: Vec::new(),
+            // Most programs have a jump in ten instructions.
+            gaps: Vec::with_capacity(instructions / 8 + 4),
             starts: alloc::vec![UNKNOWN; instructions],
-            bodies: alloc::vec![UNKNOWN; functions],
-            entries: alloc::vec![UNKNOWN; functions],
-            leaves: alloc::vec![UNKNOWN; functions],
+            places: alloc::vec![Places { body: UNKNOWN, entry: UNKNOWN, leave: UNKNOWN }; functions],
             literals: Vec::new(),
             faults: Vec::new(),
+            holes: Vec::new(),
+            unknown,
             function: 0,
             has_left: false,
         }
@@ -75,6 +110,7 @@ impl Buffer {
         self.bytes.clear();
         self.gaps.clear();
         self.faults.clear();
+        self.holes.clear();
     }
 
     pub(super) fn begin_function(&mut self, function: usize) {
@@ -87,12 +123,12 @@ impl Buffer {
 
     /// Notes that the function has begun: its first instruction comes next.
     pub(super) fn begin_body(&mut self) {
-        self.bodies[self.function] = self.bytes.len() as u32;
+        self.places[self.function].body = self.bytes.len() as u32;
     }
 
     /// Notes that helpers call the function here.
     pub(super) fn begin_entry(&mut self, function: usize) {
-        self.entries[function] = self.bytes.len() as u32;
+        self.places[function].entry = self.bytes.len() as u32;
     }
 
     /// Whether the function has a place where it leaves.
@@ -106,7 +142,7 @@ impl Buffer {
             return false;
         }
         self.has_left = true;
-        self.leaves[self.function] = self.bytes.len() as u32;
+        self.places[self.function].leave = self.bytes.len() as u32;
         true
     }
 
@@ -118,10 +154,10 @@ impl Buffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The first `len` of `line`. All are copied, which is faster than as many as there are.
-    pub(super) fn push_line(&mut self, line: &[u8; 16], len: usize) {
+    /// The first `len` bytes of `line`. All are copied, which is faster than as many as there are.
+    pub(super) fn push_line(&mut self, line: u64, len: usize) {
         let end = self.bytes.len() + len;
-        self.bytes.extend_from_slice(line);
+        self.bytes.extend_from_slice(&line.to_le_bytes());
         self.bytes.truncate(end);
     }
 
@@ -136,30 +172,113 @@ impl Buffer {
 
     /// Notes a distance that is written `before` bytes before the end.
     pub(super) fn gap(&mut self, before: usize, form: u8, to: Mark) {
-        self.gaps.push(Gap { at: self.bytes.len() - before, form, to });
+        self.gaps.push(Gap { at: (self.bytes.len() - before) as u32, form, short: None, to });
+    }
+
+    /// Notes a jump in its long form, which ends here with a distance of 4 bytes.
+    pub(super) fn jump(&mut self, form: u8, short: Short, to: Mark) {
+        self.gaps.push(Gap { at: self.bytes.len() as u32 - 4, form, short: Some(short), to });
+    }
+
+    /// Notes that the distance of one byte at `at`, of a jump that goes here, changes if jumps before here do.
+    pub(super) fn end_hole(&mut self, at: usize) {
+        if self.gaps.last().is_some_and(|gap| gap.at as usize > at) {
+            self.holes.push((at as u32, self.bytes.len() as u32));
+        }
     }
 
     fn place(&self, mark: Mark) -> u32 {
         match mark {
             Mark::Instruction(index) => self.starts[index],
-            Mark::Body(function) => self.bodies[function],
-            Mark::Entry(function) => self.entries[function],
-            Mark::Leave(function) => self.leaves[function],
+            Mark::Body(function) => self.places[function].body,
+            Mark::Entry(function) => self.places[function].entry,
+            Mark::Leave(function) => self.places[function].leave,
             Mark::Literal(index) => self.literals.get(index).copied().unwrap_or(UNKNOWN),
         }
     }
 
-    /// How far `mark` is from here at most, in bytes; `None` if that is not known yet. What lies ahead has its place of
-    /// the first pass, where all was longer, and so has what this is measured against.
-    pub(super) fn distance(&self, mark: Mark) -> Option<i64> {
-        let place = self.place(mark);
-        (place != UNKNOWN).then(|| i64::from(place) - self.bytes.len() as i64)
+    /// Whether `mark` is less than `reach` bytes from here. What lies ahead has its place of the first pass, where all
+    /// was longer, and so has what this is measured against.
+    pub(super) fn is_near(&self, mark: Mark, reach: i64) -> bool {
+        match self.place(mark) {
+            UNKNOWN => self.unknown == Unknown::Near,
+            place => (-reach..reach).contains(&(i64::from(place) - self.bytes.len() as i64)),
+        }
     }
 
     /// Notes that the instruction at `start`, behind which the code ends, may fault, and that it goes on behind it
     /// then.
     pub(super) fn may_fault(&mut self, start: usize) {
         self.faults.push((start as u32, self.bytes.len() as u32));
+    }
+
+    /// Gives jumps that are near their short form, and closes up.
+    ///
+    /// Nothing moves away from anything by this: a jump that is near before is near behind. What lies before a jump is
+    /// in its last place already, so that jumps back are measured exactly.
+    pub(super) fn shorten(&mut self) {
+        let mut gaps = core::mem::take(&mut self.gaps);
+        // Where a jump ended that was shortened, and how many bytes were taken out up to there.
+        let mut cuts: Vec<(u32, u32)> = Vec::with_capacity(gaps.len());
+        // Up to where the code is in its place, of the old places; how much was taken out; the next instruction.
+        let (mut done, mut cut, mut next) = (0, 0, 0);
+        for gap in &mut gaps {
+            let end = gap.at + 4;
+            while let Some(start) = self.starts.get_mut(next).filter(|start| **start < end) {
+                *start -= cut;
+                next += 1;
+            }
+            gap.at -= cut;
+            let Some(short) = gap.short else { continue };
+            let to = match gap.to {
+                // It was moved.
+                Mark::Instruction(index) if index < next => self.starts[index] + cut,
+                mark => self.place(mark),
+            };
+            let long = u32::from(short.long);
+            // From behind the short form to what is behind, and from behind the long one to what is ahead.
+            let from = if to < end { end - long + SHORT } else { end };
+            if i8::try_from(i64::from(to) - i64::from(from)).is_err() {
+                continue;
+            }
+            let start = end - long;
+            self.close_up(done..start, cut);
+            let at = (start - cut) as usize;
+            self.bytes[at] = short.opcode;
+            (gap.at, gap.form) = (at as u32 + 1, short.form);
+            cut += long - SHORT;
+            cuts.push((end, cut));
+            done = end;
+        }
+        self.gaps = gaps;
+        if cut == 0 {
+            return;
+        }
+        self.close_up(done..self.bytes.len() as u32, cut);
+        self.bytes.truncate(self.bytes.len() - cut as usize);
+        self.starts[next..].iter_mut().for_each(|start| *start -= cut);
+        let moved = |place: u32| {
+            let before = cuts.partition_point(|(end, _)| *end <= place);
+            if place == UNKNOWN || before == 0 { place } else { place - cuts[before - 1].1 }
+        };
+        for places in &mut self.places {
+            let Places { body, entry, leave } = *places;
+            *places = Places { body: moved(body), entry: moved(entry), leave: moved(leave) };
+        }
+        for (start, landing) in &mut self.faults {
+            (*start, *landing) = (moved(*start), moved(*landing));
+        }
+        for (at, end) in core::mem::take(&mut self.holes) {
+            let at = moved(at);
+            self.bytes[at as usize] = (moved(end) - at - 1) as u8;
+        }
+    }
+
+    /// Moves bytes down.
+    fn close_up(&mut self, old: Range<u32>, by: u32) {
+        if by != 0 {
+            self.bytes.copy_within(old.start as usize..old.end as usize, (old.start - by) as usize);
+        }
     }
 
     /// Puts addresses behind the code.

@@ -51,9 +51,12 @@ impl Frame {
             gauge: Gauge::Absent,
         };
         for instruction in &code.instructions()[range] {
+            match *instruction {
+                Instruction::Call(_) => frame.calls = true,
+                Instruction::MayGoto { .. } => frame.counts = true,
+                _ => {}
+            }
             instruction.each_register(|register| frame.used.add(register));
-            frame.calls |= matches!(instruction, Instruction::Call(_));
-            frame.counts |= matches!(instruction, Instruction::MayGoto { .. });
         }
         frame
     }
@@ -71,6 +74,7 @@ impl Frame {
 
 impl Instruction {
     /// Calls `each` with every register that the instruction names.
+    #[inline]
     pub(super) fn each_register(&self, mut each: impl FnMut(Register)) {
         use crate::insn::Callee;
         let mut operand_of = |operand| {

@@ -4,9 +4,11 @@
 //! register holds is known at every address. The result can be put anywhere: it has no address inside but those of
 //! helpers, which are literals behind the code.
 //!
-//! There are two passes. The first finds where each instruction will be at the latest, taking the long form of every
-//! jump; the second takes the short form where that is near enough. Nothing moves away by this, so the choice holds,
-//! and distances are filled in at the end.
+//! There is one pass. Jumps are in their long form until all is there; then those that go near get the short form, the
+//! code closes up, and distances are filled in. Where the long form is another sequence of instructions (AArch64), all
+//! targets are taken for near; in the rare program that is too long for that, a pass that takes unknown targets for far
+//! finds where each instruction will be at the latest, and another one takes the near form where that is enough.
+//! Nothing moves away from anything by this, so each choice holds.
 //!
 //! Machine code does what the program says with the addresses that it computes. Whether it may is not asked here.
 
@@ -24,7 +26,7 @@ use crate::map::ArrayPlace;
 use crate::verify::{Guard, Verified};
 use arch::{Isa, Place};
 
-use buffer::{Buffer, Mark};
+use buffer::{Buffer, Mark, Unknown};
 use frame::Frame;
 pub(crate) use wanted::{Gauge, Metering, STOPPED, Wanted};
 pub use wanted::{OUT_OF_FUEL, Outcome};
@@ -325,33 +327,35 @@ impl<'a> Literals<'a> {
         // In a program that is not trusted a look-up is left to the helper: in place, an index beyond the array would
         // be used speculatively.
         let is_trusted = wanted.blinding.is_none() && wanted.guards.is_empty();
-        let lookups = if is_trusted { inline::lookups(code, resolve) } else { Vec::new() };
+        let lookups = if is_trusted && code.goes_outside() { inline::lookups(code, resolve) } else { Vec::new() };
         let mut in_place = lookups.iter().map(|(index, _)| *index).peekable();
         let mut values: Vec<(Outside, Called)> = Vec::new();
-        for (index, instruction) in code.instructions().iter().enumerate() {
+        let instructions = if code.goes_outside() { code.instructions() } else { &[] };
+        for (index, instruction) in instructions.iter().enumerate() {
             if in_place.next_if_eq(&index).is_some() {
                 // Nobody is called.
                 continue;
             }
-            let slot = code.slot(index);
+            let slot = || code.slot(index);
             let value = match *instruction {
                 Instruction::Call(Callee::Helper(id)) => {
-                    (Outside::Helper(id), resolve.helper(id).ok_or(CompileError::Helper { slot, id })?)
+                    let called = resolve.helper(id).ok_or_else(|| CompileError::Helper { slot: slot(), id })?;
+                    (Outside::Helper(id), called)
                 }
                 Instruction::Call(Callee::Kernel { id, .. }) => {
-                    let instruction = *instruction;
+                    let (slot, instruction) = (slot(), *instruction);
                     let called = resolve.function(id).ok_or(CompileError::Unsupported { slot, instruction })?;
                     (Outside::Function(id), called)
                 }
                 Instruction::Call(Callee::Register(_)) => {
-                    let dispatcher = resolve.dispatcher().ok_or(CompileError::Dispatcher { slot })?;
+                    let dispatcher = resolve.dispatcher().ok_or_else(|| CompileError::Dispatcher { slot: slot() })?;
                     (Outside::Dispatcher, Called { function: dispatcher as usize as u64, data: None, then: Then::GoOn })
                 }
                 Instruction::LoadWide {
                     value: value @ (Wide::MapByIndex(index) | Wide::MapValueByIndex { map: index, .. }),
                     ..
                 } => {
-                    resolved(value, resolve).ok_or(CompileError::Map { slot, index })?;
+                    resolved(value, resolve).ok_or_else(|| CompileError::Map { slot: slot(), index })?;
                     continue;
                 }
                 _ => continue,
@@ -453,13 +457,18 @@ impl Surroundings<'_> {
     }
 
     /// What guards the instruction.
+    #[inline]
     fn guard(&self) -> Option<Guard> {
         let guards = self.literals.wanted.guards;
+        if guards.is_empty() {
+            return None;
+        }
         let place = guards.binary_search_by_key(&(self.index as u32), |(index, _)| *index).ok()?;
         Some(guards[place].1)
     }
 
     /// The number that the instruction's constant is exclusive-ored with, if it is blinded: another one for each.
+    #[inline]
     fn key(&self) -> Option<u64> {
         let seed = self.literals.wanted.blinding?;
         // SplitMix64 by Steele, Lea and Flood: the seed is what nobody knows.
@@ -470,8 +479,10 @@ impl Surroundings<'_> {
     }
 
     /// Whether the instruction is a load that may fault.
+    #[inline]
     fn is_probe(&self) -> bool {
-        self.literals.wanted.probes.binary_search(&(self.index as u32)).is_ok()
+        !self.literals.wanted.probes.is_empty()
+            && self.literals.wanted.probes.binary_search(&(self.index as u32)).is_ok()
     }
 
     fn unsupported(&self) -> CompileError {
@@ -483,11 +494,17 @@ impl Surroundings<'_> {
 }
 
 fn translate<I: Isa>(code: &Code, literals: &Literals<'_>) -> Result<Compiled, CompileError> {
-    let mut buffer = Buffer::new(code.instructions().len(), code.functions().len());
+    let new = |unknown| Buffer::new(code.instructions().len(), code.functions().len(), unknown);
+    let mut buffer = new(Unknown::Near);
     let frames = frames(code, literals);
     pass::<I>(code, literals, &frames, &mut buffer)?;
-    buffer.begin_again();
-    pass::<I>(code, literals, &frames, &mut buffer)?;
+    if buffer.len() >= I::REACH {
+        buffer = new(Unknown::Far);
+        pass::<I>(code, literals, &frames, &mut buffer)?;
+        buffer.begin_again();
+        pass::<I>(code, literals, &frames, &mut buffer)?;
+    }
+    buffer.shorten();
     let code_len = buffer.len();
     if code_len > MOST_BYTES {
         return Err(CompileError::Long { len: code_len, most: MOST_BYTES });
@@ -510,7 +527,7 @@ fn named_functions(code: &Code) -> impl Iterator<Item = usize> {
 
 /// What each function needs.
 fn frames(code: &Code, literals: &Literals<'_>) -> Vec<Frame> {
-    let mut named: Vec<usize> = named_functions(code).collect();
+    let mut named: Vec<usize> = if code.has_functions() { named_functions(code).collect() } else { Vec::new() };
     named.sort_unstable();
     let ends = code.functions().skip(1).chain([code.instructions().len()]);
     let frame = |(function, (first, end))| Frame {

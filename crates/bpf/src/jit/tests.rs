@@ -212,3 +212,94 @@ fn jumps_to_the_beginning_of_a_function_go_behind_its_prologue() {
         }
     }
 }
+
+/// What the jump in each instruction of x86-64 code is: its bytes, and where it goes; `None` of others.
+fn jumps(compiled: &Compiled) -> Vec<Option<(usize, i64)>> {
+    let starts = compiled.starts().iter().map(|start| *start as usize);
+    let ends = starts.clone().skip(1).chain([compiled.code_len()]);
+    let jump = |(start, end): (usize, usize)| {
+        // Behind what sets the flags.
+        let code = &compiled.bytes()[start..end];
+        let near = code.len().checked_sub(2).map(|at| &code[at..]);
+        let far = |len: usize| code.len().checked_sub(len).map(|at| &code[at..]);
+        let distance = match (near, far(5), far(6)) {
+            (.., Some(&[0x0f, 0x80..=0x8f, a, b, c, d])) => (6, i32::from_le_bytes([a, b, c, d]).into()),
+            (_, Some(&[0xe9, a, b, c, d]), _) => (5, i32::from_le_bytes([a, b, c, d]).into()),
+            (Some(&[0xeb | 0x70..=0x7f, distance]), ..) => (2, i64::from(distance as i8)),
+            _ => return None,
+        };
+        Some((distance.0, end as i64 + distance.1))
+    };
+    starts.zip(ends).map(jump).collect()
+}
+
+#[test]
+fn jumps_are_short_where_that_reaches_and_go_where_they_should() {
+    // 4 bytes each, and the prologue has 2.
+    let filler = |count: usize| "r0 += 1\n".repeat(count);
+    for count in 25..40 {
+        let reach = |text: &str| {
+            let (code, compiled) = compiled(text, Target::X86_64, &Plain(&()));
+            let found = jumps(&compiled);
+            for (index, instruction) in code.instructions().iter().enumerate() {
+                let distance = match *instruction {
+                    Instruction::Jump { offset, .. } => offset,
+                    Instruction::Branch { offset, .. } => offset.into(),
+                    _ => continue,
+                };
+                let target = code.target(index, distance).expect("a target");
+                let (_, place) = found[index].expect("a jump");
+                assert_eq!(place, i64::from(compiled.starts()[target]), "{text}, {instruction}");
+            }
+            found.into_iter().flatten().map(|(len, _)| len).collect::<Vec<usize>>()
+        };
+        let ahead = format!("r2 = 0\nif r1 == 0 goto out\n{}out: exit", filler(count));
+        assert_eq!(reach(&ahead), [if 4 * count <= 127 { 2 } else { 6 }], "{count} ahead");
+        // Back over what it loops through, the comparison (3 bytes) and itself.
+        let back = format!("r2 = 0\nagain: {}if r1 != r2 goto again\nexit", filler(count));
+        assert_eq!(reach(&back), [if 4 * count + 5 <= 128 { 2 } else { 6 }], "{count} back");
+        // The jumps inside are shorter than when the outer one back was made, and so it reaches. Ahead it is measured
+        // with their long forms.
+        let inner = "if r1 == 7 goto +1\nr0 += 1\n".repeat(10);
+        let nested = format!("r2 = 0\ngoto out\nagain: {inner}{}goto again\nout: goto again\n", filler(count - 24));
+        let loops = 10 * (6 + 4) + 4 * (count - 24);
+        let (first, last) = (loops + 10 * 4 + 5, loops + 2);
+        let [out, inner @ .., again, behind] = &reach(&nested)[..] else { panic!("jumps") };
+        assert!(inner.iter().all(|len| *len == 2));
+        assert_eq!(*out, if first <= 127 { 2 } else { 5 }, "{count} out");
+        assert_eq!(*again, if last <= 128 { 2 } else { 5 }, "{count} again");
+        assert_eq!(*behind, if last + again <= 128 { 2 } else { 5 }, "{count} behind");
+    }
+    // Late in a long program they are as short.
+    let many = format!("r2 = 0\n{}exit", "if r1 == 7 goto +1\nr0 += 1\n".repeat(3000));
+    let (_, compiled) = compiled(&many, Target::X86_64, &Plain(&()));
+    assert!(jumps(&compiled).into_iter().flatten().all(|(len, _)| len == 2));
+}
+
+#[test]
+fn jumps_of_long_code_go_over_a_far_one_on_aarch64() {
+    // A jump with a distance of 19 bits in words reaches 1 MiB. One of eBPF reaches 32767 slots, so that the code of
+    // each must be long, as with blinded constants.
+    let program = |count: usize| format!("if r1 == 0 goto out\n{}out: exit", "r0 ^= 0x12345678\n".repeat(count));
+    for (count, is_far) in [(1000, false), (20_000, false), (32_760, true)] {
+        let code = Code::new(&assemble(&program(count)).expect("a program")).expect("its structure is right");
+        let wanted = Wanted { blinding: Some(1), ..Wanted::default() };
+        let compiled = compile_resolved(&code, Target::Aarch64, &Nowhere, wanted).expect("it compiles");
+        assert_eq!(compiled.code_len() > 1 << 20, is_far, "{} bytes", compiled.code_len());
+        let word = |at: u32| {
+            let bytes = compiled.bytes()[at as usize..].first_chunk().expect("a word");
+            u32::from_le_bytes(*bytes)
+        };
+        let (end, out) = (compiled.starts()[1], compiled.starts()[code.instructions().len() - 1]);
+        let last = word(end - 4);
+        let words = if is_far {
+            assert_eq!(word(end - 8) & 0xff00_0010, 0x5400_0000, "a conditional jump over");
+            assert_eq!(last >> 26, 0x14 >> 2, "a jump");
+            (last << 6) as i32 >> 6
+        } else {
+            assert_eq!(last & 0xff00_0010, 0x5400_0000, "a conditional jump");
+            (last << 8) as i32 >> 13
+        };
+        assert_eq!(i64::from(end) - 4 + 4 * i64::from(words), i64::from(out), "{count}");
+    }
+}

@@ -14,6 +14,7 @@ const MOST_FUNCTIONS: u32 = 15;
 /// A bloom filter.
 #[derive(Debug)]
 pub(super) struct Bloom {
+    /// Anybody sets bits and reads them, without a lock; none is cleared.
     bits: Box<[AtomicU64]>,
     functions: u32,
     seed: u64,

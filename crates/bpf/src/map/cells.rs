@@ -29,6 +29,7 @@ pub(super) fn words(definition: &Definition, count: u64) -> Result<Box<[AtomicU6
 /// Values of one length, each of which begins with a word.
 #[derive(Debug)]
 pub(crate) struct Cells {
+    /// Anybody reads and writes, word by word: values of several words may be seen half written, as in Linux.
     words: Box<[AtomicU64]>,
     /// Words of a value.
     stride: usize,

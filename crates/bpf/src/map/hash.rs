@@ -42,7 +42,9 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Bucket {
+    /// Odd while somebody writes; who has made it odd is the bucket's writer.
     version: AtomicU32,
+    /// The first element. Changed by the writer, followed by anybody.
     head: AtomicU32,
 }
 
@@ -58,12 +60,15 @@ pub(super) struct Hash {
     keys: Cells,
     /// Of each CPU in turn.
     values: Cells,
-    /// The element behind each: of its bucket, or of those that are free.
+    /// The element behind each: of its bucket, changed by that bucket's writer; or of those that are free, changed by
+    /// whoever gives the element back.
     next: Box<[AtomicU32]>,
+    /// [`LIVE`]: of the writer of the element's bucket. [`USED`]: set by look-ups, cleared by the clock.
     marks: Box<[AtomicU8]>,
-    /// The first free element, and above it a number that changes each time.
+    /// The first free element, and above it a number that changes each time: exchanged by anybody.
     free: AtomicU64,
     eviction: Eviction,
+    /// Where the clock looks next: moved on by whoever needs room.
     hand: AtomicU32,
     seed: u64,
     count: u32,

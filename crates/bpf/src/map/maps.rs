@@ -40,7 +40,7 @@ pub struct Maps {
     /// All that were ever put in, by number: each part has as many as its first number. Nothing is taken out, so that
     /// who reads waits for nobody.
     kept: [OnceLock<Part>; PARTS],
-    /// Their numbers, by where they lie.
+    /// Their numbers, by where they lie. Locked by whoever puts a map in.
     known: Mutex<BTreeMap<usize, u32>>,
 }
 

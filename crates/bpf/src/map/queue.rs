@@ -17,9 +17,11 @@ pub(super) enum Order {
 pub(super) struct Queue {
     values: Cells,
     order: Order,
+    /// Set by whoever may use the values and what follows, so that relaxed is enough for these.
     locked: AtomicBool,
-    /// Where the oldest value is. This and the next are used by whoever has the lock, so that relaxed is enough.
+    /// Where the oldest value is.
     oldest: AtomicUsize,
+    /// How many there are.
     len: AtomicUsize,
 }
 

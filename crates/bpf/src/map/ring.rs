@@ -74,7 +74,9 @@ pub struct Ring {
     memory: Memory,
     /// Bytes of records; a power of 2.
     len: u64,
+    /// Records that found no room. Producers add to it, anybody reads it.
     dropped: AtomicU64,
+    /// Set by who becomes the consumer, cleared when that one is dropped.
     has_consumer: AtomicBool,
     waker: Option<Box<dyn Fn() + Send + Sync>>,
 }

@@ -41,7 +41,7 @@ impl Step<'_> {
             Callee::Local(distance) => {
                 let target = self.target(distance);
                 let depth = self.state.frames.len();
-                // A function whose address was handed on is active in places that the structure does not tell.
+                // The structure does not tell how deep a function is called whose address was passed to a helper.
                 if depth >= MOST_FRAMES {
                     return Err(Fault::Depth);
                 }
@@ -49,7 +49,7 @@ impl Step<'_> {
                 let caller = self.state.top_mut();
                 caller.next = behind;
                 for register in &Register::ALL[1..6] {
-                    callee.set(*register, caller.get(*register));
+                    callee.set(*register, *caller.get(*register));
                 }
                 for register in &Register::ALL[..6] {
                     caller.set(*register, Value::Unset);
@@ -95,7 +95,7 @@ impl Step<'_> {
             Some(callback) => {
                 self.state.top_mut().next = behind;
                 let mut entered = self.state.clone();
-                // What it returns is not there yet.
+                // The helper has not returned a value yet.
                 entered.top_mut().set(Register::R0, Value::Unset);
                 entered.enter(callback, self.instance(), 0);
                 Ok(Next::Iterate { behind, enter: callback.entry as usize, entered })
@@ -105,7 +105,7 @@ impl Step<'_> {
 
     /// A number for a call of a function.
     fn instance(&self) -> u32 {
-        // Fewer than instructions that are followed.
+        // Cannot overflow: there are fewer calls than instructions that are followed.
         let number = self.instances.get();
         self.instances.set(number + 1);
         number
@@ -152,7 +152,7 @@ impl Step<'_> {
                         return Err(Fault::NoText { register });
                     };
                     let shape = self.contract.maps[map as usize];
-                    // Only of those the host finds what it points at.
+                    // The host finds the text of its own maps only, and of the first value only.
                     let is_single = (map as usize) < self.contract.own_maps && shape.max_entries == 1;
                     if shape.access != ValueAccess::Read || shape.kind != Kind::Array || !is_single {
                         return Err(Fault::NoText { register });
@@ -251,7 +251,7 @@ impl Step<'_> {
     }
 
     pub(super) fn exit(self) -> Result<Next, Fault> {
-        let result = self.state.top().get(Register::R0);
+        let result = *self.state.top().get(Register::R0);
         if result.is_address() {
             return Err(Fault::ReturnedAddress);
         }

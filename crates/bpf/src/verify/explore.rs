@@ -31,6 +31,8 @@ pub(super) enum Loops {
 struct Kept {
     /// Without what nobody looks at again.
     state: State,
+    /// The one that was kept before it at its instruction.
+    earlier: Option<u32>,
     /// The state before it on its way.
     before: Option<usize>,
     /// Ways from here that have not ended: while there are some, what is followed now came by here, since the latest
@@ -38,6 +40,17 @@ struct Kept {
     open: usize,
     /// States before it that ways from here lead back to.
     leans: Cell<Leans>,
+}
+
+/// What is kept of an instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Meeting {
+    /// No two ways lead there: nothing.
+    Never,
+    /// Nothing yet.
+    Yet,
+    /// The latest state there.
+    Latest(u32),
 }
 
 /// A way that is to be followed.
@@ -65,8 +78,8 @@ struct Explorer<'a> {
     loops: Loops,
     live: Vec<u16>,
     kept: Vec<Kept>,
-    /// The kept states of each instruction that several ways lead to; `None` for others.
-    meetings: Vec<Option<Vec<usize>>>,
+    /// What is kept of each instruction.
+    meetings: Vec<Meeting>,
     /// Whether a jump back goes to each instruction.
     heads: Vec<bool>,
     pending: Vec<Way>,
@@ -162,22 +175,21 @@ pub(super) fn explore(code: &Code, contract: &Contract, loops: Loops, limits: Li
 }
 
 /// Where several ways meet: targets of jumps, and what `may_goto` guards.
-fn meetings(code: &Code) -> Vec<Option<Vec<usize>>> {
-    let mut meetings = Vec::new();
-    meetings.resize_with(code.instructions().len(), || None);
+fn meetings(code: &Code) -> Vec<Meeting> {
+    let mut meetings = alloc::vec![Meeting::Never; code.instructions().len()];
     for (index, instruction) in code.instructions().iter().enumerate() {
         let distance = match *instruction {
             Instruction::Jump { offset, .. } => offset,
             Instruction::Branch { offset, .. } => offset.into(),
             Instruction::MayGoto { offset } => {
-                meetings[index] = Some(Vec::new());
+                meetings[index] = Meeting::Yet;
                 offset.into()
             }
             Instruction::LoadWide { value: Wide::Function(distance), .. } => distance,
             _ => continue,
         };
         if let Some(target) = code.target(index, distance) {
-            meetings[target] = Some(Vec::new());
+            meetings[target] = Meeting::Yet;
         }
     }
     meetings
@@ -197,7 +209,7 @@ fn heads(code: &Code) -> Vec<bool> {
 impl Explorer<'_> {
     /// Follows one instruction; false where the way ends.
     fn advance(&mut self, way: &mut Way) -> Result<bool, Fault> {
-        if self.meetings[way.at].is_some() && self.is_known(way)? {
+        if self.meetings[way.at] != Meeting::Never && self.is_known(way)? {
             return Ok(false);
         }
         way.since += 1;
@@ -244,23 +256,31 @@ impl Explorer<'_> {
         let guarded = core::mem::take(&mut way.entering)
             || (is_guard && !way.state.top().is_spent)
             || (is_fuelled && self.heads[way.at]);
-        let mut state = way.state.clone();
-        state.forget(way.at, &self.live);
-        let met = self.meetings[way.at].as_deref().unwrap_or_default();
+        let latest = match self.meetings[way.at] {
+            Meeting::Latest(latest) => Some(latest),
+            Meeting::Never | Meeting::Yet => None,
+        };
+        // What nobody looks at again is unset in what is kept, and that includes everything.
+        let state = &way.state;
         let mut earlier_round = None;
-        for &index in met.iter().rev().take(LOOKED_AT) {
+        let mut met = latest;
+        for _ in 0..LOOKED_AT {
+            let Some(index) = met.map(|index| index as usize) else { break };
             let kept = &self.kept[index];
+            met = kept.earlier;
             let is_open = kept.open > 0;
-            let is_call = is_fuelled || kept.state.is_call_of(&state);
-            if is_open && guarded && is_call && earlier_round.is_none() && kept.state.has_functions_of(&state) {
-                earlier_round = Some(index);
+            if is_open && guarded && earlier_round.is_none() {
+                let is_call = is_fuelled || kept.state.is_call_of(state);
+                if is_call && kept.state.has_functions_of(state) {
+                    earlier_round = Some(index);
+                }
             }
-            if !kept.state.includes(&state) {
+            if !kept.state.includes(state) {
                 continue;
             }
             match is_open {
                 // Once more where a count ends loops through here that is another one in this call.
-                false => match self.leans_of(index, &state) {
+                false => match self.leans_of(index, state) {
                     Some(leans) => {
                         self.lean(way.before, &leans);
                         return Ok(true);
@@ -271,33 +291,40 @@ impl Explorer<'_> {
                 true if is_fuelled => return Ok(true),
                 // Another round from here does what was done before, and the count of this call ends it: a `may_goto`
                 // leads back to itself only if it was passed, since behind its jump the count has run out.
-                true if guarded && is_call => {
+                true if guarded && kept.state.is_call_of(state) => {
                     let mut leans = Leans::default();
                     leans.add(state.frames.len() - 1, index);
                     self.lean(way.before, &leans);
                     return Ok(true);
                 }
-                true if state.includes(&kept.state) && kept.state.has_rounds_of(&state) => {
+                true if self.looked_at(way).includes(&kept.state) && kept.state.has_rounds_of(state) => {
                     return Err(Fault::Endless);
                 }
                 true => {}
             }
         }
-        if let Some(earlier) = earlier_round {
+        let state = if let Some(earlier) = earlier_round {
             // What differs from round to round is forgotten, so that few rounds say all.
-            state = self.kept[earlier].state.widened(&state);
-            way.state = state.clone();
-        } else if way.since < APART && !guarded && !met.is_empty() {
+            way.state = self.kept[earlier].state.widened(&self.looked_at(way));
+            way.state.clone()
+        } else if way.since < APART && !guarded && latest.is_some() {
             return Ok(false);
-        }
+        } else {
+            self.looked_at(way)
+        };
         let index = self.kept.len();
         self.values += state.weight();
-        self.kept.push(Kept { state, before: way.before, open: 1, leans: Cell::default() });
-        if let Some(met) = &mut self.meetings[way.at] {
-            met.push(index);
-        }
+        self.kept.push(Kept { state, earlier: latest, before: way.before, open: 1, leans: Cell::default() });
+        self.meetings[way.at] = Meeting::Latest(index as u32);
         (way.before, way.since) = (Some(index), 0);
         Ok(false)
+    }
+
+    /// The state of a way without what nobody looks at again.
+    fn looked_at(&self, way: &Way) -> State {
+        let mut state = way.state.clone();
+        state.forget(way.at, &self.live);
+        state
     }
 
     /// What the kept state `index`, which was followed to its ends, leans on that is open; `None` if `state` is in

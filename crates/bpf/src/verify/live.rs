@@ -26,6 +26,18 @@ pub(super) fn live(code: &Code) -> Vec<u16> {
 fn looked_at(code: &Code) -> (Vec<u16>, usize) {
     let instructions = code.instructions();
     let mut live = alloc::vec![0_u16; instructions.len()];
+    // Instructions that lead back: what they lead to is not known yet when they are looked at.
+    let mut waiting: Vec<usize> = Vec::new();
+    for index in (0..instructions.len()).rev() {
+        live[index] = before(code, index, &live);
+        if code.goes_back(index).is_some() {
+            waiting.push(index);
+        }
+    }
+    let mut count = instructions.len();
+    if waiting.is_empty() {
+        return (live, count);
+    }
     // Targets, and who jumps there; in order.
     let mut jumps = Vec::new();
     for (index, instruction) in instructions.iter().enumerate() {
@@ -37,23 +49,12 @@ fn looked_at(code: &Code) -> (Vec<u16>, usize) {
         jumps.extend(code.target(index, distance).map(|target| (target, index)));
     }
     jumps.sort_unstable();
-    // The last one first.
-    let mut waiting: Vec<usize> = (0..instructions.len()).collect();
-    let mut is_waiting = alloc::vec![true; instructions.len()];
-    let mut count = 0;
+    let mut is_waiting = alloc::vec![false; instructions.len()];
+    waiting.iter().for_each(|index| is_waiting[*index] = true);
     while let Some(index) = waiting.pop() {
         count += 1;
         is_waiting[index] = false;
-        let instruction = &instructions[index];
-        let target = |distance: i32| code.target(index, distance).map_or(0, |target| live[target]);
-        let behind = live.get(index + 1).copied().unwrap_or(0);
-        let after = match *instruction {
-            Instruction::Exit => bit(Register::R0),
-            Instruction::Jump { offset, .. } => target(offset),
-            Instruction::Branch { offset, .. } | Instruction::MayGoto { offset } => behind | target(offset.into()),
-            _ => behind,
-        };
-        let before = after & !written(instruction) | read(instruction);
+        let before = before(code, index, &live);
         if live[index] == before {
             continue;
         }
@@ -67,6 +68,20 @@ fn looked_at(code: &Code) -> (Vec<u16>, usize) {
         }
     }
     (live, count)
+}
+
+/// What is looked at before the instruction `index`, if `live` tells it of all that come next.
+fn before(code: &Code, index: usize, live: &[u16]) -> u16 {
+    let instruction = &code.instructions()[index];
+    let target = |distance: i32| code.target(index, distance).map_or(0, |target| live[target]);
+    let behind = live.get(index + 1).copied().unwrap_or(0);
+    let after = match *instruction {
+        Instruction::Exit => bit(Register::R0),
+        Instruction::Jump { offset, .. } => target(offset),
+        Instruction::Branch { offset, .. } | Instruction::MayGoto { offset } => behind | target(offset.into()),
+        _ => behind,
+    };
+    after & !written(instruction) | read(instruction)
 }
 
 /// Registers that an instruction writes without fail.

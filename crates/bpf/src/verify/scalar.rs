@@ -40,8 +40,12 @@ impl Scalar {
     }
 
     /// All numbers of `size` bytes.
-    pub(super) fn of_size(size: Size) -> Self {
-        Self::range(0, u64::MAX >> (64 - size.bits()))
+    pub(super) const fn of_size(size: Size) -> Self {
+        let max = u64::MAX >> (64 - size.bits());
+        if max == u64::MAX {
+            return Self::UNKNOWN;
+        }
+        Self { bits: Tnum { value: 0, mask: max }, min: 0, max, signed_min: 0, signed_max: max as i64 }
     }
 
     pub(super) const fn as_constant(&self) -> Option<u64> {
@@ -72,7 +76,7 @@ impl Scalar {
 
     /// Has each part know what the others tell; `None` if they have no number in common.
     fn settled(mut self) -> Option<Self> {
-        // Twice, since bits may learn from ranges what they then tell to the other range.
+        // Once more if bits have learnt from ranges what they then tell to the other range.
         for _ in 0..2 {
             self.min = self.min.max(self.bits.min());
             self.max = self.max.min(self.bits.max());
@@ -88,7 +92,11 @@ impl Scalar {
             if self.min > self.max || self.signed_min > self.signed_max {
                 return None;
             }
-            self.bits = self.bits.intersect(Tnum::range(self.min, self.max))?;
+            let bits = self.bits;
+            self.bits = bits.intersect(Tnum::range(self.min, self.max))?;
+            if self.bits == bits {
+                break;
+            }
         }
         Some(self)
     }
@@ -156,6 +164,8 @@ impl Scalar {
     /// The operation in 64 bits, but that of a shift's operand as many low bits count as `width` needs.
     fn alu64(self, op: AluOp, right: Self, width: u64) -> Self {
         match op {
+            // Nothing is known of these results if nothing is known of one operand.
+            AluOp::Add | AluOp::Sub | AluOp::Xor if self == Self::UNKNOWN || right == Self::UNKNOWN => Self::UNKNOWN,
             AluOp::Add => self.add(right),
             AluOp::Sub => self.sub(right),
             AluOp::Mul => self.mul(right),
@@ -431,36 +441,6 @@ mod tests {
         prop_oneof![range, signed, bits, constant, unknown]
     }
 
-    const OPS: [AluOp; 14] = [
-        AluOp::Add,
-        AluOp::Sub,
-        AluOp::Mul,
-        AluOp::Div,
-        AluOp::SignedDiv,
-        AluOp::Mod,
-        AluOp::SignedMod,
-        AluOp::Or,
-        AluOp::And,
-        AluOp::Xor,
-        AluOp::ShiftLeft,
-        AluOp::ShiftRight,
-        AluOp::ShiftRightSigned,
-        AluOp::Move,
-    ];
-    const CONDITIONS: [Condition; 11] = [
-        Condition::Equal,
-        Condition::NotEqual,
-        Condition::Greater,
-        Condition::GreaterEqual,
-        Condition::Less,
-        Condition::LessEqual,
-        Condition::SignedGreater,
-        Condition::SignedGreaterEqual,
-        Condition::SignedLess,
-        Condition::SignedLessEqual,
-        Condition::Common,
-    ];
-
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4096))]
 
@@ -468,7 +448,7 @@ mod tests {
         fn no_result_is_left_out((a, x) in scalar(), (b, y) in scalar()) {
             prop_assert!(a.contains(x) && b.contains(y), "{a:x?} {x:#x}");
             for width in [Width::W32, Width::W64] {
-                for op in OPS {
+                for op in AluOp::ALL {
                     let (set, result) = (a.alu(width, op, b), value::alu(width, op, x, y));
                     prop_assert!(set.contains(result), "{width:?} {op:?}: {result:#x} in {set:x?}");
                 }
@@ -489,7 +469,7 @@ mod tests {
             for (left, right) in [(y, y), (x, y)] {
                 let a = if left == x { a } else { b };
                 for width in [Width::W32, Width::W64] {
-                    for condition in CONDITIONS {
+                    for condition in Condition::ALL {
                         let holds = value::holds(width, condition, left, right);
                         let what = format!("{left:#x} {condition:?} {right:#x} in {width:?}: {a:x?} {b:x?}");
                         let (one, other) = a.assume(width, condition, b, holds).ok_or_else(|| {

@@ -150,8 +150,8 @@ impl Frame {
         Self { registers, slots: Vec::new(), next: 0, callback: None, is_spent: false, instance, rounds: 0 }
     }
 
-    pub(super) fn get(&self, register: Register) -> Value {
-        self.registers[usize::from(register.number())]
+    pub(super) fn get(&self, register: Register) -> &Value {
+        &self.registers[usize::from(register.number())]
     }
 
     pub(super) fn set(&mut self, register: Register, value: Value) {

@@ -164,6 +164,11 @@ impl Step<'_> {
 
     /// A register that has a value.
     pub(super) fn get(&self, register: Register) -> Result<Value, Fault> {
+        self.see(register).copied()
+    }
+
+    /// The same where it is.
+    fn see(&self, register: Register) -> Result<&Value, Fault> {
         match self.state.top().get(register) {
             Value::Unset => Err(Fault::Unset { register }),
             value => Ok(value),
@@ -172,8 +177,8 @@ impl Step<'_> {
 
     /// A register that is a number.
     pub(super) fn number(&self, register: Register) -> Result<Scalar, Fault> {
-        match self.get(register)? {
-            Value::Scalar(number) => Ok(number),
+        match self.see(register)? {
+            Value::Scalar(number) => Ok(*number),
             _ => Err(Fault::Address { register }),
         }
     }
@@ -195,48 +200,52 @@ impl Step<'_> {
 
     fn map(&self, index: i32) -> Result<u32, Fault> {
         let number = u32::try_from(index).map_err(|_| Fault::Map { index })?;
-        // Behind those of the host are those that stand for maps in maps.
+        // Higher numbers than those of the host's own maps stand for maps inside maps.
         let is_there = (number as usize) < self.contract.own_maps;
         if is_there { Ok(number) } else { Err(Fault::Map { index }) }
     }
 
     fn alu(&self, width: Width, op: AluOp, dst: Register, operand: Operand) -> Result<Value, Fault> {
+        let constant;
         let right = match operand {
-            Operand::Immediate(value) => Value::Scalar(Scalar::constant(value as u64)),
-            Operand::Register(src) => self.get(src)?,
+            Operand::Immediate(value) => {
+                constant = Value::Scalar(Scalar::constant(value as u64));
+                &constant
+            }
+            Operand::Register(src) => self.see(src)?,
         };
         if op == AluOp::Move {
             return match (width, right, operand) {
-                (Width::W64, value, _) => Ok(value),
-                (Width::W32, Value::Scalar(number), _) => Ok(Value::Scalar(number.alu(width, op, number))),
+                (Width::W64, value, _) => Ok(*value),
+                (Width::W32, Value::Scalar(number), _) => Ok(Value::Scalar(number.alu(width, op, *number))),
                 (_, _, Operand::Register(register)) => Err(Fault::Address { register }),
                 (_, _, Operand::Immediate(_)) => Err(Fault::Unknown),
             };
         }
-        let left = self.get(dst)?;
+        let left = self.see(dst)?;
         let register = if let Operand::Register(src) = operand { src } else { dst };
         match (left, right, op, width) {
             (Value::Scalar(left), Value::Scalar(right), ..) => {
                 self.note_plain_sum(width, op, operand);
-                Ok(Value::Scalar(left.alu(width, op, right)))
+                Ok(Value::Scalar(left.alu(width, op, *right)))
             }
             (Value::Pointer(area, offset), Value::Scalar(by), AluOp::Add | AluOp::Sub, Width::W64)
             | (Value::Scalar(by), Value::Pointer(area, offset), AluOp::Add, Width::W64) => {
-                let offset = offset.alu(width, op, by);
+                let offset = offset.alu(width, op, *by);
                 let (min, max) = (offset.signed_min(), offset.signed_max());
                 if min < -MOST_FAR || max > MOST_FAR {
                     return Err(Fault::Far { register: dst, min, max });
                 }
                 match (left, operand) {
-                    (Value::Scalar(_), _) => self.guard_sum(by, Side::Left),
-                    (_, Operand::Register(_)) => self.guard_sum(by, Side::Right),
+                    (Value::Scalar(_), _) => self.guard_sum(*by, Side::Left),
+                    (_, Operand::Register(_)) => self.guard_sum(*by, Side::Right),
                     (_, Operand::Immediate(_)) => {}
                 }
-                Ok(Value::Pointer(area, offset))
+                Ok(Value::Pointer(*area, offset))
             }
-            // Of maps in maps, not even from one of them to another.
+            // Not in maps inside maps: the two addresses may be in different ones.
             (Value::Pointer(area, _), Value::Pointer(of, _), AluOp::Sub, Width::W64)
-                if area == of && !self.is_inner(area) =>
+                if area == of && !self.is_inner(*area) =>
             {
                 self.note_plain_sum(width, op, operand);
                 Ok(Value::Scalar(Scalar::UNKNOWN))
@@ -249,8 +258,8 @@ impl Step<'_> {
 
     /// The memory that an access means: an area, and the bytes into it, which are all inside.
     fn place(&self, size: Size, base: Register, offset: i16, alignment: Alignment) -> Result<(Area, Scalar), Fault> {
-        let (area, start) = match self.get(base)? {
-            Value::Pointer(area, start) => (area, start),
+        let (area, start) = match self.see(base)? {
+            Value::Pointer(area, start) => (*area, start),
             Value::Maybe(..) => return Err(Fault::MaybeNull { register: base }),
             _ => return Err(Fault::NoAddress { register: base }),
         };
@@ -289,7 +298,7 @@ impl Step<'_> {
         if is_inside { Ok(()) } else { Err(Fault::Outside { what, min, end, len: room }) }
     }
 
-    /// Whether an area is of maps of which several are in one.
+    /// Whether an area belongs to a map inside a map, of which there may be several.
     fn is_inner(&self, area: Area) -> bool {
         matches!(area, Area::MapValue(map) | Area::MapKey(map) if map as usize >= self.contract.own_maps)
     }
@@ -378,7 +387,7 @@ impl Step<'_> {
         }
         match self.load(size, base, offset, Alignment::Natural)? {
             Value::Scalar(_) => {}
-            // What is forgotten was an address.
+            // The value that the program gets back would be an address.
             _ => return Err(Fault::PartOfAddress { offset: offset.into(), len: size.bytes() }),
         }
         let (area, place) = self.place(size, base, offset, Alignment::Natural)?;
@@ -431,7 +440,7 @@ impl Step<'_> {
             (address, number) | (number, address) if is_equality && address.is_address() && is_zero(number) => {
                 return Ok(self.null_check(condition, address, target));
             }
-            // Which one is higher says nothing of where they are.
+            // Which of two addresses is higher tells nothing of where they are: nothing is learnt.
             (Value::Pointer(area, _), Value::Pointer(of, _)) if area == of && width == Width::W64 => {
                 return Ok(Next::Two(behind, target, self.state.clone()));
             }
@@ -446,14 +455,14 @@ impl Step<'_> {
         let learn = |state: &mut State, (left, right): (Scalar, Scalar)| {
             state.top_mut().set(dst, Value::Scalar(left));
             match operand {
-                // Both are the same, and both were learnt of.
+                // One register is compared with itself; what was learnt stands in it already.
                 Operand::Register(src) if src == dst => {}
                 Operand::Register(src) => state.top_mut().set(src, Value::Scalar(right)),
                 Operand::Immediate(_) => {}
             }
         };
         if passed.is_none() || taken.is_none() {
-            // The other way is not followed, and the machine may go it.
+            // Only one way is followed; the CPU may speculate on the other.
             self.guard(Guard::Edges);
         }
         match (passed, taken) {
@@ -471,7 +480,7 @@ impl Step<'_> {
                 learn(self.state, taken);
                 Ok(Next::One(target))
             }
-            // Only where what is known contradicts itself, which it never does.
+            // Neither way is possible: what is known contradicts itself, which never happens.
             (None, None) => Ok(Next::Two(behind, target, self.state.clone())),
         }
     }

@@ -4,15 +4,19 @@
 //! name, what `r0` must be, memory, and byte code; `r1` points at the memory, `r2` is its length, and helper 5 returns
 //! its first argument.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod vectors;
 
 use palimpsest_bpf::interp::{HelperError, Helpers, Interpreter, Memory};
-use palimpsest_bpf::jit::{Dispatcher, Helper, HelperTable, Target};
+use palimpsest_bpf::jit::{Dispatcher, Helper, HelperTable};
 use palimpsest_bpf::verify::{ContextAccess, Contract};
 use palimpsest_bpf::{Code, Program};
 use palimpsest_text::Packs;
 
 use vectors::{Vector, vectors};
+
+use common::packs;
 
 /// Where the memory of a vector lies in the interpreter.
 const MEMORY: u64 = 0x10_0000;
@@ -80,11 +84,7 @@ fn the_interpreter_gives_what_the_vectors_say() {
 #[test]
 fn compiled_programs_give_what_the_vectors_say() {
     let Some(vectors) = vectors() else { return };
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let packs = Packs::new().expect("packs");
+    let Some(packs) = packs() else { return };
     let wrong = wrong(&vectors, |vector| compiled(&packs, vector));
     assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), vectors.len());
 }

@@ -54,23 +54,7 @@ fn operand() -> impl Strategy<Value = Operand> {
 }
 
 fn alu() -> impl Strategy<Value = Instruction> {
-    let ops = [
-        AluOp::Add,
-        AluOp::Sub,
-        AluOp::Mul,
-        AluOp::Div,
-        AluOp::SignedDiv,
-        AluOp::Mod,
-        AluOp::SignedMod,
-        AluOp::Or,
-        AluOp::And,
-        AluOp::Xor,
-        AluOp::ShiftLeft,
-        AluOp::ShiftRight,
-        AluOp::ShiftRightSigned,
-        AluOp::Move,
-    ];
-    (width(), prop::sample::select(ops.to_vec()), register(), operand())
+    (width(), prop::sample::select(AluOp::ALL.to_vec()), register(), operand())
         .prop_map(|(width, op, dst, operand)| Instruction::Alu { width, op, dst, operand })
 }
 
@@ -124,19 +108,7 @@ fn access() -> impl Strategy<Value = Instruction> {
 }
 
 fn atomic() -> impl Strategy<Value = Instruction> {
-    let ops = [
-        AtomicOp::Add,
-        AtomicOp::Or,
-        AtomicOp::And,
-        AtomicOp::Xor,
-        AtomicOp::FetchAdd,
-        AtomicOp::FetchOr,
-        AtomicOp::FetchAnd,
-        AtomicOp::FetchXor,
-        AtomicOp::Exchange,
-        AtomicOp::CompareExchange,
-    ];
-    (prop::sample::select(ops.to_vec()), width(), register()).prop_flat_map(|(op, width, src)| {
+    (prop::sample::select(AtomicOp::ALL.to_vec()), width(), register()).prop_flat_map(|(op, width, src)| {
         let size = if width == Width::W32 { Size::Word } else { Size::Double };
         place(size, true).prop_map(move |(base, offset)| Instruction::Atomic { op, width, base, offset, src })
     })
@@ -144,20 +116,7 @@ fn atomic() -> impl Strategy<Value = Instruction> {
 
 /// A jump, whose distance is cut to what is left of the program.
 fn jump() -> impl Strategy<Value = Instruction> {
-    let conditions = [
-        Condition::Equal,
-        Condition::NotEqual,
-        Condition::Greater,
-        Condition::GreaterEqual,
-        Condition::Less,
-        Condition::LessEqual,
-        Condition::SignedGreater,
-        Condition::SignedGreaterEqual,
-        Condition::SignedLess,
-        Condition::SignedLessEqual,
-        Condition::Common,
-    ];
-    let branch = (width(), prop::sample::select(conditions.to_vec()), register(), operand(), 0..20_i16).prop_map(
+    let branch = (width(), prop::sample::select(Condition::ALL.to_vec()), register(), operand(), 0..20_i16).prop_map(
         |(width, condition, dst, operand, offset)| Instruction::Branch { width, condition, dst, operand, offset },
     );
     let plain = (0..8_i32, any::<bool>())

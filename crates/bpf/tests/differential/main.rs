@@ -5,24 +5,22 @@
 //! forward, but for one that goes to the first instruction a few times, so that it ends. In the end memory and all
 //! registers are folded into `r0`, so that no difference is lost.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod generator;
 
 use palimpsest_bpf::interp::{Interpreter, Memory, NoHelpers};
-use palimpsest_bpf::jit::Target;
 use palimpsest_bpf::verify::{ContextAccess, Contract, Trust};
 use palimpsest_bpf::{Code, Program, VerifiedProgram};
-use palimpsest_text::Packs;
 use proptest::test_runner::{Config, TestRunner};
 
 use generator::{BLOCK, program};
 
+use common::packs;
+
 #[test]
 fn random_programs_mean_the_same_interpreted_and_compiled() {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let packs = Packs::new().expect("packs");
+    let Some(packs) = packs() else { return };
     let mut runner = TestRunner::new(Config { cases: cases(), ..Config::default() });
     let result = runner.run(&program(), |(instructions, seed)| {
         let bytes = generator::bytes(&instructions);

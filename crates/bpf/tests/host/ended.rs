@@ -3,6 +3,7 @@
 use palimpsest_bpf::interp::Trap;
 
 use super::*;
+use crate::common::{compiles, packs};
 
 /// What a program was ended by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,8 +31,7 @@ fn outcome(builder: impl Fn() -> HostBuilder, text: &str, fuel: u64) -> (Result<
     let (expected, interpreted) = interpret();
     // The second run knows nothing of the first, here and below.
     assert_eq!(interpret(), (expected, interpreted));
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
+    if !compiles() {
         return (expected, interpreted);
     }
     let other = builder().build();
@@ -121,12 +121,8 @@ fn a_program_that_is_ended_leaves_its_records() {
         count
     };
     assert_eq!(count(&host), 2);
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
+    let Some(packs) = packs() else { return };
     // The program inside the helper of another is ended; the outer one has its record, and submits it.
-    let packs = Packs::new().expect("packs");
     let inner = failing().build();
     let linked = inner.verify(contract(), code(&text)).expect("harmless");
     let program = HostedProgram::load(&packs, &linked).expect("room");
@@ -218,11 +214,7 @@ fn what_is_proven_and_what_fails_take_no_fuel() {
 
 #[test]
 fn programs_that_call_each_other_share_their_fuel() {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let packs = Packs::new().expect("packs");
+    let Some(packs) = packs() else { return };
     let host = builder().build();
     let programs = host.map("programs").and_then(|map| map.programs()).expect("there");
     let text = "r6 = r1\nr7 = 0\nagain: r7 += 1\nr1 = *(u64 *)(r6 + 8)\nr1 += 1\n*(u64 *)(r6 + 8) = r1\n\

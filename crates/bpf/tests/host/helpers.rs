@@ -3,6 +3,7 @@
 use palimpsest_bpf::verify::MapUse;
 
 use super::*;
+use crate::common::packs;
 
 #[test]
 fn helpers_change_no_read_only_map() {
@@ -78,11 +79,7 @@ fn room_that_a_helper_leaves_as_it_was_is_zero() {
 
 #[test]
 fn room_is_zero_behind_a_helper_that_failed() {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let packs = Packs::new().expect("packs");
+    let Some(packs) = packs() else { return };
     let host = sparing().build();
     for (mode, error) in [(0, HelperError::NoArgument { index: 7 }), (1, HelperError::Panicked)] {
         let linked = host.verify(contract(), code(&format!("r2 = {mode}\ncall 1004\nr0 = 0\nexit")));
@@ -119,11 +116,8 @@ fn functions_without_an_object_have_indexes() {
     let (linked, error) = (linked.expect("harmless"), HelperError::NoArgument { index: 3 });
     let trap = linked.interpret(&Interpreter::default(), &mut [0; LEN]).map_err(|error| error.trap);
     assert_eq!(trap, Err(palimpsest_bpf::interp::Trap::HostFunction { index: 1, error }));
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let program = HostedProgram::load(&Packs::new().expect("packs"), &linked).expect("room");
+    let Some(packs) = packs() else { return };
+    let program = HostedProgram::load(&packs, &linked).expect("room");
     let mut context = [0; LEN];
     assert_eq!(program.run(&mut context), Err(HostedError::Function { index: 1, error }));
     assert_eq!(context, [0; LEN]);
@@ -143,13 +137,10 @@ fn what_a_panic_was_raised_with_does_not_panic_again() {
             panic!("once more");
         }
     }
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
+    let Some(packs) = packs() else { return };
     let host = Host::builder().helper(1000, Signature::new([]), |_| std::panic::resume_unwind(Box::new(Again))).build();
     let linked = host.verify(contract(), code("call 1000\nr0 = 9\nexit")).expect("harmless");
-    let program = HostedProgram::load(&Packs::new().expect("packs"), &linked).expect("room");
+    let program = HostedProgram::load(&packs, &linked).expect("room");
     assert_eq!(program.run(&mut [0; LEN]), Err(HostedError::Helper { id: 1000, error: HelperError::Panicked }));
 }
 

@@ -3,17 +3,15 @@
 use palimpsest_bpf::verify::Unproven;
 
 use super::*;
+use crate::common::packs;
 
 /// Runs it both ways where loads that are not proven are tried; the context, which both leave alike, and `r0`.
 fn probed(text: &str, context: [u8; LEN]) -> (u64, [u8; LEN]) {
     let linked = builder().build().verify(contract().unproven(Unproven::Probe), code(text)).expect(text);
     let mut interpreted = context;
     let expected = linked.interpret(&Interpreter::default(), &mut interpreted).expect("it ends");
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return (expected, interpreted);
-    }
-    let program = HostedProgram::load(&Packs::new().expect("packs"), &linked).expect("room");
+    let Some(packs) = packs() else { return (expected, interpreted) };
+    let program = HostedProgram::load(&packs, &linked).expect("room");
     let mut compiled = context;
     assert_eq!(program.run(&mut compiled), Ok(expected), "{text}");
     assert_eq!(compiled, interpreted, "{text}");
@@ -69,11 +67,7 @@ fn texts_are_read_up_to_their_zero() {
 
 #[test]
 fn reading_stops_where_memory_ends() {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let packs = Packs::new().expect("packs");
+    let Some(packs) = packs() else { return };
     // Behind the first thread's stack is nothing.
     let maps = std::fs::read_to_string("/proc/self/maps").expect("there is /proc");
     let stack = maps.lines().find(|line| line.ends_with("[stack]")).and_then(|line| line.split(['-', ' ']).nth(1));

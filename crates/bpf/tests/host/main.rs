@@ -1,6 +1,8 @@
 //! Programs with maps and helpers: verified, interpreted and compiled, on hosts that begin alike and end alike.
 
 mod arrays;
+#[path = "../common/mod.rs"]
+mod common;
 mod ended;
 mod helpers;
 mod kernel;
@@ -17,6 +19,8 @@ use palimpsest_bpf::jit::Target;
 use palimpsest_bpf::map::{ArrayHandle, Definition, HashHandle, Kind, Map, Update, ValueAccess};
 use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Fault, Signature};
 use palimpsest_bpf::{Code, Packs, asm};
+
+use common::packs;
 
 /// What programs find: an array of two numbers for each of 4, a hash map, a ring buffer, a queue, an array of
 /// programs, read-only text, a bloom filter, a trie.
@@ -80,14 +84,11 @@ fn run_on(builder: impl Fn() -> HostBuilder, text: &str) -> u64 {
     let linked = host.verify(contract(), code(text)).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let expected = linked.interpret(&Interpreter::default(), &mut interpreted);
     let expected = expected.unwrap_or_else(|error| panic!("{error}\n{text}"));
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return expected;
-    }
+    let Some(packs) = packs() else { return expected };
     let mut compiled = [0xaa; LEN];
     let other = builder().build();
     let linked = other.verify(contract(), code(text)).expect("as before");
-    let program = HostedProgram::load(&Packs::new().expect("packs"), &linked).expect("room");
+    let program = HostedProgram::load(&packs, &linked).expect("room");
     assert_eq!(program.run(&mut compiled), Ok(expected), "{text}");
     assert_eq!(compiled, interpreted, "{text}");
     assert_eq!(contents(&other), contents(&host), "{text}");
@@ -367,11 +368,7 @@ fn helpers_of_the_host_get_what_their_signatures_say() {
 
 #[test]
 fn a_helper_that_fails_ends_the_result_and_not_the_process() {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let packs = Packs::new().expect("packs");
+    let Some(packs) = packs() else { return };
     let host = custom().build();
     let load = |text: &str| {
         let linked = host.verify(contract(), code(text)).expect("harmless");
@@ -391,11 +388,7 @@ fn a_helper_that_fails_ends_the_result_and_not_the_process() {
 
 #[test]
 fn tail_calls_go_to_other_programs_thirty_three_times() {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let packs = Packs::new().expect("packs");
+    let Some(packs) = packs() else { return };
     let host = builder().build();
     let programs = host.map("programs").and_then(|map| map.programs()).expect("there");
     let load = |text: &str, contract: Contract| {
@@ -435,11 +428,7 @@ fn tail_calls_go_to_other_programs_thirty_three_times() {
 
 #[test]
 fn programs_are_replaced_while_others_run_them() {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let packs = Packs::new().expect("packs");
+    let Some(packs) = packs() else { return };
     let host = builder().build();
     let load = |value: u32| {
         let text = found(1, &format!("r1 = 1\nlock *(u64 *)(r0 + 0) += r1\nr0 = {value}"));
@@ -471,11 +460,7 @@ fn programs_are_replaced_while_others_run_them() {
 
 #[test]
 fn threads_share_maps_and_records() {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let packs = Packs::new().expect("packs");
+    let Some(packs) = packs() else { return };
     let host = builder().build();
     let output = "r6 = *(u64 *)(r1 + 0)\nr1 = map[idx:2] ll\nr2 = 16\nr3 = 0\ncall 131\nif r0 == 0 goto none\n\
                   *(u64 *)(r0 + 0) = r6\nr6 = -r6\n*(u64 *)(r0 + 8) = r6\nr1 = r0\nr2 = 0\ncall 132\nr0 = 1\nexit\n\

@@ -3,19 +3,22 @@
 //! The sources lie in `c`, what Debian's clang 14 has made of them in `golden`. Where there is a clang for eBPF, it
 //! compiles them again, and all that holds for the old ones holds for the new ones, too.
 
+#[path = "../common/mod.rs"]
+mod common;
+
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use palimpsest_bpf::Packs;
 use palimpsest_bpf::elf::{Btf, Initial, Object, ObjectError};
 use palimpsest_bpf::host::{Host, HostedProgram};
 use palimpsest_bpf::insn::Register;
 use palimpsest_bpf::interp::Interpreter;
-use palimpsest_bpf::jit::Target;
 use palimpsest_bpf::map::{ArrayHandle, HashHandle, Kind, ValueAccess};
 use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Fault, Signature};
+
+use common::packs;
 
 /// What clang 14 has made of each source; inside the test program, which also runs where the repository is not.
 const GOLDEN: [(&str, &[u8]); 6] = [
@@ -81,15 +84,13 @@ fn run(way: Way, object: &Object, host: &Arc<Host>, name: &str, context: &mut [u
     let linked = linked.unwrap_or_else(|error| panic!("{name}: {}", program.explain(error)));
     match way {
         Way::Interpreted => linked.interpret(&Interpreter::default(), context).expect("it ends"),
-        Way::Compiled if Target::NATIVE.is_none() => {
-            eprintln!("skipped: there is no compiler for this machine");
-            linked.interpret(&Interpreter::default(), context).expect("it ends")
-        }
-        Way::Compiled => {
-            let packs = Packs::new().expect("packs");
-            let program = HostedProgram::load(&packs, &linked).expect("room");
-            program.run_read_only(context).expect("a context")
-        }
+        Way::Compiled => match packs() {
+            None => linked.interpret(&Interpreter::default(), context).expect("it ends"),
+            Some(packs) => {
+                let program = HostedProgram::load(&packs, &linked).expect("room");
+                program.run_read_only(context).expect("a context")
+            }
+        },
     }
 }
 
@@ -205,12 +206,8 @@ fn maps_of_maps_and_of_programs_begin_with_what_c_says() {
         }
         let jumps = object.maps().iter().find(|map| map.definition().name == "jumps").expect("there");
         assert_eq!(jumps.initial(), [(1, Initial::Program("there".to_owned()))]);
-        if Target::NATIVE.is_none() {
-            eprintln!("skipped: there is no compiler for this machine");
-            continue;
-        }
+        let Some(packs) = packs() else { continue };
         let host = object.host().expect("good measures").build();
-        let packs = Packs::new().expect("packs");
         let load = |name: &str| {
             let code = object.program(name).expect("there").code().expect("right");
             Arc::new(HostedProgram::load(&packs, &host.verify(contract(), code).expect("harmless")).expect("room"))

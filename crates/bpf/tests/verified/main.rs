@@ -1,6 +1,9 @@
 //! What the verifier accepts does no harm: random programs, most of them wrong, run within exactly what they were
 //! promised.
 
+#[path = "../common/mod.rs"]
+mod common;
+
 use palimpsest_bpf::insn::{
     AluOp, Callee, Condition, Extension, Instruction, Operand, Reach, Register, Size, Width, encode,
 };
@@ -9,6 +12,8 @@ use palimpsest_bpf::jit::Target;
 use palimpsest_bpf::verify::{ContextAccess, Contract, Trust, Verified};
 use palimpsest_bpf::{Code, ContextError, VerifiedError, VerifiedProgram, asm};
 use palimpsest_text::Packs;
+
+use common::packs;
 
 /// Bytes of context.
 const LEN: u32 = 32;
@@ -69,19 +74,7 @@ fn instruction(random: &mut Random) -> Instruction {
         }
         7 => Instruction::Store { size, base, offset, value: operand },
         8 => {
-            let conditions = [
-                Condition::Equal,
-                Condition::NotEqual,
-                Condition::Greater,
-                Condition::GreaterEqual,
-                Condition::Less,
-                Condition::LessEqual,
-                Condition::SignedGreater,
-                Condition::SignedLess,
-                Condition::SignedLessEqual,
-                Condition::Common,
-            ];
-            let (condition, offset) = (random.one_of(&conditions), random.below(4) as i16);
+            let (condition, offset) = (random.one_of(&Condition::ALL), random.below(4) as i16);
             Instruction::Branch { width, condition, dst, operand, offset }
         }
         _ => Instruction::Jump { offset: random.below(2) as i32, reach: Reach::Near },
@@ -284,11 +277,7 @@ fn programs() -> u32 {
 
 #[test]
 fn sums_that_differ_from_way_to_way_are_what_they_are() {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let packs = Packs::new().expect("packs");
+    let Some(packs) = packs() else { return };
     let start = "r3 = *(u8 *)(r1 + 0)\n";
     let end = "r0 = *(u8 *)(r5 + 0)\nexit";
     let greater = |first: u32, second: u32| {
@@ -325,11 +314,7 @@ fn sums_that_differ_from_way_to_way_are_what_they_are() {
 
 #[test]
 fn a_context_is_what_was_promised() {
-    if Target::NATIVE.is_none() {
-        eprintln!("skipped: there is no compiler for this machine");
-        return;
-    }
-    let packs = Packs::new().expect("packs");
+    let Some(packs) = packs() else { return };
     let load = |text: &str, access| {
         let code = Code::new(&asm::assemble(text).expect("a program")).expect("its structure is right");
         let verified = Contract::new().context(16, access).verify(code).expect("it is harmless");

@@ -90,7 +90,7 @@ impl std::fmt::Display for Name<'_> {
     }
 }
 
-/// Most bytes that a file has which is read: a program of the greatest length as digits, with blanks, or as text.
+/// Most bytes of a file: the longest program takes fewer, as digits with blanks, or as text.
 const MOST_BYTES: u64 = (MOST_SLOTS * SLOT * 16) as u64;
 
 /// All bytes of a file, or of standard input for `-`.
@@ -136,7 +136,7 @@ impl Source {
         let is_meant = |program: &&Program| self.program.as_ref().is_none_or(|name| program.name() == name);
         let chosen: Vec<&Program> = object.programs().iter().filter(is_meant).collect();
         if chosen.is_empty() {
-            // An object without any is told of as one that lacks the one without a name.
+            // Of an object without programs the error says that it lacks the program with the empty name.
             return Err(SourceError::NoProgram {
                 asked: self.program.clone().unwrap_or_default(),
                 names: names(object),

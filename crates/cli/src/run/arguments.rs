@@ -30,7 +30,8 @@ pub(crate) struct Arguments {
     /// Do so, too, with the text of the programs that it executes.
     #[arg(long, requires = "local_text")]
     pub(crate) heirs: bool,
-    /// With copies that all processes of the user share. Each keeps a descriptor of them, which forked children inherit.
+    /// With copies that all processes of the user share. Each keeps a descriptor of them, which forked children
+    /// inherit.
     #[arg(long, requires = "local_text")]
     pub(crate) shared: bool,
     /// When, if not at the first fork that is worth it: `fork` (the first), `fork:N`, `signal:NAME` (at the fork after

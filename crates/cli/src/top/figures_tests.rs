@@ -1,7 +1,7 @@
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 
-use palimpsest_sys::pages::maps;
+use palimpsest_sys::pages::maps::{self, MapLine};
 
 use super::*;
 
@@ -16,7 +16,8 @@ fn own() -> (Vec<u8>, Vec<MapEntry>) {
     let mut bytes = vec![0; map.end - map.start];
     let memory = File::open("/proc/self/mem").expect("one's own");
     memory.read_exact_at(&mut bytes, map.start as u64).expect("one's own");
-    (bytes, vec![MapEntry { start: AT, end: AT + (map.end - map.start), ..map.clone() }])
+    let line = MapLine { start: AT, end: AT + map.range().len(), ..map.line };
+    (bytes, vec![MapEntry { line, ..map.clone() }])
 }
 
 fn memory(bytes: &[u8]) -> Memory {

@@ -1,8 +1,8 @@
 //! Looking at processes without waiting for one of them for ever.
 //!
-//! Who reads memory, or lists what is mapped, waits where the process has put it: on a file system of its own, or
-//! behind a userfaultfd. So each process is looked at by a thread, and one that has not answered in time is not asked
-//! again before it has. No more than a few threads wait, whoever has so many such processes.
+//! A process can make its readers wait, for memory or the list of mappings: by a file system of its own, or a
+//! userfaultfd. So a thread looks at each process, and one that has not answered in time is not asked again before it
+//! has. However many such processes there are, only a few threads wait.
 
 use std::collections::{HashMap, HashSet};
 use std::io;

@@ -38,6 +38,8 @@ pub(super) struct Core {
     layout: Layout,
     /// The next arena of this process; written under the registry's lock.
     pub(super) next: AtomicPtr<Core>,
+    /// Freezes that froze something. This and the next are added to by whoever freezes, under the lock of `space`, and
+    /// read by anybody.
     freezes: AtomicUsize,
     /// Segments whose file could not be made constant.
     unsealed: AtomicUsize,

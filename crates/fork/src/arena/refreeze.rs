@@ -127,7 +127,7 @@ unsafe fn fill(file: &MemoryFile, pagemap: &Pagemap, segment: &Segment) -> Resul
     if segment.state == State::Anonymous {
         pagemap.scan(segment.range(), Wanted::Present, &mut write)?;
     } else {
-        // Pages of the file count as well, and which of them there are the page table does not tell.
+        // The page table does not tell which pages the file has, so that everything is looked at.
         let _ = write(segment.range());
     }
     Ok(outcome)

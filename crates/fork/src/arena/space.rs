@@ -105,7 +105,7 @@ impl Space {
 
     /// Takes a run, with new memory if need be.
     pub(super) fn take(&mut self, units: &Units, len: u32, align: u32) -> Option<Taken> {
-        // The reservation is less than 2^32 units above address 0 only modulo alignment, which is all that matters.
+        // Cut off at 32 bits: only the alignment of this number matters.
         let origin = (self.layout.data / UNIT) as u32;
         if let Some(taken) = self.runs.take(units, len, align, origin) {
             return Some(taken);

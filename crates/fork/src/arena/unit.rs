@@ -150,6 +150,7 @@ pub(super) struct Units {
     /// `base..base + committed` is mapped for reading and writing as long as this exists, zeroed at first, and accessed
     /// as [`Unit`] only.
     base: *const Unit,
+    /// Grows under the lock of the runs; anybody reads it.
     committed: AtomicU32,
 }
 

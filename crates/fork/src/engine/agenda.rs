@@ -9,6 +9,7 @@ use std::time::Duration;
 use palimpsest_sys::memory::vec::MappedVec;
 
 use super::pace::Speed;
+use super::piece::PIECE;
 use super::records::Eligible;
 use super::span::Span;
 use super::traits::Traits;
@@ -26,6 +27,45 @@ pub(crate) struct Item {
     pub(crate) frozen: usize,
 }
 
+/// Pieces in a row that a child shows, after which a slice looks at no others.
+pub(super) const MOST_SHARED: u32 = 8;
+
+/// What is done to what is planned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Whole pieces become huge pages where they are.
+    Gather(Gathering),
+    /// What is left is frozen.
+    Freeze,
+}
+
+/// How far the gathering is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Gathering {
+    /// The item that is worked on, and from where on.
+    item: usize,
+    at: usize,
+    /// Whether this pass has found pieces that a child shows; and how many, with none else in between.
+    has_waiting: bool,
+    in_a_row: u32,
+    /// How often the child was waited for since the last huge page was made.
+    in_vain: u32,
+}
+
+/// What a slice of the gathering has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Gathered {
+    /// There is more to look at.
+    More,
+    /// A child shows what was looked at, so many times in a row.
+    Waits {
+        /// How many.
+        in_vain: u32,
+    },
+    /// It is done.
+    Done,
+}
+
 /// Mappings that are planned at most: the dearest. Others are left to a later freeze.
 pub(super) const MOST_ITEMS: usize = 1 << 12;
 
@@ -36,7 +76,7 @@ pub(crate) struct Agenda {
     /// The first item that is not done.
     next: usize,
     /// Bytes that were planned.
-    pub(super) planned: usize,
+    pub(crate) planned: usize,
     /// How long a slice may take.
     pub(super) budget: Duration,
     /// The length of extents.
@@ -47,13 +87,58 @@ pub(crate) struct Agenda {
     pub(super) mappings: usize,
     /// How many there were when that was last found out.
     mappings_known: usize,
-    /// Nanoseconds of CPU time of the look, and of all slices.
+    step: Step,
+    /// Bytes that are in huge pages instead.
+    gathered: usize,
+    /// Nanoseconds of CPU time of the look, of all slices, and of those that gathered.
     looked: u64,
     worked: u64,
+    gathering: u64,
     /// Refusals since the last slice.
     refusals: u32,
     /// Why it has ended early.
     reason: Option<String>,
+}
+
+impl Gathering {
+    /// Goes on from `at` in the same item.
+    pub(super) const fn go_on_at(&mut self, at: usize) {
+        self.at = at;
+    }
+
+    /// So many huge pages were made.
+    pub(super) const fn has_made(&mut self, pages: usize) {
+        if pages > 0 {
+            (self.in_a_row, self.in_vain) = (0, 0);
+        }
+    }
+
+    /// A child shows a piece. Tells whether it is better waited for than to look at others.
+    pub(super) const fn has_seen_a_child(&mut self) -> Option<Gathered> {
+        self.has_waiting = true;
+        self.in_a_row += 1;
+        if self.in_a_row < MOST_SHARED { None } else { Some(self.wait()) }
+    }
+
+    /// A pass is over: another begins where a child has shown something.
+    pub(super) const fn end_pass(&mut self) -> Gathered {
+        if !self.has_waiting {
+            return Gathered::Done;
+        }
+        (self.item, self.at, self.has_waiting) = (0, 0, false);
+        self.wait()
+    }
+
+    const fn wait(&mut self) -> Gathered {
+        self.in_a_row = 0;
+        self.in_vain = self.in_vain.saturating_add(1);
+        Gathered::Waits { in_vain: self.in_vain }
+    }
+
+    /// Whether nothing was found since a child was waited for.
+    pub(crate) const fn is_stuck(&self) -> bool {
+        self.in_vain > 0
+    }
 }
 
 /// What slices go by, as an inventory has found it.
@@ -68,6 +153,8 @@ pub(crate) struct Terms {
     pub(crate) mappings: usize,
     /// Nanoseconds of CPU time of the look.
     pub(crate) looked: u64,
+    /// What comes first.
+    pub(crate) step: Step,
 }
 
 /// Mappings that slices use up until the list of all is read again, which takes about as long as a slice.
@@ -87,8 +174,11 @@ impl Agenda {
             speed: Speed::unknown(),
             mappings: 0,
             mappings_known: 0,
+            step: Step::Freeze,
+            gathered: 0,
             looked: 0,
             worked: 0,
+            gathering: 0,
             refusals: 0,
             reason: None,
         }
@@ -96,11 +186,11 @@ impl Agenda {
 
     /// Begins anew with what is eligible, dearest page tables first. Returns the bytes that are planned.
     pub(super) fn begin(&mut self, eligible: &mut [Eligible], terms: Terms) -> usize {
-        let Terms { budget, extent, pages, mappings, looked } = terms;
+        let Terms { budget, extent, pages, mappings, looked, step } = terms;
         self.items.clear();
         (self.budget, self.extent, self.pages, self.mappings) = (budget, extent, pages, mappings);
         (self.next, self.looked, self.worked, self.refusals, self.reason) = (0, looked, 0, 0, None);
-        self.mappings_known = mappings;
+        (self.mappings_known, self.step, self.gathered, self.gathering) = (mappings, step, 0, 0);
         eligible.sort_unstable_by_key(|one| Reverse(one.populated - one.huge));
         let mut planned = 0;
         for one in eligible {
@@ -131,6 +221,16 @@ impl Agenda {
         self.refusals = 0;
         self.worked = self.worked.saturating_add(taken);
         self.worked
+    }
+
+    /// What all slices took that have frozen, in nanoseconds of CPU time.
+    pub(crate) const fn freezing(&self) -> u64 {
+        self.worked - self.gathering
+    }
+
+    /// The same of those that have gathered.
+    pub(crate) const fn gathering(&self) -> u64 {
+        self.gathering
     }
 
     /// Whether so many mappings were used up that it is to be found out anew how many are left: the program makes some
@@ -172,12 +272,50 @@ impl Agenda {
         self.items.iter().map(|item| item.frozen).sum()
     }
 
+    /// Bytes that are in huge pages instead.
+    pub(crate) const fn gathered(&self) -> usize {
+        self.gathered
+    }
+
+    /// How far the gathering is; nothing if it is over.
+    pub(crate) const fn step(&self) -> Step {
+        self.step
+    }
+
+    /// The gathering is over.
+    pub(crate) const fn freeze_the_rest(&mut self) {
+        self.step = Step::Freeze;
+    }
+
+    /// A slice that gathered took so many nanoseconds of CPU time, and has come to here.
+    pub(crate) fn gathered_until(&mut self, gathering: Gathering, bytes: usize, taken: u64) {
+        self.refusals = 0;
+        self.step = Step::Gather(gathering);
+        self.gathered += bytes;
+        self.worked = self.worked.saturating_add(taken);
+        self.gathering = self.gathering.saturating_add(taken);
+    }
+
     /// The item that is worked on; nothing if all is done.
     pub(super) fn current(&mut self) -> Option<&mut Item> {
         while self.items.get(self.next).is_some_and(|item| item.at >= item.span.end) {
             self.next += 1;
         }
         self.items.get_mut(self.next)
+    }
+
+    /// The next whole pieces that are to be gathered, as many as lie in one mapping, with what that must have; nothing
+    /// if the pass is over.
+    pub(super) fn to_gather(&self, gathering: &mut Gathering) -> Option<(Span, Traits)> {
+        loop {
+            let item = self.items.get(gathering.item)?;
+            let start = gathering.at.max(item.span.start).next_multiple_of(PIECE);
+            let whole = Span::new(start, item.span.end & !(PIECE - 1));
+            if whole.start < whole.end {
+                return Some((whole, item.traits));
+            }
+            (gathering.item, gathering.at) = (gathering.item + 1, 0);
+        }
     }
 
     /// Where the items lie.

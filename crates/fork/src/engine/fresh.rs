@@ -1,9 +1,8 @@
 //! An extent that is being filled.
 
 use palimpsest_sys::memory::extent::{Extent, ExtentError, FileId, Use};
-use palimpsest_sys::memory::view::View;
 
-use super::budget::{Budget, Stopped};
+use super::budget::Stopped;
 use super::piece::{Outcome, Target, freeze_piece};
 use super::records::Held;
 use super::span::Span;
@@ -19,8 +18,6 @@ pub(super) struct Fresh {
     base: usize,
     /// The addresses from which something was stored, also in vain.
     origin: Span,
-    /// The end of what was stored, as an offset.
-    end: usize,
     /// Bytes that were stored.
     stored: usize,
 }
@@ -31,7 +28,7 @@ impl Fresh {
         let extent = Extent::create(Use::Frozen)?;
         let Tables { contents, extents, .. } = tables;
         let serial = contents.next_serial(|serial| extents.iter().any(|held| held.serial == serial));
-        Ok(Self { extent, serial, base, origin: Span::default(), end: 0, stored: 0 })
+        Ok(Self { extent, serial, base, origin: Span::default(), stored: 0 })
     }
 
     /// Which file this is.
@@ -57,7 +54,6 @@ impl Fresh {
         // SAFETY: as this function's own.
         let outcome = unsafe { freeze_piece(target, piece, runs, traits) }?;
         if let Outcome::Frozen(bytes) = outcome {
-            self.end = self.end.max(piece.end - self.base);
             self.stored += bytes;
             for run in runs {
                 tables.contents.note(self.serial, run.start - self.base..run.end - self.base);
@@ -66,17 +62,12 @@ impl Fresh {
         Ok(outcome)
     }
 
-    /// Seals it, whose mappings have these traits, closes its descriptor and has it remembered. It gets a view if there
-    /// is room for one; without, a repair copies all of it.
-    pub(super) fn keep(self, tables: &mut Tables<'_>, traits: Traits, budget: &mut Budget) -> Result<(), Stopped> {
-        let Self { mut extent, serial, origin, end, stored, .. } = self;
+    /// Seals it, whose mappings have these traits, closes its descriptor and has it remembered.
+    pub(super) fn keep(self, tables: &mut Tables<'_>, traits: Traits) -> Result<(), Stopped> {
+        let Self { mut extent, serial, origin, stored, .. } = self;
         let sealed = extent.seal();
-        let view = match budget.take_mappings(1) {
-            Ok(()) if end > 0 => View::of(&extent, end, tables.views_start()).ok(),
-            _ => None,
-        };
         extent.close();
-        tables.add_extent(Held::new(extent.id(), serial, view, (stored, origin), traits))?;
+        tables.add_extent(Held::new(extent.id(), serial, (stored, origin), traits))?;
         Ok(sealed?)
     }
 }

@@ -46,8 +46,6 @@ const SNAPSHOT: u64 = 1 << 27;
 const CHANGED: u64 = 1 << 28;
 const UNSURE: u64 = 1 << 29;
 const BUSY: u64 = 1 << 30;
-/// No memory of the program: the view of an extent.
-const VIEW: u64 = 1 << 31;
 /// The program has erased something that the extent still holds.
 const ERASED: u64 = 1 << 63;
 /// The number of the extent; 0 for none.
@@ -73,11 +71,6 @@ impl Entry {
     /// Memory of a snapshot, which must stay where it is.
     pub(crate) fn of_snapshot(permissions: Permissions) -> Self {
         Self(SNAPSHOT | CHANGED).with_rights(permissions)
-    }
-
-    /// The view of an extent.
-    pub(crate) fn of_view(extent: u32) -> Self {
-        Self(VIEW | u64::from(extent) << SERIAL & !ERASED)
     }
 
     /// The same with other rights.
@@ -149,10 +142,6 @@ impl Entry {
         self.0 & SNAPSHOT != 0
     }
 
-    pub(crate) const fn is_view(self) -> bool {
-        self.0 & VIEW != 0
-    }
-
     pub(crate) const fn is_erased(self) -> bool {
         self.0 & ERASED != 0
     }
@@ -165,6 +154,12 @@ impl Entry {
 }
 
 /// Zeroed memory is a valid one.
+///
+/// | field | who writes |
+/// |---|---|
+/// | `generation`, `sorted` | who rewrites the map, with no other thread running |
+/// | `low`, `high`, `used`, `free` | the same; and anybody who adds a span or takes one out, by one exchange each |
+/// | a slot | who has set [`BUSY`] in it |
 pub(crate) struct FrozenMap {
     /// Bounds of all spans.
     low: AtomicUsize,
@@ -210,7 +205,7 @@ impl Slot {
             std::hint::spin_loop();
         }
         let span = self.span();
-        // All that it may be: who asks gets no answer.
+        // The slot is being changed for long: whoever asks gets no answer.
         (span, Entry(self.entry.load(Ordering::Relaxed)).unsure())
     }
 
@@ -277,7 +272,7 @@ impl FrozenMap {
 
     fn look(&self, span: Span) -> Option<(Span, Entry)> {
         if self.is_in_doubt() {
-            // Not all of it is in the map: nothing that lies above the last slot, and all if that was told.
+            // The map is not complete: what lies above the last slot is unknown, and after `doubt` everything is.
             let last = self.slots[SPANS - 1].end.load(Ordering::Relaxed);
             let unknown = span.intersection(Span::new(last, self.bounds().end));
             if !unknown.is_empty() {
@@ -320,7 +315,7 @@ impl FrozenMap {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Of nothing it is sure any more: guards fail until the map is written anew.
+    /// Makes the map sure of nothing: guards fail until it is written anew.
     pub(crate) fn doubt(&self) {
         self.used.store(SPANS + 1, Ordering::Relaxed);
         self.slots[SPANS - 1].end.store(0, Ordering::Relaxed);
@@ -375,7 +370,7 @@ impl FrozenMap {
             for at in (place..count).rev() {
                 used[at + 1].fill(used[at].span(), Entry(used[at].entry.load(Ordering::Relaxed)));
             }
-            // What stays where it is is not written: each page would cost every fork.
+            // A slot that keeps its place is not written to: each page that is costs every fork.
             if place != index {
                 used[place].fill(span, entry);
             }
@@ -427,7 +422,7 @@ impl FrozenMap {
             let next =
                 self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, |used| (used < SPANS).then_some(used + 1));
             let slot = self.slots.get(next.ok()?)?;
-            // Somebody else may have taken it for one that was given back.
+            // Another thread may have taken it for a slot that was given back.
             if slot.claim() {
                 return Some(slot);
             }
@@ -452,7 +447,7 @@ impl FrozenMap {
         loop {
             let generation = self.generation.load(Ordering::Relaxed);
             self.rewrite_once(span, change);
-            // Slots may have changed places meanwhile. What was changed already stays so if it is again.
+            // Again if a rewriting has moved slots meanwhile. To change a slot twice does no harm.
             if self.generation.load(Ordering::Relaxed) == generation {
                 return;
             }
@@ -491,7 +486,7 @@ impl FrozenMap {
                 slot.unlock(entry);
             } else {
                 slot.end.store(0, Ordering::Relaxed);
-                // An empty span before the slot is free: it is another's from then on.
+                // The span is emptied before the slot is given back: from then on the slot is another's.
                 slot.unlock(entry);
                 slot.start.store(0, Ordering::Relaxed);
                 self.free.fetch_add(1, Ordering::Relaxed);

@@ -152,10 +152,20 @@ impl HotPieces {
             self.add(HotPiece { span, found: 0, rest: 1, turns: 0, state })?;
         }
         let Ok(place) = self.place(span) else { return Ok(()) };
-        let turns = (self.all[place].turns + 1).min(MOST_TURNS);
-        let state = State::Huge { until: self.forks.saturating_add(self.rest_of(turns)), mended_from: 0 };
-        self.all[place] = HotPiece { span, found: 0, rest: 1, turns, state };
-        self.count();
+        let before = self.all[place];
+        let turns = (before.turns + 1).min(MOST_TURNS);
+        let until = self.forks.saturating_add(self.rest_of(turns));
+        self.all[place] = HotPiece { span, found: 0, rest: 1, turns, state: State::Huge { until, mended_from: 0 } };
+        // By itself: to count all takes too long where many become huge.
+        let [(rested, was_huge, was_overdue), (rests, is_huge, is_overdue)] = [before, self.all[place]].map(|piece| {
+            let is_huge = matches!(piece.state, State::Huge { .. });
+            let is_at_rest = self.is_at_rest(&piece);
+            (usize::from(is_at_rest), usize::from(is_huge), usize::from(is_huge && !is_at_rest))
+        });
+        self.resting = self.resting + rests - rested;
+        self.huge = self.huge + is_huge - was_huge;
+        self.overdue = self.overdue + is_overdue - was_overdue;
+        self.next_overdue = if is_overdue > 0 { self.next_overdue } else { self.next_overdue.min(until) };
         Ok(())
     }
 

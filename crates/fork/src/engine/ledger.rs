@@ -27,8 +27,10 @@
 //! nanoseconds.
 
 use palimpsest_sys::memory::vec::Full;
+use palimpsest_sys::pages::pagemap::ScanWay;
 
 use super::account::Account;
+use super::agenda::{Gathering, Step};
 use super::hot::HotPieces;
 use super::huge::{Asked, Supply};
 use super::prices::{Memory, Prices};
@@ -196,6 +198,11 @@ impl Ledger {
         self.account
     }
 
+    /// Huge pages that are there by our doing, split ones included.
+    pub(crate) const fn huge(&self) -> usize {
+        self.hot.huge()
+    }
+
     /// What forks took above [`clean`](Self::clean) since the last freeze or repair.
     pub(crate) const fn debt(&self) -> u64 {
         self.debt
@@ -237,6 +244,34 @@ impl Ledger {
         (self.debt, self.clean, self.quote, self.look) = (0, 0, 0, looked);
         (self.scale, self.patience, self.before_repair) = (SCALE, 1, 0);
         (self.frozen, self.floor, self.forks, self.spent, self.losses) = (frozen, 0, 0, 0, 0);
+    }
+
+    /// Base pages were put together in huge ones in `taken`, before a freeze of the rest.
+    pub(crate) fn gathered(&mut self, taken: u64) {
+        self.account.froze(taken);
+    }
+
+    /// What a freeze in slices begins with.
+    pub(crate) fn first_step(&self, pays: Pays, way: ScanWay) -> Step {
+        match pays {
+            // What is split later is found by a scan alone.
+            Pays::Within(forks)
+                if way == ScanWay::Ioctl && self.huge.is_open() && self.prices.is_better_huge(forks) =>
+            {
+                Step::Gather(Gathering::default())
+            }
+            _ => Step::Freeze,
+        }
+    }
+
+    /// Whether to freeze so much pays.
+    pub(crate) fn pays(&self, bytes: usize, pays: Pays) -> bool {
+        match pays {
+            Pays::Anyway => true,
+            Pays::Within(forks) => {
+                Prices::of_first(self.prices.worth(Memory::to_freeze(bytes, 0, bytes))).pays_within(forks)
+            }
+        }
     }
 
     /// Forks that do nothing take `clean` after a freeze that was expected to save `expected`, and took `before`.

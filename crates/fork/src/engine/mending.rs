@@ -12,12 +12,18 @@ use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 
+use super::agenda::MOST_SHARED;
 use super::budget::Stopped;
 use super::huge::{Asked, fills};
 use super::ledger::Work;
 use super::piece::PIECE;
+use super::registry::Shared;
+use super::span::Span;
 use super::tables::Tables;
-use super::thawing::collapse;
+use super::tending::Tended;
+use super::thawing::{collapse, collapse_run};
+use crate::clock::{Moment, nanos};
+use crate::options::{Options, Pause};
 
 /// Mappings of which nothing is put together: what the program wants otherwise, or may not be moved.
 const LEFT: VmaFlags = VmaFlags::NO_HUGE_PAGE
@@ -74,6 +80,85 @@ pub(super) enum Mended {
     LetGo,
 }
 
+/// What a slice of mending needs, where nothing is frozen: no contents change and the kernel keeps threads off
+/// meanwhile, so that nobody is held.
+pub(crate) struct Mender<'a, 't> {
+    pub(crate) tables: &'a mut Tables<'t>,
+    pub(crate) shared: &'a Shared,
+    pub(crate) options: &'a Options,
+    pub(crate) pagemap: &'a Pagemap,
+    /// When the slice has begun: nobody is held, so that its time is that of the processor.
+    pub(crate) started: Moment,
+}
+
+impl Mender<'_, '_> {
+    /// Takes a slice; what it has come to, and how many pieces it has mended.
+    pub(crate) fn play(self) -> Result<(Tended, usize), PagemapError> {
+        let Self { tables, shared, options, pagemap, started } = self;
+        let tending = &shared.tending;
+        let Pause::Within(time) = options.pause else { return Ok((Tended::Done, 0)) };
+        let mut at = tending.at();
+        if at == 0 {
+            tables.ledger.begin_pass(options.pays);
+        }
+        let (mut worked, mut in_a_row) = (0, 0);
+        loop {
+            if !tables.ledger.huge.is_open() {
+                return Ok((Tended::Done, worked));
+            }
+            let Some((place, piece)) = tables.ledger.hot.next_huge(at) else { return Ok((Tended::Done, worked)) };
+            // To look takes time as well, but there must be an end some day.
+            let is_late = at != tending.at() && started.elapsed() > nanos(time);
+            if is_late || !tending.fits(worked, started.elapsed(), time) {
+                return Ok((Tended::More { at: piece.start }, worked));
+            }
+            let room = tending.room(started.elapsed(), time);
+            let (found, run) = split_run(tables, pagemap, (place, piece), room)?;
+            at = run.end;
+            in_a_row = if found == Found::Shared { in_a_row + 1 } else { 0 };
+            if in_a_row == MOST_SHARED {
+                return Ok((Tended::Later { at }, worked));
+            }
+            match found {
+                Found::Whole | Found::Shared => {}
+                Found::Sparse => tables.ledger.hot.let_go(place),
+                Found::Split => {
+                    let before = Moment::now();
+                    let is_huge = |piece: Span| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
+                    collapse_run(run, is_huge, |piece, came| {
+                        let place = tables.ledger.hot.in_span(piece).start;
+                        worked += usize::from(treat_split(tables, place, came) == Mended::Now);
+                    });
+                    tending.took_piece(before.elapsed() / (run.len() / PIECE) as u64);
+                }
+            }
+        }
+    }
+}
+
+/// How the huge page at this place is; if it is split, with its neighbours that are, `room` at most.
+fn split_run(
+    tables: &Tables<'_>,
+    pagemap: &Pagemap,
+    (place, piece): (usize, Span),
+    room: usize,
+) -> Result<(Found, Span), PagemapError> {
+    let found = look_at(tables, pagemap, place)?;
+    let mut run = piece;
+    if found != Found::Split {
+        return Ok((found, run));
+    }
+    while run.len() / PIECE < room {
+        let next = tables.ledger.hot.next_huge(run.end).filter(|(_, next)| next.start == run.end);
+        let Some((place, next)) = next else { break };
+        if look_at(tables, pagemap, place)? != Found::Split {
+            break;
+        }
+        run.end = next.end;
+    }
+    Ok((found, run))
+}
+
 /// Mends the piece at this place of the table if it is split, unless it is split again after each mending.
 fn mend_by_cost(tables: &mut Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Mended, PagemapError> {
     let found = look_at(tables, pagemap, place)?;
@@ -97,21 +182,26 @@ fn treat(tables: &mut Tables<'_>, place: usize, found: Found) -> Mended {
             tables.ledger.hot.let_go(place);
             Mended::LetGo
         }
-        (Found::Split, Some(piece)) => match collapse(piece) {
-            Asked::Made => {
-                tables.ledger.huge.made();
-                Mended::Now
-            }
-            Asked::Refused => {
-                tables.ledger.huge.refused();
-                Mended::Refused
-            }
-            // Another one may do.
-            Asked::Unfit => {
-                tables.ledger.hot.let_go(place);
-                Mended::LetGo
-            }
-        },
+        (Found::Split, Some(piece)) => treat_split(tables, place, collapse(piece)),
+    }
+}
+
+/// What came of it to put the piece at this place together again.
+fn treat_split(tables: &mut Tables<'_>, place: usize, came: Asked) -> Mended {
+    match came {
+        Asked::Made => {
+            tables.ledger.huge.made();
+            Mended::Now
+        }
+        Asked::Refused => {
+            tables.ledger.huge.refused();
+            Mended::Refused
+        }
+        // Another one may do.
+        Asked::Unfit => {
+            tables.ledger.hot.let_go(place);
+            Mended::LetGo
+        }
     }
 }
 
@@ -137,23 +227,25 @@ enum Found {
     Sparse,
 }
 
+/// Bytes of wanted pages in a piece.
+pub(super) fn count(pagemap: &Pagemap, piece: Span, wanted: Wanted) -> Result<usize, PagemapError> {
+    let mut bytes = 0;
+    pagemap.scan(piece.range(), wanted, &mut |run| {
+        bytes += run.len();
+        ControlFlow::Continue(())
+    })?;
+    Ok(bytes)
+}
+
 fn look_at(tables: &Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Found, PagemapError> {
     let Some(piece) = tables.ledger.hot.piece(place) else { return Ok(Found::Whole) };
-    let count = |wanted| {
-        let mut bytes = 0;
-        pagemap.scan(piece.range(), wanted, &mut |run| {
-            bytes += run.len();
-            ControlFlow::Continue(())
-        })?;
-        Ok::<_, PagemapError>(bytes)
-    };
-    if count(Wanted::Huge)? == PIECE {
+    if count(pagemap, piece, Wanted::Huge)? == PIECE {
         return Ok(Found::Whole);
     }
-    if !fills(count(Wanted::Written)?) {
+    if !fills(count(pagemap, piece, Wanted::Written)?) {
         return Ok(Found::Sparse);
     }
     // A page or two may be shared by chance, as one that a pipe holds.
-    let is_shared = count(Wanted::Shared)? > PIECE / 64;
+    let is_shared = count(pagemap, piece, Wanted::Shared)? > PIECE / 64;
     Ok(if is_shared { Found::Shared } else { Found::Split })
 }

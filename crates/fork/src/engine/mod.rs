@@ -7,6 +7,7 @@
 //! | `own`, `plan` | what is frozen, what is not and why |
 //! | `copy`, `fresh` | the freeze: extents that are filled piece by piece |
 //! | `slice`, `agenda`, `pace`, `places` | the freeze in slices: what is left to do, how much fits, what is there now |
+//! | `gather` | its first step: what pays sooner as a huge page becomes one where it is |
 //! | `progress`, `left_alone` | how far it is, and what the program has changed meanwhile |
 //! | `tending`, `tender` | between forks: what makes the next one long, a slice at a time |
 //! | `repair`, `subject`, `thawing` | frozen memory that was written to since, and what becomes anonymous again |
@@ -24,17 +25,18 @@
 
 mod account;
 pub(crate) mod agenda;
-mod budget;
+pub(crate) mod budget;
 mod contents;
 mod copy;
 mod fresh;
 pub(crate) mod frozen_map;
+pub(crate) mod gather;
 pub(crate) mod guards;
 mod hot;
 mod huge;
 mod ledger;
 pub(crate) mod left_alone;
-mod mending;
+pub(crate) mod mending;
 mod origins;
 pub(crate) mod own;
 mod pace;

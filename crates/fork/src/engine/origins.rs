@@ -1,6 +1,6 @@
 //! Which addresses' bytes each extent has ever held: more than it shows, since what was copied elsewhere stays in it.
 //!
-//! For who erases a secret. Readable by anybody, without a lock; written anew by each round, with no other thread
+//! Asked by whoever erases a secret. Anybody may read, without a lock; written anew by each round, with no other thread
 //! running. Relaxed everywhere: who reads while a round rewrites finds that the map's generation has changed.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -48,7 +48,7 @@ impl Origins {
         self.moved.store(0, Ordering::Relaxed);
     }
 
-    /// Of no extent anything is known.
+    /// Forgets what every extent has held, so that each may have held anything.
     pub(super) fn doubt(&self) {
         self.clear();
         self.used.store(ORIGINS + 1, Ordering::Relaxed);

@@ -22,7 +22,7 @@ const CAUTIOUS: u64 = 1_000_000;
 const MOST_SLICES: usize = 512;
 /// Places that a slice which has found nothing looks at, when its time is used up.
 const MOST_LOOKS: u32 = 32;
-/// What is kept for the end of a slice: sealing, a view, and what is noted.
+/// What is kept for the end of a slice: sealing, and what is noted.
 const END: u64 = 100_000;
 
 /// What copying takes, as far as it was seen. Lasts from slice to slice.

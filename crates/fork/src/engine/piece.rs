@@ -6,7 +6,6 @@
 
 use palimpsest_sys::memory::extent::{Extent, ExtentError};
 use palimpsest_sys::memory::remap;
-use palimpsest_sys::memory::view::View;
 use rustix::io::Errno;
 
 use super::span::Span;
@@ -65,20 +64,6 @@ pub(super) unsafe fn freeze_piece(
     // SAFETY: 1. by (1) to (3) the extent has the piece's bytes now, and they have not changed since; 2. by (2).
     unsafe { show(target, piece, traits) }?;
     Ok(Outcome::Frozen(copied))
-}
-
-/// Maps `piece` again from the view of its extent, whose offset 0 is at the address `base`; see [`remap`] for what a
-/// failure leaves.
-///
-/// # Safety
-///
-/// 1. The view is mapped. The extent has all bytes of `piece`, and the caller may replace the mapping.
-/// 2. No other thread runs.
-pub(super) unsafe fn show_again(view: View, base: usize, piece: Span, traits: Traits) -> Result<(), ExtentError> {
-    // SAFETY: 1. and 2. (1); 3. (2).
-    unsafe { view.show(piece, piece.start.wrapping_sub(base) as u64, traits.permissions) }?;
-    traits.give_to(piece);
-    Ok(())
 }
 
 /// Maps `piece` from the extent, which has its bytes; see [`remap`] for what a failure leaves.

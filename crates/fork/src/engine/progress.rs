@@ -25,6 +25,8 @@ pub struct Progress {
     pub planned_bytes: usize,
     /// Bytes that are frozen by now.
     pub frozen_bytes: usize,
+    /// Bytes that are in huge pages by now instead, since that pays sooner ([`Pays::Within`](crate::Pays::Within)).
+    pub gathered_bytes: usize,
     /// Slices until now.
     pub slices: u64,
     /// The longest slice: how long the process was held up at most.
@@ -58,6 +60,7 @@ pub(crate) struct Figures {
     stage: AtomicUsize,
     planned: AtomicUsize,
     frozen: AtomicUsize,
+    gathered: AtomicUsize,
     slices: AtomicU64,
     longest: AtomicU64,
     taken: AtomicU64,
@@ -72,6 +75,7 @@ impl Figures {
     /// A freeze of so many bytes begins, after a look of so many nanoseconds.
     pub(crate) fn begin(&self, planned: usize, looked: u64) {
         self.frozen.store(0, Ordering::Relaxed);
+        self.gathered(0);
         for figure in [&self.slices, &self.longest, &self.taken, &self.not_before] {
             figure.store(0, Ordering::Relaxed);
         }
@@ -86,6 +90,11 @@ impl Figures {
         self.longest.fetch_max(nanos, Ordering::Relaxed);
         self.taken.fetch_add(nanos, Ordering::Relaxed);
         self.frozen.store(frozen, Ordering::Relaxed);
+    }
+
+    /// So many bytes are in huge pages by now.
+    pub(crate) fn gathered(&self, bytes: usize) {
+        self.gathered.store(bytes, Ordering::Relaxed);
     }
 
     /// What took `taken` was in somebody's way: the process is to be left alone for some time.
@@ -139,6 +148,7 @@ impl Figures {
             stage: stages.into_iter().find(|known| *known as usize == stage).unwrap_or_default(),
             planned_bytes: self.planned.load(Ordering::Relaxed),
             frozen_bytes: self.frozen.load(Ordering::Relaxed),
+            gathered_bytes: self.gathered.load(Ordering::Relaxed),
             slices: self.slices.load(Ordering::Relaxed),
             longest: time(&self.longest),
             taken: time(&self.taken),

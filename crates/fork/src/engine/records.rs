@@ -1,7 +1,6 @@
 //! What the tables hold, one record for each mapping, part of one, or extent.
 
 use palimpsest_sys::memory::extent::{Commit, FileId};
-use palimpsest_sys::memory::view::View;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Vma, VmaFlags};
 
@@ -46,21 +45,17 @@ pub(crate) struct Held {
     pub(crate) id: FileId,
     /// Its number in this process and its children; never 0.
     pub(crate) serial: u32,
-    /// What it is mapped from again.
-    view: Option<View>,
-    /// Whether the view was seen by the inventory that is being worked on.
-    is_view_seen: bool,
     /// Bytes that were stored in it.
     stored: usize,
     /// The addresses whose bytes it has ever held; all that there are once memory of it was moved.
     pub(super) origin: Span,
     /// Whether it holds something that the program has erased.
     pub(crate) is_erased: bool,
-    /// Whether a mapping of it, other than the view, was seen by that inventory.
+    /// Whether a mapping of it was seen by the inventory that is being worked on.
     pub(crate) seen: bool,
     /// What all its mappings have; nothing if they differ.
     pub(crate) flags: Option<VmaFlags>,
-    /// What the memory was that it was made of. Its own mappings are never counted.
+    /// Whether the memory that it was made of was counted as committed. Its own mappings never are.
     commit: Commit,
     /// Bytes of address space that show it.
     mapped: usize,
@@ -79,29 +74,9 @@ enum Hold {
 
 impl Held {
     /// A new extent with so many bytes of these addresses, whose mappings have these traits.
-    pub(super) fn new(
-        id: FileId,
-        serial: u32,
-        view: Option<View>,
-        (stored, origin): (usize, Span),
-        traits: Traits,
-    ) -> Self {
+    pub(super) fn new(id: FileId, serial: u32, (stored, origin): (usize, Span), traits: Traits) -> Self {
         let (flags, commit) = (traits.known_flags(), traits.commit());
-        let is_view_seen = view.is_some();
-        Self {
-            id,
-            serial,
-            view,
-            is_view_seen,
-            stored,
-            origin,
-            is_erased: false,
-            seen: true,
-            flags,
-            commit,
-            mapped: 0,
-            hold: Hold::Loose,
-        }
+        Self { id, serial, stored, origin, is_erased: false, seen: true, flags, commit, mapped: 0, hold: Hold::Loose }
     }
 
     /// A value that is sorted by what this extent's mappings show.
@@ -114,36 +89,9 @@ impl Held {
         self.stored
     }
 
-    /// Whether this mapping of it is the view.
-    pub(super) fn is_view(&self, vma: &Vma) -> bool {
-        let has_no_rights = vma.permissions == Permissions::default();
-        vma.offset == 0 && has_no_rights && self.view.is_some_and(|view| view.span() == Span::from(vma.range()))
-    }
-
-    /// The view, if the inventory that is being worked on has seen it.
-    pub(super) fn view(&self) -> Option<View> {
-        self.view.filter(|_| self.is_view_seen)
-    }
-
-    /// Unmaps the view, if it was seen; where it was.
-    pub(super) fn drop_view(&mut self) -> Option<Span> {
-        let view = self.view();
-        if let Some(view) = view {
-            // SAFETY: 1. seen by an inventory since which nobody else has run; forgotten below.
-            unsafe { view.unmap() };
-        }
-        self.view = None;
-        view.map(|view| view.span())
-    }
-
-    /// What is at the place of the view may be something else by now.
-    pub(super) const fn doubt_view(&mut self) {
-        self.is_view_seen = false;
-    }
-
     /// Begins an inventory.
     pub(super) const fn look_again(&mut self) {
-        (self.seen, self.is_view_seen) = (false, false);
+        self.seen = false;
     }
 
     /// What must replace a mapping of it.
@@ -153,10 +101,6 @@ impl Held {
 
     /// Notes a mapping of it that an inventory has found, with its flags.
     pub(super) fn see(&mut self, vma: &Vma) {
-        if self.is_view(vma) {
-            self.is_view_seen = true;
-            return;
-        }
         let flags = self.traits(vma).known_flags();
         if !self.seen {
             (self.seen, self.flags, self.mapped, self.hold) = (true, flags, 0, Hold::Loose);
@@ -193,7 +137,7 @@ impl Held {
     }
 }
 
-/// What is frozen, taken for base pages.
+/// All frozen memory, as if it were in base pages.
 pub(super) fn frozen(extents: &[Held]) -> Memory {
     Memory { bytes: extents.iter().map(Held::stored).sum(), huge: 0, extents: extents.len() }
 }
@@ -219,27 +163,24 @@ pub(super) fn may_be_replaced(vma: &Vma) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use palimpsest_sys::pages::maps::MapLine;
     use palimpsest_sys::pages::vmas::Label;
 
     use super::*;
 
     #[test]
     fn what_was_counted_is_counted_again() {
-        let vma = |flags| Vma {
+        let line = MapLine {
             start: 0x1000,
             end: 0x2000,
             permissions: Permissions::READ,
             offset: 0,
             device: Default::default(),
             inode: 1,
-            label: Label::Extent,
-            anonymous: 0,
-            huge: 0,
-            flags,
-            protection_key: 0,
         };
+        let vma = |flags| Vma { flags, ..Vma::new(line, Label::Extent) };
         for (before, commit) in [(VmaFlags::default(), Commit::Counted), (VmaFlags::NO_RESERVE, Commit::Uncounted)] {
-            let mut held = Held::new(FileId::default(), 1, None, (0, Span::default()), Traits::of(&vma(before)));
+            let mut held = Held::new(FileId::default(), 1, (0, Span::default()), Traits::of(&vma(before)));
             // Each mapping of an extent is made without a reserve, whatever it replaces.
             held.seen = false;
             held.see(&vma(VmaFlags::NO_RESERVE));

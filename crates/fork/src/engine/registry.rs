@@ -191,17 +191,35 @@ impl Shared {
         // SAFETY: there is one holder at a time, and what it lends ends with it: `Locked` gives it out by reference
         // alone.
         let lasting = unsafe { &mut *self.lasting.get() };
+        if !self.has_begun() {
+            self.statistics.born();
+            lasting.ledger.inherited();
+            borrowed::begun().inspect(|begun| begun.store(1, Ordering::Relaxed));
+        }
         Some(Locked { lasting, shared: self })
     }
 
     /// In a child that was forked just now: whoever had the lock is not here, and its process id may be given to a
-    /// child of this one.
+    /// child of this one. The account of the child begins when it first has the lock: until then the page that every
+    /// fork uses is not written, and so not copied.
     pub(crate) fn unlock_in_child(&self) {
         // Relaxed: there is one thread. Not written without need, since the page would be copied.
         if self.owner.load(Ordering::Relaxed) != 0 {
             self.owner.store(0, Ordering::Relaxed);
         }
-        self.statistics.born();
+    }
+
+    /// Whether what the account says is this process's own, and not its parent's.
+    pub(crate) fn has_begun(&self) -> bool {
+        // Relaxed: written by who has the lock; who sees it late begins nothing, since it must have the lock for that.
+        borrowed::begun().is_none_or(|begun| begun.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Begins the account of this process, unless it has begun or somebody has the lock.
+    pub(crate) fn begin_account(&'static self) {
+        if !self.has_begun() {
+            drop(self.lock());
+        }
     }
 
     /// Whether anybody has the lock, or has had it when this process was forked.
@@ -215,11 +233,12 @@ impl Shared {
         self.statistics.has_rounds()
     }
 
-    /// Whether there is nothing to account for but that forks may become dearer: nothing is frozen or about to be, and
-    /// what a fork takes is known.
+    /// Whether there is nothing to account for but that forks may become dearer: nothing is frozen, in huge pages
+    /// by our doing, or about to be, and what a fork takes is known.
     pub(crate) fn is_idle(&self) -> bool {
         let statistics = &self.statistics;
-        let is_empty = statistics.frozen_bytes() == 0 && !self.has_erased() && !self.progress.is_under_way();
+        let has_none = statistics.frozen_bytes() == 0 && statistics.hot_pieces() == 0;
+        let is_empty = has_none && !self.has_erased() && !self.progress.is_under_way();
         is_empty && statistics.clean() > 0
     }
 

@@ -2,9 +2,9 @@
 //!
 //! The first write to a private mapping of a file gives the whole mapping an `anon_vma`, and from then on each fork
 //! copies every page table entry of it, clean ones included (`vma_needs_copy` in `mm/memory.c`). Only a new mapping is
-//! without. So in each mapping with written pages, the pieces without any are mapped afresh from the same extent, which
+//! without. So in each mapping with written pages, the pieces without any are made as good as new where they are, which
 //! loses nothing, and the written ones are copied to a new extent: the old one is sealed, and children may show it. Of
-//! a piece with few written pages only the stretches around those are copied, and its rest is mapped afresh: they
+//! a piece with few written pages only the stretches around those are copied, and its rest is renewed: they
 //! become small mappings of their own, and when they are written to again, they alone are dear. What is written to
 //! round after round is left alone for a while, a whole piece as anonymous memory.
 //!
@@ -16,13 +16,14 @@
 use std::ops::ControlFlow;
 
 use arrayvec::ArrayVec;
+use palimpsest_sys::memory::remap;
 use palimpsest_sys::pages::pagemap::{Pagemap, Wanted};
 
 use super::budget::{Budget, Stopped};
 use super::fresh::Fresh;
 use super::guards::Guards;
 use super::huge::{Asked, suits};
-use super::piece::{Outcome, PIECE, show_again};
+use super::piece::{Outcome, PIECE};
 use super::runs::PieceRuns;
 use super::span::Span;
 use super::subject::{GRAIN, SMALL, Subject, Way};
@@ -38,7 +39,7 @@ const MOST_STRETCHES: usize = 2;
 pub(crate) struct Repaired {
     /// Mappings with written pages.
     pub(crate) mappings: usize,
-    /// Pieces that were mapped afresh from their extent.
+    /// Pieces that were renewed.
     pub(crate) renewed: usize,
     /// Pieces that were copied to a new extent.
     pub(crate) copied: usize,
@@ -104,8 +105,8 @@ impl Repairer<'_, '_> {
         result
     }
 
-    /// First the written parts are taken away, then what is between them is mapped afresh in one go: a new mapping that
-    /// lies beside a part of the old one is joined to it by the kernel, and has its `anon_vma` at once.
+    /// First the written parts are taken away, then what is between them is renewed in one go: that works for whole
+    /// mappings alone.
     ///
     /// # Safety
     ///
@@ -139,10 +140,11 @@ impl Repairer<'_, '_> {
             if clean.is_empty() {
                 continue;
             }
-            let Way::Renew(view) = subject.way else { continue };
-            // SAFETY: 1. seen by the inventory; without written pages, this part shows the extent's bytes and nothing
-            // else. 2. (1).
-            match unsafe { show_again(view, subject.base(), clean, subject.traits) } {
+            if subject.way != Way::Renew {
+                continue;
+            }
+            // SAFETY: 1. a part of the subject's mapping (2), of which no page was written. 2. (1).
+            match unsafe { remap::renew(clean) } {
                 Ok(()) => self.repaired.renewed += clean.len().div_ceil(PIECE),
                 Err(error) => {
                     self.repaired.failed += 1;
@@ -150,9 +152,9 @@ impl Repairer<'_, '_> {
                 }
             }
         }
-        // Whatever happened, mappings of it may be there.
+        // Kept after an error too: some of its parts may be mapped already.
         let traits = subject.traits;
-        let kept = subject.fresh.map_or(Ok(()), |fresh| fresh.keep(self.tables, traits, self.budget));
+        let kept = subject.fresh.map_or(Ok(()), |fresh| fresh.keep(self.tables, traits));
         result.and(kept)
     }
 
@@ -169,7 +171,7 @@ impl Repairer<'_, '_> {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         });
-        // Used by running code is, for one, the stack of a thread that was started in the place of one that had ended.
+        // Running code may have come to use it: a new thread gets the stack of one that has ended.
         if scanned.is_err() || self.tables.is_in_use(piece) || self.guards.any_in(piece) {
             self.tables.runs.push(piece)?;
             return Ok(scanned?);
@@ -177,10 +179,10 @@ impl Repairer<'_, '_> {
         let is_small = subject.vma.range().len() <= SMALL;
         let is_for_huge = self.is_for_huge(subject, piece, &written);
         let stretches = match subject.way {
-            Way::Renew(_) if !is_small && !is_for_huge => stretches(piece, &written),
-            Way::Renew(_) | Way::Move => whole(piece),
+            Way::Renew if !is_small && !is_for_huge => stretches(piece, &written),
+            Way::Renew | Way::Move => whole(piece),
         };
-        // Whatever becomes of them, none is mapped afresh.
+        // Whatever becomes of them below, none of these stretches is renewed.
         stretches.iter().try_for_each(|stretch| self.tables.runs.push(*stretch))?;
         let mut result = Ok(());
         for stretch in &stretches {
@@ -189,7 +191,7 @@ impl Repairer<'_, '_> {
                 break;
             }
             let is_hot = !written.is_empty() && *stretch == piece && self.tables.ledger.hot.is_hot(piece);
-            // What is to go must not stay where it is.
+            // Memory that must leave its extent is never left where it is.
             let is_small = is_small && subject.way != Way::Move;
             let fate = match (is_hot, is_small) {
                 (false, _) => Fate::Frozen,

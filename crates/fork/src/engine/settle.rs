@@ -30,18 +30,18 @@ pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
     shared.map.clear();
     shared.forget_replacements();
     shared.forget_erased();
-    let mut runs = Runs { map: &shared.map, open: None };
+    let mut runs = MapWriter { map: &shared.map, open: None };
     let mut bytes = 0;
     for index in 0..tables.vmas.len() {
         let vma = tables.vmas[index];
         let Some(entry) = entry_of(tables, &vma) else { continue };
-        if entry.extent().is_some() && !entry.is_view() {
+        if entry.extent().is_some() {
             bytes += vma.range().len();
         }
         runs.add(vma.range().into(), entry);
     }
     runs.close();
-    let kept = forget_unseen(tables, shared);
+    let kept = forget_unseen(tables);
     tell_origins(tables, shared);
     shared.statistics.frozen(bytes, kept);
     frozen(tables.extents)
@@ -52,8 +52,7 @@ pub(super) fn publish(tables: &mut Tables<'_>, shared: &Shared, id: FileId, show
     let Some(held) = tables.held(id) else { return shared.map.doubt() };
     let entry = Entry::new(traits.permissions, held.flags, held.serial);
     let is_known = shown.iter().all(|span| shared.map.add(*span, entry));
-    let view = held.view().map_or(Span::default(), |view| view.span());
-    if !(is_known && shared.map.add(view, Entry::of_view(held.serial))) {
+    if !is_known {
         // No room: guards fail until a round has written it anew.
         shared.map.doubt();
     }
@@ -71,31 +70,16 @@ pub(super) fn withdraw(tables: &mut Tables<'_>, shared: &Shared, extents: &[u32]
         return;
     }
     for held in tables.extents.iter_mut() {
-        let shows = |entry: Entry| entry.extent() == Some(held.serial) && !entry.is_view();
+        let shows = |entry: Entry| entry.extent() == Some(held.serial);
         held.seen = !extents.contains(&held.serial) || shared.map.find(|_, entry| shows(entry)).is_some();
-        // No inventory has seen the view since others have run: the map tells whether the program has replaced it.
-        if !held.seen && held.view().is_some_and(|view| !is_there(&shared.map, held.serial, view.span())) {
-            held.doubt_view();
-        }
     }
-    let kept = forget_unseen(tables, shared);
+    let kept = forget_unseen(tables);
     shared.statistics.frozen(shared.statistics.frozen_bytes().saturating_sub(bytes), kept);
-}
-
-/// Whether the map has all of the view of an extent.
-fn is_there(map: &FrozenMap, serial: u32, view: Span) -> bool {
-    let is_its_view = |entry: Entry| entry.is_sure() && entry.is_view() && entry.extent() == Some(serial);
-    map.first(view).is_some_and(|(span, entry)| span == view && is_its_view(entry))
 }
 
 /// What the map says of a mapping; nothing if it is neither frozen nor of a snapshot.
 fn entry_of(tables: &mut Tables<'_>, vma: &Vma) -> Option<Entry> {
     match tables.held(FileId { device: vma.device, inode: vma.inode }) {
-        Some(held) if held.is_view(vma) => {
-            held.see(vma);
-            let entry = Entry::of_view(held.serial);
-            Some(if held.is_erased { entry.erased() } else { entry })
-        }
         Some(held) => {
             held.seen = true;
             held.place(vma);
@@ -110,12 +94,12 @@ fn entry_of(tables: &mut Tables<'_>, vma: &Vma) -> Option<Entry> {
 }
 
 /// Puts mappings into the map, neighbours of which the same is said as one.
-struct Runs<'a> {
+struct MapWriter<'a> {
     map: &'a FrozenMap,
     open: Option<(Span, Entry)>,
 }
 
-impl Runs<'_> {
+impl MapWriter<'_> {
     fn add(&mut self, span: Span, entry: Entry) {
         match &mut self.open {
             Some((open, said)) if open.end == span.start && *said == entry => open.end = span.end,
@@ -149,14 +133,11 @@ fn tell_origins(tables: &mut Tables<'_>, shared: &Shared) {
 }
 
 /// Forgets extents that were not seen; how many are left.
-fn forget_unseen(tables: &mut Tables<'_>, shared: &Shared) -> usize {
+fn forget_unseen(tables: &mut Tables<'_>) -> usize {
     let mut kept = 0;
     for index in 0..tables.extents.len() {
-        let mut held = tables.extents[index];
+        let held = tables.extents[index];
         if !held.seen {
-            if let Some(view) = held.drop_view() {
-                shared.map.forget(view);
-            }
             continue;
         }
         tables.extents[kept] = held;

@@ -203,6 +203,12 @@ impl Worker<'_, '_> {
             return Ok(None);
         };
         let part = Span::from(mapping.range()).intersection(piece);
+        let whole = Span::new(start & !(PIECE - 1), (start & !(PIECE - 1)) + PIECE);
+        if self.tables.ledger.hot.rests(whole) {
+            // A huge page by now.
+            item.at = whole.end.min(rest.end);
+            return Ok(None);
+        }
         if !is_still_eligible(&mapping) || has_policy(mapping.start) || is_locked(part) {
             item.at = part.end;
             return Ok(None);
@@ -296,7 +302,7 @@ impl Worker<'_, '_> {
     fn close(&mut self) -> Result<(), Stopped> {
         let Some(Open { fresh, traits, shown, .. }) = self.open.take() else { return Ok(()) };
         let id = fresh.id();
-        let kept = fresh.keep(self.tables, traits, self.budget);
+        let kept = fresh.keep(self.tables, traits);
         publish(self.tables, self.shared, id, &shown, traits);
         kept
     }

@@ -127,7 +127,7 @@ impl Statistics {
     }
 
     /// This is a child, which counts for itself. Written only where it differs, since the page would be copied.
-    pub(super) fn born(&self) {
+    pub(crate) fn born(&self) {
         for word in [Word::Forks, Word::Repairs] {
             if self.get(word) != 0 {
                 self.set(word, 0);

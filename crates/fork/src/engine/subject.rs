@@ -1,7 +1,6 @@
 //! Which frozen mappings need a repair, of what kind, and how much work that is.
 
 use palimpsest_sys::memory::extent::FileId;
-use palimpsest_sys::memory::view::View;
 use palimpsest_sys::pages::vmas::Vma;
 
 use super::contents::Contents;
@@ -37,8 +36,8 @@ pub(super) struct Subject {
 /// How a mapping is repaired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
-    /// Its written parts are copied, and the rest is mapped afresh from this.
-    Renew(View),
+    /// Its written parts are copied, and the rest is made as good as new.
+    Renew,
     /// All of it is copied, so that its extent has no mapping any more.
     Move,
 }
@@ -50,14 +49,10 @@ impl Subject {
             return None;
         }
         let held = tables.held(FileId { device: vma.device, inode: vma.inode })?;
-        if held.is_view(vma) {
-            return None;
-        }
-        let way = match (held.is_to_go(), vma.anonymous, held.view()) {
-            (true, ..) => Way::Move,
-            (false, 0, _) => return None,
-            (false, _, Some(view)) => Way::Renew(view),
-            (false, _, None) => Way::Move,
+        let way = match (held.is_to_go(), vma.anonymous) {
+            (true, _) => Way::Move,
+            (false, 0) => return None,
+            (false, _) => Way::Renew,
         };
         Some(Self {
             vma: *vma,
@@ -71,7 +66,7 @@ impl Subject {
 
     /// The address where the extent's offset 0 would lie: below the mapping, since offsets are small.
     pub(super) const fn base(&self) -> usize {
-        self.vma.start.wrapping_sub(self.vma.offset as usize)
+        self.vma.line.start.wrapping_sub(self.vma.line.offset as usize)
     }
 
     /// Where a part of it has bytes that are not zero: the written runs, and what its extent holds.

@@ -116,13 +116,6 @@ impl<'a> Tables<'a> {
         .map(Span::from)
     }
 
-    /// Below this there is room for another view: below the tables and the other views, so that it fills no gap between
-    /// the program's mappings.
-    pub(super) fn views_start(&self) -> usize {
-        let views = self.extents.iter().filter_map(Held::view).map(|view| view.span().start);
-        views.fold(self.registry.start, usize::min)
-    }
-
     /// The extent that a mapping shows.
     pub(super) fn held(&mut self, id: FileId) -> Option<&mut Held> {
         let place = self.extents.binary_search_by_key(&key(id), Held::key).ok()?;
@@ -173,7 +166,7 @@ mod tests {
         let ids = [9, 8, 2, 6, 5, 4, 7, 3, 1].map(|inode| FileId { inode, ..FileId::default() });
         for (index, id) in ids.iter().enumerate() {
             let traits = Traits { permissions: Permissions::READ, flags: VmaFlags::default(), protection_key: 0 };
-            tables.add_extent(Held::new(*id, 1 + index as u32, None, (0, Span::default()), traits)).expect("room");
+            tables.add_extent(Held::new(*id, 1 + index as u32, (0, Span::default()), traits)).expect("room");
             for known in &ids[..=index] {
                 let found = tables.held(*known).map(|held| held.id);
                 assert_eq!(found, Some(*known), "one of {} is lost", index + 1);

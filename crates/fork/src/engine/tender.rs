@@ -27,7 +27,7 @@ use super::tables::Tables;
 use super::tending::Tended;
 use super::thawing::{MOST_PARTS, Parts, make_huge};
 use super::traits::is_locked;
-use crate::clock::{Instant, nanos};
+use crate::clock::{Instant, Moment, nanos};
 use crate::options::{Options, Pause};
 
 /// How much is searched for written pages between two looks at the clock: whole pieces.
@@ -93,7 +93,7 @@ impl Tender<'_, '_> {
             if left.remaining_capacity() < MOST_PARTS {
                 break Tended::More { at: piece.start };
             }
-            let before = Instant::now();
+            let before = Moment::now();
             let did = match kind {
                 Kind::Huge(place) => self.mend(place),
                 // SAFETY: 1. is this function's own.
@@ -143,7 +143,7 @@ impl Tender<'_, '_> {
             if !is_first && self.started.elapsed() > nanos(time) {
                 return Ok(Next::Later { at: part.start });
             }
-            if entry.extent().is_none() || entry.is_view() {
+            if entry.extent().is_none() {
                 continue;
             }
             let mut written = None;
@@ -239,7 +239,7 @@ impl Tender<'_, '_> {
         let flags = entry.flags().filter(|_| entry.key() == 0 && entry.permissions() == vma.permissions)?;
         let id = FileId { device: vma.device, inode: vma.inode };
         let is_its_own = self.tables.held(id).is_some_and(|held| entry.extent() == Some(held.serial));
-        if !is_its_own || entry.is_view() {
+        if !is_its_own {
             return None;
         }
         let part = part.intersection(vma.range().into());

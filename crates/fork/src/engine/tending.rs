@@ -19,6 +19,8 @@ use crate::options::Pause;
 
 /// Of how much time between forks slices get one part.
 const SHARE: u64 = 20;
+/// Pieces that one call puts together at most.
+const MOST_AT_ONCE: usize = 16;
 /// What a piece is expected to take at first, in nanoseconds.
 const CAUTIOUS: u64 = 1_000_000;
 
@@ -62,14 +64,15 @@ pub(crate) enum Tended {
 }
 
 impl Tending {
-    /// There was a fork at `now`, which took `excess` more than a clean one.
-    pub(crate) fn forked(&self, excess: u64, pause: Pause, now: u64) {
+    /// There was a fork at `now`, which took `excess` more than a clean one. `huge` pages are there by our doing.
+    pub(crate) fn forked(&self, excess: u64, huge: usize, pause: Pause, now: u64) {
         let since = now.saturating_sub(self.forked.swap(now, Ordering::Relaxed));
         let has_worked = self.worked.swap(0, Ordering::Relaxed) > 0;
         let is_long = match pause {
             // Whoever freezes at once counts pauses for nothing.
             Pause::AtOnce => None,
-            Pause::Within(budget) => Some(excess > nanos(budget)),
+            // The child may split huge pages. To look costs little if there is time for a slice and more.
+            Pause::Within(budget) => Some(excess > nanos(budget) || huge > 0 && since / SHARE > nanos(budget)),
         };
         // After the first fork nobody knows when the next one is.
         let is_known = since < now;
@@ -122,20 +125,30 @@ impl Tending {
     /// Whether a piece fits into what is left of `budget` after `elapsed` nanoseconds, in which `worked` pieces were
     /// done. One is done in any case, or there would be no end.
     pub(super) fn fits(&self, worked: usize, elapsed: u64, budget: Duration) -> bool {
-        let piece = match self.piece.load(Ordering::Relaxed) {
-            0 => CAUTIOUS,
-            known => known,
-        };
-        worked == 0 || elapsed.saturating_add(piece) <= nanos(budget)
+        worked == 0 || elapsed.saturating_add(self.price()) <= nanos(budget)
     }
 
-    /// A piece took so many nanoseconds. Slower is believed at once, and quicker bit by bit.
+    fn price(&self) -> u64 {
+        match self.piece.load(Ordering::Relaxed) {
+            0 => CAUTIOUS,
+            known => known,
+        }
+    }
+
+    /// How many pieces fit into one call, one at least. A call may take as long as all of a slice besides what that has
+    /// taken: on a busy machine most of it is a price of the call, whatever the number of pieces.
+    pub(super) fn room(&self, elapsed: u64, budget: Duration) -> usize {
+        let left = nanos(budget).saturating_mul(2).saturating_sub(elapsed);
+        usize::try_from(left / self.price().max(1)).unwrap_or(usize::MAX).clamp(1, MOST_AT_ONCE)
+    }
+
+    /// A piece took so many nanoseconds of CPU time. Slower is believed at once, and quicker bit by bit.
     pub(super) fn took_piece(&self, taken: u64) {
         let known = self.piece.load(Ordering::Relaxed);
         self.piece.store(if taken > known { taken } else { (known * 7 + taken) / 8 }, Ordering::Relaxed);
     }
 
-    /// A slice took so many nanoseconds, and did so many pieces.
+    /// A slice took so many nanoseconds of CPU time, and did so many pieces.
     pub(crate) fn took(&self, taken: u64, worked: usize, tended: Tended) {
         self.worked.fetch_add(worked as u64, Ordering::Relaxed);
         let in_pass = self.worked_in_pass.fetch_add(worked as u64, Ordering::Relaxed) + worked as u64;
@@ -166,9 +179,9 @@ mod tests {
     #[test]
     fn what_makes_forks_long_is_worked_on_for_a_twentieth_of_the_time_between_them() {
         let tending = Tending::default();
-        tending.forked(LONG, PAUSE, 10 * SECOND);
+        tending.forked(LONG, 0, PAUSE, 10 * SECOND);
         assert!(!tending.is_wanted(), "the first fork");
-        tending.forked(LONG, PAUSE, 12 * SECOND);
+        tending.forked(LONG, 0, PAUSE, 12 * SECOND);
         assert!(tending.is_wanted());
         // Slices of 2 ms for a twentieth of two seconds.
         for slice in 0..50 {
@@ -178,15 +191,19 @@ mod tests {
         }
         assert!(!tending.is_wanted());
         // A short fork, but there was work before it: what is split again by each child is not left for every other.
-        tending.forked(0, PAUSE, 14 * SECOND);
+        tending.forked(0, 0, PAUSE, 14 * SECOND);
         assert_eq!((tending.is_wanted(), tending.at()), (true, 49), "it goes on where it was");
         tending.took(100_000, 0, Tended::Done);
         assert_eq!((tending.is_wanted(), tending.at()), (true, 0), "and looks at what is behind");
         tending.took(100_000, 0, Tended::Done);
         assert!(!tending.is_wanted());
-        tending.forked(0, PAUSE, 16 * SECOND);
+        tending.forked(0, 0, PAUSE, 16 * SECOND);
         assert!(!tending.is_wanted(), "nothing was found to do");
-        tending.forked(LONG, Pause::AtOnce, 18 * SECOND);
+        tending.forked(0, 1, PAUSE, 17 * SECOND);
+        assert!(tending.is_wanted(), "the child may split huge pages");
+        tending.forked(0, 1, PAUSE, 17 * SECOND + SECOND / 50);
+        assert!(!tending.is_wanted(), "there is no time for a slice between such forks");
+        tending.forked(LONG, 1, Pause::AtOnce, 18 * SECOND);
         assert!(!tending.is_wanted());
     }
 
@@ -200,7 +217,7 @@ mod tests {
             tending.took(2_000_000, 1, tended);
         }
         for (worked, tended) in [(0, Tended::Later { at: 3 }), (0, Tended::Done)] {
-            tending.forked(0, PAUSE, SECOND);
+            tending.forked(0, 0, PAUSE, SECOND);
             assert!(tending.makes_way(PAUSE));
             tending.took(1000, worked, tended);
             assert!(!tending.makes_way(PAUSE), "{tended:?}");
@@ -221,5 +238,7 @@ mod tests {
         assert!(!tending.fits(1, 0, budget), "a slow machine is believed at once");
         (0..60).for_each(|_| tending.took_piece(300_000));
         assert!(tending.fits(4, 1_600_000, budget));
+        assert_eq!((tending.room(0, budget), tending.room(0, Duration::ZERO)), (13, 1));
+        assert_eq!(tending.room(9_000_000, budget), 1);
     }
 }

@@ -9,7 +9,7 @@ use palimpsest_sys::memory::remap::{self, give_up};
 use palimpsest_sys::pages::maps::Permissions;
 
 use super::huge::Asked;
-use super::piece::{Target, show};
+use super::piece::{PIECE, Target, show};
 use super::runs::PieceRuns;
 use super::span::Span;
 use super::traits::Traits;
@@ -145,6 +145,26 @@ fn collapse_empty(piece: Span) -> Asked {
 pub(super) fn collapse(piece: Span) -> Asked {
     // SAFETY: 1. a collapse keeps contents and rights.
     Asked::of(unsafe { calls::advise(piece, libc::MADV_COLLAPSE) })
+}
+
+/// The same for a run of neighbouring pieces, in one call: each has the kernel empty a list of every CPU first. `told`
+/// is told of each piece; `is_huge` tells whether one is.
+pub(super) fn collapse_run(run: Span, is_huge: impl Fn(Span) -> bool, mut told: impl FnMut(Span, Asked)) {
+    let all = collapse(run);
+    for piece in run.cut(PIECE) {
+        let came = match all {
+            Asked::Made => Asked::Made,
+            _ if is_huge(piece) => Asked::Made,
+            Asked::Refused => Asked::Refused,
+            // The kernel leaves the others of the run at some errors.
+            Asked::Unfit if run == piece => Asked::Unfit,
+            Asked::Unfit => collapse(piece),
+        };
+        told(piece, came);
+        if came == Asked::Refused {
+            return;
+        }
+    }
 }
 
 /// Gives a piece rights: those of the program, and for a moment the right to be read. A refusal, for too many mappings,

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Forks between two trials, at most.
 const MOST_REST: usize = 127;
 
-/// Trials, ever further apart as long as they are in vain. Zeroed memory is a valid one: the first is due.
+/// Trials, ever further apart as long as they are in vain. Zeroed memory is a valid one: the first is due. Written by
+/// whoever forks.
 #[derive(Debug, Default)]
 pub(crate) struct Trials {
     /// Forks until the next one.

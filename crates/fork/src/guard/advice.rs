@@ -85,7 +85,6 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
                 let done = match part {
                     // SAFETY: 1. is this function's own.
                     Part::Other(span) => unsafe { calls::advise(span, advice) },
-                    Part::Hole(_) => Err(Errno::NOMEM),
                     // SAFETY: 1. is this function's own.
                     Part::Frozen(span, entry) => unsafe { discard(span, entry, advice) },
                 };

@@ -153,9 +153,6 @@ unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize) -> Result<usize
 unsafe fn move_parts(map: &FrozenMap, from: Span, to: usize) -> Result<(), (usize, Errno)> {
     for part in parts(from) {
         let span = part.span();
-        if let Part::Hole(_) = part {
-            return Err((span.start, Errno::FAULT));
-        }
         let target = Span::new(to + (span.start - from.start), to + (span.end - from.start));
         // Both before anything moves: what another thread puts at the old place once it is free is not to be forgotten.
         if let Part::Frozen(span, entry) = part {

@@ -12,8 +12,6 @@ use crate::engine::traits::Traits;
 pub(super) enum Part {
     /// It is frozen, or was and is anonymous by now.
     Frozen(Span, Entry),
-    /// This library's own: a hole to the program.
-    Hole(Span),
     /// It is anything else, or nothing.
     Other(Span),
 }
@@ -29,7 +27,6 @@ pub(super) fn parts(span: Span) -> impl Iterator<Item = Part> {
         let part = match found.filter(|(part, _)| !part.is_empty()) {
             None => Part::Other(rest),
             Some((part, _)) if part.start > rest.start => Part::Other(Span::new(rest.start, part.start)),
-            Some((part, entry)) if entry.is_view() => Part::Hole(part),
             Some((part, entry)) => Part::Frozen(part, entry),
         };
         rest.start = part.span().end;
@@ -40,7 +37,7 @@ pub(super) fn parts(span: Span) -> impl Iterator<Item = Part> {
 impl Part {
     pub(super) const fn span(self) -> Span {
         match self {
-            Self::Frozen(span, _) | Self::Hole(span) | Self::Other(span) => span,
+            Self::Frozen(span, _) | Self::Other(span) => span,
         }
     }
 }

@@ -222,27 +222,18 @@ fn give_up_all(shared: &Shared, is_wanted: impl Fn(Entry) -> bool, is_in_use: In
     result
 }
 
-/// Makes all that shows an extent anonymous, as far as that can be, and if it can, unmaps its view.
+/// Makes all that shows an extent anonymous, as far as that can be.
 fn give_up(shared: &Shared, serial: u32, is_in_use: InUse<'_>) -> Result<(), Errno> {
     let map = &shared.map;
     let is_its_own = |entry: Entry| entry.extent() == Some(serial);
     let (mut result, mut at) = (Ok(()), 0);
-    while let Some((all, entry)) = map.next(at, |entry| is_its_own(entry) && !entry.is_view()) {
+    while let Some((all, entry)) = map.next(at, is_its_own) {
         at = all.end;
         let thaw = |room: Room| thaw_part(map, all, entry, &room, is_in_use);
         let sure = if entry.is_sure() { Ok(()) } else { Err(Errno::NOMEM) };
         result = result.and(sure.and_then(|()| Room::of(all, entry)).and_then(thaw));
     }
     result?;
-    while let Some((view, entry)) = map.find(|_, entry| is_its_own(entry)) {
-        // Else it could not be taken out.
-        if !entry.is_sure() {
-            return Err(Errno::NOMEM);
-        }
-        map.forget(view);
-        // SAFETY: 1. this library's own mapping, which a repair finds to be gone.
-        unsafe { calls::unmap(view) }?;
-    }
     shared.origins.forget(serial);
     Ok(())
 }

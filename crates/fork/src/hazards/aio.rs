@@ -14,8 +14,8 @@ use crate::error::FreezeError;
 /// Refuses a process that has a context.
 pub(super) fn refuse() -> Result<(), FreezeError> {
     let mut refused = Ok(());
-    each_mapping(&mut |mapping| {
-        refused = refuse_mapping(mapping.start, mapping.name);
+    each_mapping(&mut |mapping, name| {
+        refused = refuse_mapping(mapping.start, name);
         if refused.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     refused

@@ -21,8 +21,8 @@ pub(super) fn find() -> Result<Option<RawAllocator>, FreezeError> {
         return Ok(Some(RawAllocator::Go { object }));
     }
     let (mut is_musl, mut is_interposable) = (false, false);
-    each_mapping(&mut |mapping| {
-        let name = mapping.name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    each_mapping(&mut |_, name| {
+        let name = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         is_musl |= name.starts_with(b"ld-musl") || name.starts_with(b"libc.musl");
         is_interposable |= is_interposable_libc(name);
         ControlFlow::Continue(())

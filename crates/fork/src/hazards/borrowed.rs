@@ -8,19 +8,26 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::wiped::Wiped;
 
-static OWNER: Wiped<AtomicI32> = Wiped::new();
+/// The owner, and whether it has begun its account ([`begun`]).
+static OWN: Wiped<[AtomicI32; 2]> = Wiped::new();
 
 /// The process whose memory this is, if it is not the calling one. Before Linux 4.14 that cannot be told.
 ///
 /// The first call in a process decides that it is its own: it must not come from a child of `vfork`.
 pub(crate) fn owner() -> Option<i32> {
-    let word = OWNER.get()?;
+    let [word, _] = OWN.get()?;
     let own = rustix::process::getpid().as_raw_nonzero().get();
     // Relaxed, both ways: the number is all there is to know.
     match word.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => None,
         Err(owner) => Some(owner).filter(|&owner| owner != own),
     }
+}
+
+/// What is not 0 in a process that has begun its own account of forks, and 0 in a new child: it lies with the owner, so
+/// that a child needs one page for both.
+pub(crate) fn begun() -> Option<&'static AtomicI32> {
+    OWN.get().map(|[_, begun]| begun)
 }
 
 /// Children of `vfork` are in `crates/preload/tests/suite`: they need C.

@@ -89,7 +89,7 @@ impl Watcher {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::{FromRawFd, OwnedFd};
+    use rustix::mm::UserfaultfdFlags;
 
     use super::*;
 
@@ -97,13 +97,13 @@ mod tests {
     fn a_userfaultfd_is_found_while_it_is_open() {
         // Of which other tests of this process make none.
         assert_eq!(Watcher::find().expect("/proc"), Watcher::None);
-        // SAFETY: makes a descriptor. UFFD_USER_MODE_ONLY (1) is allowed for everybody, where the kernel has it.
-        let made = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) };
-        let Some(made) = i32::try_from(made).ok().filter(|made| *made >= 0) else {
-            return println!("SKIPPED: no userfaultfd here");
+        // UFFD_USER_MODE_ONLY is allowed for everybody, where the kernel has it.
+        let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(1);
+        // SAFETY: no memory is registered with it.
+        let made = match unsafe { rustix::mm::userfaultfd(flags) } {
+            Ok(made) => made,
+            Err(errno) => return println!("SKIPPED: no userfaultfd here: {errno}"),
         };
-        // SAFETY: made above, and nobody else's.
-        let made = unsafe { OwnedFd::from_raw_fd(made) };
         assert_eq!(Watcher::find().expect("/proc"), Watcher::Open);
         drop(made);
         assert_eq!(Watcher::find().expect("/proc"), Watcher::None);

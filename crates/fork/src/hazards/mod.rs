@@ -30,15 +30,7 @@ use crate::options::{Answer, Options, OtherThreads};
 /// Refuses a process that cannot be frozen without harm. Changes nothing, and does not use the heap: at the limit of
 /// mappings that could not grow, and a refusal would end the process.
 pub(crate) fn check(options: &Options) -> Result<(), FreezeError> {
-    if let Some(owner) = borrowed::owner() {
-        return Err(FreezeError::BorrowedMemory { owner });
-    }
-    let count = hold::count().map_err(|source| FreezeError::NoProc { path: "/proc/self/task", source })?;
-    if count > 1 && options.other_threads == OtherThreads::Refuse {
-        return Err(FreezeError::Threads { count });
-    }
-    filters()?;
-    if count > 1 {
+    if threads(options)? > 1 {
         // Before anything else that takes time.
         World::prepare()?.rehearse()?;
     }
@@ -66,7 +58,9 @@ pub(crate) fn check_again(options: &Options) -> Result<Checked, FreezeError> {
     Ok(Checked { watcher, taken: started.elapsed() })
 }
 
-fn look_again(options: &Options) -> Result<Watcher, FreezeError> {
+/// Counts the threads of the process. Refuses memory that is another process's, threads that may not be held, and
+/// filters.
+fn threads(options: &Options) -> Result<usize, FreezeError> {
     if let Some(owner) = borrowed::owner() {
         return Err(FreezeError::BorrowedMemory { owner });
     }
@@ -75,6 +69,11 @@ fn look_again(options: &Options) -> Result<Watcher, FreezeError> {
         return Err(FreezeError::Threads { count });
     }
     filters()?;
+    Ok(count)
+}
+
+fn look_again(options: &Options) -> Result<Watcher, FreezeError> {
+    threads(options)?;
     let watcher = descriptors(options)?;
     if options.answers_for(Answer::IoUring) && options.answers_for(Answer::LinuxAio) {
         return locked(options).map(|()| watcher);

@@ -110,8 +110,8 @@ fn progress(ring: RingDescriptor) -> Result<Progress, Errno> {
 /// Whether a ring is mapped that no descriptor leads to.
 fn is_any_without_descriptor() -> Result<bool, FreezeError> {
     let (mut is_any, mut failed) = (false, Ok(()));
-    each_mapping(&mut |mapping| {
-        match refuse_mapping(mapping.inode, mapping.name) {
+    each_mapping(&mut |mapping, name| {
+        match refuse_mapping(mapping.inode, name) {
             Ok(()) => return ControlFlow::Continue(()),
             Err(FreezeError::IoUring { .. }) => is_any = true,
             Err(error) => failed = Err(error),

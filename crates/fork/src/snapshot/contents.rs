@@ -43,7 +43,7 @@ pub(super) fn restore(state: &mut State) -> Result<Counts, RestoreError> {
         let State { known, declared, page, sweep, .. } = state;
         known.iter().for_each(put_back);
         let mut bytes: usize = known.iter().map(|known| known.len).sum();
-        // Where a sweep is left out by proof, the known pages are all there are.
+        // Under `OnFaults` a sweep is left out only if nothing faulted: no page is written but the known ones.
         if *sweep != Sweep::OnFaults {
             declared.iter().for_each(put_back);
             bytes += declared.iter().map(|known| known.len).sum::<usize>();

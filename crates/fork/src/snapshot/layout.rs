@@ -190,25 +190,14 @@ fn set_program_break(wanted: usize) -> Result<(), RestoreError> {
 
 #[cfg(test)]
 mod tests {
-    use palimpsest_sys::pages::maps::Device;
-    use palimpsest_sys::pages::vmas::{Label, VmaFlags};
+    use palimpsest_sys::pages::maps::{Device, MapLine};
+    use palimpsest_sys::pages::vmas::Label;
 
     use super::*;
 
     fn vma(range: Range<usize>, permissions: Permissions, inode: u64, offset: u64) -> Vma {
-        Vma {
-            start: range.start,
-            end: range.end,
-            permissions,
-            offset,
-            device: Device::default(),
-            inode,
-            label: Label::None,
-            anonymous: 0,
-            huge: 0,
-            flags: VmaFlags::default(),
-            protection_key: 0,
-        }
+        let (device, Range { start, end }) = (Device::default(), range);
+        Vma::new(MapLine { start, end, permissions, offset, device, inode }, Label::None)
     }
 
     fn changes(then: &[Vma], now: &[Vma], excluded: &[Span]) -> Vec<(Range<usize>, Change)> {

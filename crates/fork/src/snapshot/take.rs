@@ -123,7 +123,7 @@ pub(super) unsafe fn take(options: &SnapshotOptions, stack: Stack) -> Result<Own
             for range in lists.chain([excluded.range()]).chain(kept) {
                 excluded.push(range.into())?;
             }
-            // The kernel's own, such as the vDSO: never moved, and not all of them are told by all ways of asking.
+            // Mappings of the kernel, such as the vDSO, never move, and some ways of asking leave some of them out.
             for vma in vmas.iter().filter(|vma| vma.label == Label::Kernel) {
                 excluded.push(vma.range().into())?;
             }

@@ -16,12 +16,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use std::ptr;
 
-use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::smaps;
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas};
 
 const SCENARIO: &str = "PALIMPSEST_FORK_SCENARIO";
-const PATIENCE_SECONDS: u32 = 300;
+/// After which a scenario that hangs is ended; nothing else is decided by it.
+const PATIENCE_SECONDS: u32 = 1200;
 const DONE: &str = "the scenario was played to its end";
 
 /// Plays `scenario` in a child process; `name` is the path of the calling test.
@@ -265,19 +265,39 @@ pub(crate) fn filter(number: i64, action: u32) {
     assert_eq!(done, 0);
 }
 
-/// Memory of the sealed files of this process whose inode is wanted, in bytes: what their views show.
-pub(crate) fn in_files(is_wanted: impl Fn(u64) -> bool) -> usize {
-    let mut vmas = Vmas::with_capacity(10_000).expect("memory");
-    vmas.read(Detail::Places).expect("/proc");
-    let is_view = |vma: &&Vma| vma.label == Label::Extent && vma.permissions == Permissions::default();
-    let views = vmas.iter().filter(is_view).filter(|vma| is_wanted(vma.inode));
-    views
-        .map(|view| {
-            let mut present = vec![0_u8; view.range().len() / page()];
-            let place = ptr::with_exposed_provenance_mut(view.start);
-            // SAFETY: one byte for each page.
-            assert_eq!(unsafe { libc::mincore(place, view.range().len(), present.as_mut_ptr()) }, 0);
-            present.iter().filter(|byte| *byte & 1 != 0).count() * page()
-        })
-        .sum()
+/// The sealed files of this process: a file holds what it showed when it was new, as long as anything shows it.
+#[derive(Default)]
+pub(crate) struct Files {
+    /// Inodes, and the bytes that each holds.
+    known: Vec<(u64, usize)>,
+}
+
+impl Files {
+    /// Looks at what is mapped, and tells how many bytes there are in the files whose inode is wanted. To be called after
+    /// each freeze, when new files show all that they hold.
+    pub(crate) fn look(&mut self, is_wanted: impl Fn(u64) -> bool) -> usize {
+        let mut vmas = Vmas::with_capacity(10_000).expect("memory");
+        vmas.read(Detail::Places).expect("/proc");
+        let shown: Vec<Vma> = vmas.iter().filter(|vma| vma.label == Label::Extent).copied().collect();
+        self.known.retain(|(inode, _)| shown.iter().any(|vma| vma.inode == *inode));
+        let old = self.known.len();
+        for vma in &shown {
+            let bytes = in_memory(vma);
+            match self.known.iter().position(|(inode, _)| *inode == vma.inode) {
+                Some(place) if place < old => {}
+                Some(place) => self.known[place].1 += bytes,
+                None => self.known.push((vma.inode, bytes)),
+            }
+        }
+        self.known.iter().filter(|(inode, _)| is_wanted(*inode)).map(|(_, bytes)| bytes).sum()
+    }
+}
+
+/// How much of what a mapping shows is in memory, in bytes.
+fn in_memory(vma: &Vma) -> usize {
+    let mut present = vec![0_u8; vma.range().len() / page()];
+    let place = ptr::with_exposed_provenance_mut(vma.start);
+    // SAFETY: one byte for each page.
+    assert_eq!(unsafe { libc::mincore(place, vma.range().len(), present.as_mut_ptr()) }, 0);
+    present.iter().filter(|byte| *byte & 1 != 0).count() * page()
 }

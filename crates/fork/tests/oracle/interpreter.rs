@@ -21,7 +21,7 @@ const REGION: usize = 0x20_0000_0000;
 const MOST_BREAK: usize = 512;
 
 /// Seconds until a process that hangs is ended.
-const TIME_LIMIT: u32 = 30;
+const TIME_LIMIT: u32 = 1200;
 
 /// One area.
 #[derive(Clone, Copy, Default)]

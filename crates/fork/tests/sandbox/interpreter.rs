@@ -28,7 +28,7 @@ const BLOCK: usize = 5 << 20;
 /// Processes that one program may make: each may fork, and is looked at for a while.
 const MOST_FORKS: usize = 6;
 /// Seconds until a process that hangs is ended: only a run that would never end meets it.
-const TIME_LIMIT: u32 = 300;
+const TIME_LIMIT: u32 = 1200;
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact about the world of its own")]
 pub(crate) struct Interpreter {

@@ -1,9 +1,12 @@
 //! Scenarios in processes of one thread: this test binary is started again, and forks, since the harness has a thread
 //! for each test.
 
-use std::env;
+use std::io::{self, PipeReader, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::{env, fs};
 
 const SCENARIO: &str = "PALIMPSEST_SNAPSHOT_SCENARIO";
 const DONE: &str = "the scenario was played to its end";
@@ -45,4 +48,22 @@ fn play_here(name: &str, scenario: impl FnOnce()) {
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0, "{name} ended with wait status {status:#x}");
     println!("{DONE}");
+}
+
+/// A thread that reads, once it sleeps there.
+pub(crate) fn asleep_in_read(mut reader: PipeReader) -> JoinHandle<io::Result<usize>> {
+    let (tell, told) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get());
+        reader.read(&mut [0])
+    });
+    let tid = told.recv().expect("told");
+    let of_thread = |file: &str| fs::read_to_string(format!("/proc/self/task/{tid}/{file}"));
+    let is_asleep = |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'));
+    // The number comes first. A kernel that does not tell of calls: it sleeps nowhere else once it has told its own.
+    let is_read = |call: String| call.split(' ').next() == Some(&libc::SYS_read.to_string());
+    while !(of_thread("stat").is_ok_and(is_asleep) && of_thread("syscall").map_or(true, is_read)) {
+        thread::yield_now();
+    }
+    thread
 }

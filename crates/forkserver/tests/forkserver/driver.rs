@@ -195,7 +195,7 @@ impl Driver {
 
     /// The run ended as one that found nothing.
     pub(crate) fn passes(&mut self, input: &[u8]) -> u32 {
-        let (worker, ending) = self.run(input, Duration::from_secs(60));
+        let (worker, ending) = self.run(input, Duration::from_secs(600));
         assert!(matches!(ending, Ending::Exit(0) | Ending::Stopped), "{ending:?} on {input:?}");
         worker
     }

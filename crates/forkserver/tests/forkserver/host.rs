@@ -7,7 +7,7 @@ use palimpsest_forkserver::host::{Host, HostOptions, Run};
 
 use crate::target;
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(600);
 
 fn host(mode: &str) -> Host {
     let options = HostOptions::new(target::mode(mode)).longest_input(4096).map_len(65_500);

@@ -97,7 +97,7 @@ impl Folder {
             FolderError::Foreign { path: path(), owner, mode, user }
         };
         let folder = rustix::fs::openat(CWD, &self.path, flags, Mode::empty()).map_err(|errno| {
-            // Another user's that is closed: that is what is to be told.
+            // If it is another user's closed folder, the error says that.
             let found =
                 rustix::fs::lstat(&self.path).ok().filter(|found| errno == Errno::ACCESS && found.st_uid != user);
             found.map_or_else(|| failed(errno), |found| foreign(&found))
@@ -143,7 +143,7 @@ pub(super) fn names(folder: BorrowedFd<'_>) -> Result<Vec<Name>, FolderError> {
 
 /// Removes an entry, if it is still there.
 pub(super) fn remove(folder: BorrowedFd<'_>, name: &Name) {
-    // Were it refused, the next who looks would try again.
+    // If this is refused, the next process that looks tries again.
     let _ = rustix::fs::unlinkat(folder, name.to_string(), AtFlags::empty());
 }
 
@@ -167,7 +167,7 @@ impl Registered {
         let name = Name::new(key, node, file.descriptor(), file.id().inode);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::openat(folder, name.to_string(), flags, Mode::RUSR | Mode::WUSR) {
-            // One of a process of this number that was killed says the same.
+            // The entry of a killed process with the same number says the same.
             Ok(_) | Err(Errno::EXIST) => Ok(Self { folder: place.clone(), name, file }),
             Err(errno) => Err(FolderError::Entry { name: name.to_string(), errno }),
         }

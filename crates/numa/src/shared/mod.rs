@@ -182,7 +182,7 @@ fn find<T>(
         let file = match SealedFile::adopt(process, name.descriptor, name.inode) {
             Ok(file) => file,
             Err(why) => {
-                // What is refused may be there, for others. What else it is said to be it is not.
+                // A copy that this process may not open may be good for others; in all other cases the name is wrong.
                 if !matches!(why, AdoptError::Refused { .. }) {
                     folder::remove(folder, &name);
                 }

@@ -54,7 +54,7 @@ impl Layout {
             for run in runs {
                 let gap = end - whole.start..run.start - whole.start;
                 if !gap.is_empty() && part.read_from_file(end, &mut bytes[gap.clone()]).is_err() {
-                    // Nobody will find the same bytes there, and nobody takes what is not the same.
+                    // Others compare before they use a copy: they find a difference here, and make their own.
                     bytes[gap].fill(0);
                 }
                 part.read(run.start, &mut bytes[run.start - whole.start..run.end - whole.start])?;
@@ -108,7 +108,7 @@ fn shared(
     told: &mut Localized,
 ) -> Result<Plan, String> {
     let layout = Layout::shared(part);
-    // Two builds never have the same key, and that one has it proves nothing: every byte is compared.
+    // Two builds never have the same key, but an equal key proves nothing: every byte is compared.
     let key = Key::of(format!("text of {}, {reach:?}", part.label()).as_bytes());
     let judge = |file: &SealedFile| match layout.stands(part, runs, file) {
         Ok(stands) => Judged::Same(Some(stands)),

@@ -33,6 +33,11 @@ impl Machine {
     }
 }
 
+/// Whether this is the guest, whose settings are nobody's.
+pub(crate) fn in_the_guest() -> bool {
+    std::env::var_os(HOMES).is_some()
+}
+
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// The machine, if it has several homes.

@@ -6,6 +6,7 @@
 mod big_text;
 mod data;
 mod machine;
+mod packs;
 mod rights;
 mod sharing;
 mod text;

@@ -123,7 +123,7 @@ impl Computer {
                 _ => {}
             }
         }
-        // What is left is referred to and free.
+        // The pages that are left in the count are referred to, though they are free.
         for frame in count.pages.into_keys() {
             self.failed(Failure::FreeFrame { frame });
         }

@@ -177,6 +177,7 @@ pub struct Counts {
     pub pages_copied: u64,
 }
 
+/// CPUs add to them, anybody reads them.
 #[derive(Default)]
 struct Counters {
     flushes: AtomicU64,
@@ -199,8 +200,11 @@ pub struct Computer {
     failures: Mutex<Vec<Failure>>,
     physical_end: u64,
     counts: Counters,
+    /// The state of the random numbers: each CPU that draws one moves it on.
     chance: AtomicU64,
+    /// Requests for memory so far: each CPU that asks adds one.
     asked: AtomicU64,
+    /// Which of them are refused. Set by the test, read by who asks.
     refused_from: AtomicU64,
     refused_until: AtomicU64,
 }

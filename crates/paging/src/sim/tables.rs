@@ -19,6 +19,7 @@ const REST: usize = 64;
 struct Slot {
     table: Table,
     meta: TableMeta,
+    /// Set by who allocates the table, cleared by who frees it.
     live: AtomicBool,
 }
 
@@ -33,6 +34,7 @@ pub(super) struct Tables {
     node: Node,
     chunks: Vec<OnceLock<Box<[Slot]>>>,
     free: Mutex<Free>,
+    /// Tables that are allocated: counted by who allocates and frees.
     live: AtomicUsize,
 }
 

@@ -1,9 +1,9 @@
 //! x86-64: number in `rax`, arguments in `rdi`, `rsi`, `rdx`, `r10`, `r8`, `r9` (`syscall(2)`).
 
 use std::arch::{asm, naked_asm};
-use std::ffi::{c_int, c_long};
+use std::ffi::c_long;
 
-use crate::{dispatch, errno, execute};
+use crate::errno;
 
 /// Makes the system call `number`, and gives what the kernel answers: `-errno` for an error.
 ///
@@ -31,142 +31,106 @@ pub(crate) unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize
     answer
 }
 
-/// `syscall(3)`. Calls about memory and `execve` go to `dispatch::syscall`, all others to the kernel without a stack
-/// frame of ours, as in the C library: the child of a `clone` through here must find no return address but its
-/// caller's.
+/// The body of `syscall(3)`: calls about memory and `execve` go to `$watched`, all others to the kernel without a stack
+/// frame of ours, as in the C library: the child of a `clone` through here must find no return address but that of its
+/// caller.
 ///
 /// Not variadic, which Rust cannot define: the first six arguments are in registers and the seventh at `rsp + 8` for
 /// both kinds of function, and reading one that was not passed is harmless.
-///
-/// # Safety
-///
-/// 1. As for `system_call`.
-#[unsafe(naked)]
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn syscall(
-    number: c_long,
-    first: c_long,
-    second: c_long,
-    third: c_long,
-    fourth: c_long,
-    fifth: c_long,
-    sixth: c_long,
-) -> c_long {
-    naked_asm!(
-        "endbr64",
-        "cmp rdi, {madvise}",
-        "je 2f",
-        "cmp rdi, {mremap}",
-        "je 2f",
-        "cmp rdi, {mmap}",
-        "je 2f",
-        "cmp rdi, {mlock}",
-        "je 2f",
-        "cmp rdi, {mlock2}",
-        "je 2f",
-        "cmp rdi, {mlockall}",
-        "je 2f",
-        "cmp rdi, {mprotect}",
-        "je 2f",
-        "cmp rdi, {pkey_mprotect}",
-        "je 2f",
-        "cmp rdi, {execve}",
-        "je 2f",
-        "cmp rdi, {execveat}",
-        "je 2f",
-        "mov rax, rdi",
-        "mov rdi, rsi",
-        "mov rsi, rdx",
-        "mov rdx, rcx",
-        "mov r10, r8",
-        "mov r8, r9",
-        "mov r9, [rsp + 8]",
-        "syscall",
-        // The last 4095 numbers are errors (`include/linux/err.h`).
-        "cmp rax, -4095",
-        "jae 3f",
-        "ret",
-        "2:",
-        "jmp {watched}",
-        "3:",
-        "mov rdi, rax",
-        "jmp {failed}",
-        madvise = const libc::SYS_madvise,
-        mremap = const libc::SYS_mremap,
-        mmap = const libc::SYS_mmap,
-        mlock = const libc::SYS_mlock,
-        mlock2 = const libc::SYS_mlock2,
-        mlockall = const libc::SYS_mlockall,
-        mprotect = const libc::SYS_mprotect,
-        pkey_mprotect = const libc::SYS_pkey_mprotect,
-        execve = const libc::SYS_execve,
-        execveat = const libc::SYS_execveat,
-        watched = sym dispatch::syscall,
-        failed = sym errno::answer,
-    )
+macro_rules! watch {
+    ($watched:path) => {
+        std::arch::naked_asm!(
+            "endbr64",
+            "cmp rdi, {madvise}",
+            "je 2f",
+            "cmp rdi, {mremap}",
+            "je 2f",
+            "cmp rdi, {mmap}",
+            "je 2f",
+            "cmp rdi, {mlock}",
+            "je 2f",
+            "cmp rdi, {mlock2}",
+            "je 2f",
+            "cmp rdi, {mlockall}",
+            "je 2f",
+            "cmp rdi, {mprotect}",
+            "je 2f",
+            "cmp rdi, {pkey_mprotect}",
+            "je 2f",
+            "cmp rdi, {execve}",
+            "je 2f",
+            "cmp rdi, {execveat}",
+            "je 2f",
+            "jmp {own}",
+            "2:",
+            "jmp {watched}",
+            madvise = const libc::SYS_madvise,
+            mremap = const libc::SYS_mremap,
+            mmap = const libc::SYS_mmap,
+            mlock = const libc::SYS_mlock,
+            mlock2 = const libc::SYS_mlock2,
+            mlockall = const libc::SYS_mlockall,
+            mprotect = const libc::SYS_mprotect,
+            pkey_mprotect = const libc::SYS_pkey_mprotect,
+            execve = const libc::SYS_execve,
+            execveat = const libc::SYS_execveat,
+            watched = sym $watched,
+            own = sym crate::arch::own_syscall,
+        )
+    };
 }
+pub(crate) use watch;
 
-/// Defines functions of the family `exec`: each calls `execute::prepare` with its number, and goes on in the function
-/// whose address that gives, with the registers and the stack as its caller has set them.
-macro_rules! trampolines {
-    ($($number:literal $name:ident)*) => {$(
-        #[doc = concat!("`", stringify!($name), "(3)`, with that function's parameters.")]
-        ///
-        /// # Safety
-        ///
-        /// 1. As for the C library's function, to which the type written here is of no concern.
-        #[unsafe(naked)]
-        #[cfg_attr(not(test), unsafe(no_mangle))]
-        pub unsafe extern "C" fn $name() -> c_int {
-            naked_asm!(
-                "endbr64",
-                // Seven words, which aligns the stack for the call. `al` counts vector registers for variadic
-                // functions.
-                "push rdi",
-                "push rsi",
-                "push rdx",
-                "push rcx",
-                "push r8",
-                "push r9",
-                "push rax",
-                "mov edi, {number}",
-                "call {prepare}",
-                "mov r11, rax",
-                "pop rax",
-                "pop r9",
-                "pop r8",
-                "pop rcx",
-                "pop rdx",
-                "pop rsi",
-                "pop rdi",
-                "jmp r11",
-                number = const $number,
-                prepare = sym execute::prepare,
-            )
-        }
-    )*};
+/// The body of a function of the family `exec`: calls `$prepare` with its number, and goes on in the function whose
+/// address that gives, with the registers and the stack as its caller has set them.
+macro_rules! trampoline {
+    ($number:literal, $prepare:path) => {
+        std::arch::naked_asm!(
+            "endbr64",
+            // Seven words, which aligns the stack for the call. `al` counts vector registers for variadic
+            // functions.
+            "push rdi",
+            "push rsi",
+            "push rdx",
+            "push rcx",
+            "push r8",
+            "push r9",
+            "push rax",
+            "mov edi, {number}",
+            "call {prepare}",
+            "mov r11, rax",
+            "pop rax",
+            "pop r9",
+            "pop r8",
+            "pop rcx",
+            "pop rdx",
+            "pop rsi",
+            "pop rdi",
+            "jmp r11",
+            number = const $number,
+            prepare = sym $prepare,
+        )
+    };
 }
+pub(crate) use trampoline;
 
-trampolines! {
-    0 execve
-    1 execv
-    2 execvp
-    3 execvpe
-    4 execl
-    5 execlp
-    6 execle
-    7 fexecve
-    8 execveat
-}
-
-/// `syscall(3)` for this object's own code: nothing is looked at.
-///
-/// # Safety
-///
-/// 1. As for `system_call`.
+/// The instruction that jumps to a label.
 #[cfg(not(test))]
+macro_rules! jump {
+    () => {
+        "jmp"
+    };
+}
+#[cfg(not(test))]
+pub(crate) use jump;
+
+/// `syscall(3)` of the kernel, for this object's own code too: nothing is looked at.
+///
+/// # Safety
+///
+/// 1. As for `system_call`.
 #[unsafe(naked)]
-unsafe extern "C" fn own_syscall(
+pub(crate) unsafe extern "C" fn own_syscall(
     number: c_long,
     first: c_long,
     second: c_long,
@@ -194,52 +158,3 @@ unsafe extern "C" fn own_syscall(
         failed = sym errno::answer,
     )
 }
-
-// The targets of `--wrap` (`build.rs`). Hidden, so that no other object is bound to them.
-#[cfg(not(test))]
-std::arch::global_asm!(
-    ".macro palimpsest_own name, target",
-    ".hidden __wrap_\\name",
-    ".globl __wrap_\\name",
-    ".type __wrap_\\name, @function",
-    "__wrap_\\name:",
-    "jmp \\target",
-    ".size __wrap_\\name, . - __wrap_\\name",
-    ".endm",
-    ".pushsection .text.palimpsest_own, \"ax\", @progbits",
-    "palimpsest_own fork, {fork}",
-    "palimpsest_own madvise, {madvise}",
-    "palimpsest_own mremap, {mremap}",
-    "palimpsest_own mmap, {mmap}",
-    "palimpsest_own mmap64, {mmap}",
-    "palimpsest_own mlock, {mlock}",
-    "palimpsest_own mlock2, {mlock2}",
-    "palimpsest_own mlockall, {mlockall}",
-    "palimpsest_own syscall, {syscall}",
-    "palimpsest_own epoll_wait, {epoll_wait}",
-    "palimpsest_own epoll_pwait, {epoll_pwait}",
-    "palimpsest_own poll, {poll}",
-    "palimpsest_own ppoll, {ppoll}",
-    "palimpsest_own select, {select}",
-    "palimpsest_own pselect, {pselect}",
-    "palimpsest_own nanosleep, {nanosleep}",
-    "palimpsest_own clock_nanosleep, {clock_nanosleep}",
-    ".popsection",
-    ".purgem palimpsest_own",
-    fork = sym crate::fork::plain,
-    madvise = sym crate::kernel::madvise,
-    mremap = sym crate::kernel::mremap,
-    mmap = sym crate::kernel::mmap,
-    mlock = sym crate::kernel::mlock,
-    mlock2 = sym crate::kernel::mlock2,
-    mlockall = sym crate::kernel::mlockall,
-    syscall = sym own_syscall,
-    epoll_wait = sym crate::own_waits::own_epoll_wait,
-    epoll_pwait = sym crate::own_waits::own_epoll_pwait,
-    poll = sym crate::own_waits::own_poll,
-    ppoll = sym crate::own_waits::own_ppoll,
-    select = sym crate::own_waits::own_select,
-    pselect = sym crate::own_waits::own_pselect,
-    nanosleep = sym crate::own_waits::own_nanosleep,
-    clock_nanosleep = sym crate::own_waits::own_clock_nanosleep,
-);

@@ -137,10 +137,12 @@ impl Settings {
                 number => number.parse().ok().filter(|&forks| forks > 0).map(Pays::Within),
             },
         )?;
+        // A fork server waits for nobody, and slices would leave it with many mappings, each of which every run copies.
+        let is_fuzzed = variables.is_set(AFL);
         let pause = variables.read(
             "PALIMPSEST_PAUSE",
             "none, or a time of up to 1s with a suffix ns, us, ms or s",
-            Pause::Within(PAUSE),
+            if is_fuzzed { Pause::AtOnce } else { Pause::Within(PAUSE) },
             |text| match text {
                 "none" => Some(Pause::AtOnce),
                 time => time::duration(time).filter(|&time| time <= LONGEST_PAUSE).map(Pause::Within),
@@ -200,6 +202,10 @@ struct Variables<'a> {
 }
 
 impl Variables<'_> {
+    fn is_set(&self, variable: &str) -> bool {
+        (self.look_up)(variable).is_some_and(|value| !value.is_empty())
+    }
+
     fn read<T>(
         &self,
         variable: &'static str,
@@ -238,6 +244,8 @@ const FORKS: u32 = 100;
 
 /// How long the program is held up at a time, unless the user says otherwise.
 const PAUSE: Duration = Duration::from_millis(2);
+/// What AFL++ sets for its targets: where their coverage map is.
+const AFL: &str = "__AFL_SHM_ID";
 /// Who accepts more wants no slices.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -286,6 +294,21 @@ mod tests {
         Settings::read(&|name| {
             variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| OsString::from(value))
         })
+    }
+
+    /// Fails on: slices in a fork server of AFL++.
+    #[test]
+    fn a_target_of_aflplusplus_is_frozen_at_once_unless_the_user_says_otherwise() {
+        let map = (AFL, "17");
+        for (variables, pause) in [
+            (&[map][..], Pause::AtOnce),
+            (&[map, ("PALIMPSEST_PAUSE", "5ms")], Pause::Within(Duration::from_millis(5))),
+            (&[(AFL, "")], Pause::Within(PAUSE)),
+        ] {
+            let settings = read(variables).expect("valid");
+            assert_eq!(settings.options, Options::new().pays(Pays::Within(FORKS)).pause(pause), "{variables:?}");
+            assert_eq!(settings.slice.is_zero(), pause == Pause::AtOnce);
+        }
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub(crate) fn run(command: &[&str], way: Way<'_>) -> Ran {
     let folder = tempfile::tempdir().expect("a folder");
     let report = folder.path().join("report");
     let mut process = Command::new("timeout");
-    process.args(["--kill-after=5", "120", "env"]);
+    process.args(["--kill-after=5", "900", "env"]);
     // Set for the program, not for `timeout`.
     if !way.preload.is_empty() {
         process.arg(format!("LD_PRELOAD={}", way.preload));

@@ -108,6 +108,15 @@ impl Area {
         self.advise(Advice::LinuxHugepage)
     }
 
+    /// Takes memory for every page now, as a write to each would (`MADV_POPULATE_WRITE`).
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Kernel`]: `EINVAL` before Linux 5.14, and where nobody may write.
+    pub fn populate(&self) -> Result<(), MapError> {
+        self.advise(Advice::LinuxPopulateWrite)
+    }
+
     fn advise(&self, advice: Advice) -> Result<(), MapError> {
         // SAFETY: the range is mapped (invariant 1); none of the advices above drops this process's contents.
         unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) }

@@ -94,7 +94,7 @@ impl MapError {
             Errno::NOMEM => {
                 // Without the heap, for which there may be no mapping left either.
                 let (mut count, mut used) = (0_usize, 0_u64);
-                let counted = each_mapping(&mut |mapping| {
+                let counted = each_mapping(&mut |mapping, _| {
                     count += 1;
                     used += (mapping.end - mapping.start) as u64;
                     ControlFlow::Continue(())

@@ -185,23 +185,6 @@ impl Extent {
         unsafe { self.0.map_over(range.clone().into(), offset, Sharing::Private, permissions) }.map_err(refused)
     }
 
-    /// Maps its first `len` bytes without any right, at `wish` or an address of the kernel's choice.
-    ///
-    /// # Errors
-    ///
-    /// [`ExtentError::Map`], [`ExtentError::Closed`].
-    pub(super) fn map_near(&self, len: usize, wish: usize) -> Result<usize, ExtentError> {
-        let fd = self.verified()?;
-        let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
-        let wish = std::ptr::with_exposed_provenance_mut(wish);
-        // SAFETY: a new mapping replaces nothing: a wish is none that is obeyed where something is.
-        let mapped = unsafe { libc::mmap(wish, len, libc::PROT_NONE, flags, rustix::fd::AsRawFd::as_raw_fd(&fd), 0) };
-        if mapped == libc::MAP_FAILED {
-            return Err(ExtentError::Map { address: 0, len, errno: last_errno() });
-        }
-        Ok(mapped.expose_provenance())
-    }
-
     /// Calls `found` with each run of `range` that has contents, ascending, until it breaks.
     ///
     /// # Errors

@@ -21,7 +21,6 @@ pub mod span;
 pub mod sysv;
 pub mod traits;
 pub mod vec;
-pub mod view;
 pub mod words;
 
 pub use handed_over::hand_over;

@@ -70,6 +70,32 @@ pub unsafe fn zero(span: Span, permissions: Permissions, commit: Commit) -> Resu
     replace(span, || unsafe { map_zeros_over(span.range(), permissions, commit) })
 }
 
+/// Makes a private mapping of a file, in which no page was written, as good as new: a fork has none of its page tables
+/// to copy.
+///
+/// What it has of pages goes to a second mapping, which is unmapped. The kernel then forgets that the first was ever
+/// written to (its `anon_vma`, `dontunmap_complete` in `mm/mremap.c`); but of a part of a mapping it does not. Nobody
+/// needs a descriptor, and what the mapping has of rights and advice stays.
+///
+/// # Safety
+///
+/// 1. `span` is in one private mapping of a file, and nobody needs what was written to it.
+/// 2. No other thread maps or unmaps anything during the call.
+///
+/// # Errors
+///
+/// [`ExtentError::Map`], with EINVAL before Linux 5.13: nothing has changed.
+pub unsafe fn renew(span: Span) -> Result<(), ExtentError> {
+    let refused = |errno| ExtentError::Map { address: span.start, len: span.len(), errno };
+    // SAFETY: 1. (1): the mapping stays.
+    let copy = unsafe { calls::duplicate(span) }.map_err(refused)?;
+    let copy = Span::new(copy, copy + span.len());
+    // A refusal would be for too many mappings, and nothing is divided.
+    // SAFETY: 1. made above, and by (2) still what it was.
+    let _ = unsafe { calls::unmap(copy) };
+    Ok(())
+}
+
 /// Moves `from` over `place`, which is as long. If it fails, both are as they were.
 ///
 /// # Safety

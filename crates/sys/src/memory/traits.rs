@@ -48,7 +48,7 @@ pub struct Traits {
 impl Traits {
     /// Those of a mapping that was read with its figures.
     pub const fn of(vma: &Vma) -> Self {
-        Self { permissions: vma.permissions, flags: vma.flags, protection_key: vma.protection_key }
+        Self { permissions: vma.line.permissions, flags: vma.flags, protection_key: vma.protection_key }
     }
 
     /// The flags, if they and the rights are all that must be restored: nothing is locked, has a protection key, or is

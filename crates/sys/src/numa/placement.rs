@@ -36,6 +36,48 @@ impl fmt::Display for Place {
     }
 }
 
+/// Bytes by where they are, seen from one node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Summary {
+    /// On the node.
+    pub here: u64,
+    /// On other nodes, ascending.
+    pub elsewhere: Vec<(NodeId, u64)>,
+    /// Of which the kernel tells nothing: not mapped by the process yet, or swapped out.
+    pub untold: u64,
+}
+
+impl Summary {
+    /// Sums up pages.
+    pub fn of(places: &[Place], node: NodeId) -> Self {
+        let page = rustix::param::page_size() as u64;
+        let mut summary = Self::default();
+        for place in places {
+            match *place {
+                Place::On(here) if here == node => summary.here += page,
+                Place::On(other) => match summary.elsewhere.iter_mut().find(|(known, _)| *known == other) {
+                    Some((_, bytes)) => *bytes += page,
+                    None => summary.elsewhere.push((other, page)),
+                },
+                Place::Absent | Place::Untold(_) => summary.untold += page,
+            }
+        }
+        summary.elsewhere.sort_unstable();
+        summary
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} KiB here", self.here >> 10)?;
+        self.elsewhere.iter().try_for_each(|(node, bytes)| write!(formatter, ", {} KiB on {node}", bytes >> 10))?;
+        if self.untold > 0 {
+            write!(formatter, ", {} KiB untold", self.untold >> 10)?;
+        }
+        Ok(())
+    }
+}
+
 /// Where the pages are that hold `range` of this process, in order.
 ///
 /// # Errors
@@ -87,6 +129,17 @@ fn place(answer: i32) -> Place {
 mod tests {
     use super::*;
     use crate::{Mapping, Protection, Source};
+
+    #[test]
+    fn bytes_are_summed_up_by_where_they_are() {
+        let page = rustix::param::page_size() as u64;
+        let on = |node| Place::On(NodeId(node));
+        let places = [on(3), on(1), on(7), on(1), Place::Absent, on(3), Place::Untold(Errno::FAULT), on(3)];
+        let summary = Summary::of(&places, NodeId(1));
+        let elsewhere = vec![(NodeId(3), 3 * page), (NodeId(7), page)];
+        assert_eq!(summary, Summary { here: 2 * page, elsewhere, untold: 2 * page });
+        assert_eq!(Summary::of(&places[..1], NodeId(3)).to_string(), format!("{} KiB here", page >> 10));
+    }
 
     #[test]
     fn pages_are_absent_until_they_are_touched() {

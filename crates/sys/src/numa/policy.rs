@@ -49,7 +49,7 @@ pub enum Policy {
 /// Why the kernel was not asked, or what it answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NumaError {
-    /// A seccomp filter kills who asks, or might.
+    /// A seccomp filter kills, or might kill, a process that asks.
     #[error("a seccomp filter forbids memory policies ({0:?}); allow get_mempolicy, mbind and move_pages")]
     Filtered(Verdict),
     /// The kernel refused.

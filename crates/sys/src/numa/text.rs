@@ -31,14 +31,14 @@ use crate::memory::sealed_file::{NAME, SealedFile};
 use crate::memory::span::Span;
 use crate::memory::{calls, remap};
 use crate::objects::{Build, build_of, keep_loaded};
-use crate::pages::maps::{MapEntry, Permissions};
+use crate::pages::maps::Permissions;
 use crate::pages::pagemap::{Pagemap, PagemapError, Wanted};
 use crate::pages::smaps;
 use crate::pages::vmas::each_mapping;
 use crate::proc::ProcError;
 use crate::threads::hold::{self, StopError, World};
 
-/// Bytes that are compared at a time.
+/// Bytes that are read at a time.
 const AT_ONCE: usize = 256 << 10;
 
 /// A mapping of an object's file that cannot be written.
@@ -82,6 +82,10 @@ const LEAST: usize = 64 << 10;
 
 /// `arch/arm64/include/uapi/asm/mman.h`.
 const PROT_BTI: u32 = 0x10;
+
+fn is_memory(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().starts_with(b"/memfd:")
+}
 
 /// Why a part stays as it is.
 #[derive(Debug, thiserror::Error)]
@@ -129,42 +133,41 @@ pub enum TextError {
 ///
 /// `/proc` is not mounted, or a line has an unknown form.
 pub fn parts() -> Result<Vec<Part>, ProcError> {
-    let all = smaps::overlapping(0..usize::MAX)?;
-    let executed: Vec<_> =
-        all.iter().map(|entry| &entry.map).filter(|map| map.permissions.contains(Permissions::EXECUTE)).collect();
-    let is_part = |entry: &&smaps::SmapsEntry| {
-        let map = &entry.map;
-        let rights = map.permissions;
-        // Locked; sealed; of hugetlbfs; watched by userfaultfd; a device's.
-        let is_plain =
-            ![b"lo", b"sl", b"ht", b"um", b"uw", b"io", b"pf"].iter().any(|flag| entry.vm_flags.contains(flag));
-        map.inode != 0
-            && is_plain
-            && entry.protection_key == 0
-            && rights.contains(Permissions::READ)
-            && !rights.contains(Permissions::WRITE)
-            && !rights.contains(Permissions::SHARED)
-            && match map.path.as_deref() {
-                Some(path) if path == Path::new(NAME) => keep_loaded(map.start).is_ok(),
-                Some(path) if path.to_string_lossy().starts_with("/memfd:") => false,
-                Some(path) => {
-                    let is_same = |other: &&MapEntry| (other.device, other.inode) == (map.device, map.inode);
-                    path.is_absolute() && executed.iter().any(is_same)
-                }
-                None => false,
-            }
-    };
-    let part = |entry: &smaps::SmapsEntry| {
-        let map = &entry.map;
-        let file = FileId { device: map.device, inode: map.inode };
-        let branches = if entry.vm_flags.contains(b"bt") { Branches::Marked } else { Branches::Anywhere };
-        let (span, permissions, offset) = (Span::new(map.start, map.end), map.permissions, map.offset);
-        Some(Part { span, permissions, file, offset, path: map.path.clone()?, branches })
-    };
-    Ok(all.iter().filter(is_part).filter_map(part).collect())
+    let (mut executed, mut parts) = (Vec::new(), Vec::new());
+    smaps::each_overlapping(0..usize::MAX, &mut |entry| {
+        let file = FileId { device: entry.map.device, inode: entry.map.inode };
+        if entry.map.permissions.contains(Permissions::EXECUTE) && executed.last() != Some(&file) {
+            executed.push(file);
+        }
+        parts.extend(Part::of(entry, file));
+    })?;
+    parts.retain(|part| match part.is_copy() {
+        true => keep_loaded(part.span.start).is_ok(),
+        false => executed.contains(&part.file),
+    });
+    Ok(parts)
 }
 
 impl Part {
+    /// The mapping, if it is one of a file that can be read and not written, and nothing special.
+    fn of(entry: smaps::SmapsEntry, file: FileId) -> Option<Self> {
+        // Locked; sealed; of hugetlbfs; watched by userfaultfd; a device's.
+        const SPECIAL: [&[u8; 2]; 7] = [b"lo", b"sl", b"ht", b"um", b"uw", b"io", b"pf"];
+        let (map, flags) = (entry.map, &entry.vm_flags);
+        let rights = map.permissions;
+        let is_plain = !SPECIAL.iter().any(|flag| flags.contains(flag)) && entry.protection_key == 0;
+        let is_constant = rights.contains(Permissions::READ)
+            && !rights.contains(Permissions::WRITE)
+            && !rights.contains(Permissions::SHARED);
+        // Of other memory files nobody says that they will not change.
+        let is_file = |path: &Path| path == Path::new(NAME) || (path.is_absolute() && !is_memory(path));
+        let branches = if flags.contains(b"bt") { Branches::Marked } else { Branches::Anywhere };
+        let (span, offset, inode) = (Span::new(map.start, map.end), map.offset, map.inode);
+        let path = map.path.filter(|path| is_file(path))?;
+        let part = Self { span, permissions: rights, file, offset, path, branches };
+        (inode != 0 && is_plain && is_constant).then_some(part)
+    }
+
     /// The pages in it that were not written, in runs of which each is whole huge pages if that is the reach.
     ///
     /// # Errors
@@ -307,6 +310,23 @@ impl Stand {
 
     /// Whether its bytes are those at its place.
     fn compare(&self) -> Result<(), TextError> {
+        let own = ptr::with_exposed_provenance_mut::<libc::c_void>(self.own.start);
+        let there = ptr::with_exposed_provenance_mut::<libc::c_void>(self.place.start);
+        // Every page now: where a file has become shorter, this is refused (EFAULT), and a load would be SIGBUS.
+        // SAFETY: pages are read, and nothing changes: of a loaded object, or of whatever is there by now.
+        if unsafe { rustix::mm::madvise(there, self.own.len(), Advice::LinuxPopulateRead) }.is_err() {
+            return self.compare_by_the_kernel();
+        }
+        // No slices: threads may write to their copies of these pages, which `move_over` then finds. Whoever makes the
+        // file shorter this instant ends the program in any case.
+        // SAFETY: `own` is this value's own mapping (invariant 1), which can be read, as all parts can; `there` belongs
+        // to an object that is kept loaded, and its pages were all there.
+        let order = unsafe { libc::memcmp(own, there, self.own.len()) };
+        if order == 0 { Ok(()) } else { Err(TextError::Different(self.place)) }
+    }
+
+    /// The same, four times as slow, where pages cannot be had in advance: before Linux 5.14, or where some are missing.
+    fn compare_by_the_kernel(&self) -> Result<(), TextError> {
         let failed = |source| TextError::Read { span: self.place, source };
         let memory = File::open("/proc/self/mem").map_err(failed)?;
         let mut there = vec![0; AT_ONCE.min(self.own.len())];
@@ -327,7 +347,7 @@ impl Stand {
     /// Whether the place is mapped as it was. Does not use the heap.
     fn is_as_it_was(&self) -> bool {
         let mut is_so = false;
-        let read = each_mapping(&mut |map| {
+        let read = each_mapping(&mut |map, _| {
             let file = FileId { device: map.device, inode: map.inode };
             let holds = map.start <= self.place.start && self.place.end <= map.end;
             let offset = map.offset + self.place.start.saturating_sub(map.start) as u64;

@@ -8,7 +8,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::maps::Header;
+use super::maps::MapLine;
 use crate::memory::full::Full;
 
 /// Why the mappings cannot be listed.
@@ -38,15 +38,16 @@ pub enum VmasError {
     TooMany(#[from] Full),
 }
 
-/// What takes a line and its number.
+/// Is given a line and its number.
 pub(crate) type TakeLine<'a> = &'a mut dyn FnMut(&[u8], usize) -> Result<(), VmasError>;
 
-/// Calls `take` with each mapping, by ascending address, until it breaks. Allocates nothing.
+/// Calls `take` with each mapping and its name, as [`MapLine::parse`] reads them, by ascending address, until it
+/// breaks. Allocates nothing.
 ///
 /// # Errors
 ///
 /// [`VmasError::Read`], [`VmasError::Parse`].
-pub fn each_mapping(take: &mut dyn FnMut(&Header<'_>) -> ControlFlow<()>) -> Result<(), VmasError> {
+pub fn each_mapping(take: &mut dyn FnMut(&MapLine, &[u8]) -> ControlFlow<()>) -> Result<(), VmasError> {
     let file = "maps";
     let source = rustix::fs::openat(CWD, c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|source| VmasError::Read { file, source })?;
@@ -54,8 +55,8 @@ pub fn each_mapping(take: &mut dyn FnMut(&Header<'_>) -> ControlFlow<()>) -> Res
     // Longer than any line: a path has up to 4096 bytes, each of which may become four.
     let mut buffer = [0; 20 << 10];
     let ended = each_line(source.as_fd(), &mut buffer, file, &mut |text, line| {
-        let header = Header::parse(text).map_err(|expected| VmasError::Parse { file, line, expected })?;
-        is_over = take(&header).is_break();
+        let (mapping, name) = MapLine::parse(text).map_err(|expected| VmasError::Parse { file, line, expected })?;
+        is_over = take(&mapping, name).is_break();
         // Any error ends the reading; it is dropped below.
         if is_over { Err(VmasError::Read { file, source: Errno::CANCELED }) } else { Ok(()) }
     });

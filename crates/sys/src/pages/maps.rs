@@ -94,9 +94,9 @@ pub struct Device {
     pub minor: u32,
 }
 
-/// One mapping (one VMA).
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MapEntry {
+/// What the kernel tells of a mapping (a VMA) in every list, in front of its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapLine {
     /// First address.
     pub start: usize,
     /// One past the last address.
@@ -109,13 +109,11 @@ pub struct MapEntry {
     pub device: Device,
     /// The file's inode; 0 for anonymous memory.
     pub inode: u64,
-    /// The name as the kernel prints it: a path, `/memfd:name (deleted)`, `[stack]`, …. A newline is `\012`.
-    pub path: Option<PathBuf>,
 }
 
-impl MapEntry {
+impl MapLine {
     /// The addresses.
-    pub fn range(&self) -> Range<usize> {
+    pub const fn range(&self) -> Range<usize> {
         self.start..self.end
     }
 
@@ -124,41 +122,13 @@ impl MapEntry {
         self.end.min(range.end).saturating_sub(self.start.max(range.start))
     }
 
-    /// Reads one line without its newline. `line` is its number, for the error.
-    pub(super) fn parse(text: &[u8], line: usize) -> Result<Self, ParseError> {
-        let Header { start, end, permissions, offset, device, inode, name } =
-            Header::parse(text).map_err(|expected| ParseError::new(line, text, expected))?;
-        let path = (!name.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(name)));
-        Ok(Self { start, end, permissions, offset, device, inode, path })
-    }
-}
-
-/// One line of a maps file, borrowed: what [`MapEntry`] is made of, for readers that must not allocate.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Header<'a> {
-    /// First address.
-    pub start: usize,
-    /// One past the last address.
-    pub end: usize,
-    /// What the mapping may be used for.
-    pub permissions: Permissions,
-    /// Offset in the file, in bytes.
-    pub offset: u64,
-    /// The file's device.
-    pub device: Device,
-    /// The file's inode; 0 for anonymous memory.
-    pub inode: u64,
-    /// The name as the kernel prints it; empty where there is none.
-    pub name: &'a [u8],
-}
-
-impl<'a> Header<'a> {
-    /// Reads one line without its newline.
+    /// Reads one line without its newline; the name, as the kernel prints it, is the second answer, and empty where
+    /// there is none.
     ///
     /// # Errors
     ///
     /// What the line lacks.
-    pub fn parse(text: &'a [u8]) -> Result<Self, &'static str> {
+    pub fn parse(text: &[u8]) -> Result<(Self, &[u8]), &'static str> {
         let (range, rest) = field(text);
         let (permissions, rest) = field(rest);
         let (offset, rest) = field(rest);
@@ -178,13 +148,38 @@ impl<'a> Header<'a> {
         };
         let inode = number(inode, 10).ok_or("inode")?;
         // The kernel pads with blanks; a name that starts with a blank cannot be told from the padding.
-        Ok(Self { start, end, permissions, offset, device, inode, name: rest.trim_ascii_start() })
+        Ok((Self { start, end, permissions, offset, device, inode }, rest.trim_ascii_start()))
+    }
+}
+
+/// One mapping and its name. Dereferences to the rest of its line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MapEntry {
+    /// All but the name.
+    pub line: MapLine,
+    /// The name as the kernel prints it: a path, `/memfd:name (deleted)`, `[stack]`, …. A newline is `\012`.
+    pub path: Option<PathBuf>,
+}
+
+impl MapEntry {
+    /// Reads one line without its newline. `number` is the line's, for the error.
+    pub(super) fn parse(text: &[u8], number: usize) -> Result<Self, ParseError> {
+        let (line, name) = MapLine::parse(text).map_err(|expected| ParseError::new(number, text, expected))?;
+        Ok(Self { line, path: (!name.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(name))) })
+    }
+}
+
+impl Deref for MapEntry {
+    type Target = MapLine;
+
+    fn deref(&self) -> &MapLine {
+        &self.line
     }
 }
 
 impl fmt::Display for MapEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { start, end, permissions, offset, device, inode, path } = self;
+        let Self { line: MapLine { start, end, permissions, offset, device, inode }, path } = self;
         write!(
             f,
             "{start:08x}-{end:08x} {permissions} {offset:08x} {:02x}:{:02x} {inode}",
@@ -344,10 +339,10 @@ mod tests {
             offset: u64, major: u32, minor: u32, inode: u64,
             path in proptest::option::of("[/\\[a-z][ -~]{0,30}"),
         ) -> MapEntry {
-            MapEntry {
-                start, end: start.saturating_add(len), permissions: Permissions(permissions), offset,
-                device: Device { major, minor }, inode, path: path.map(PathBuf::from),
-            }
+            let (end, permissions, device) =
+                (start.saturating_add(len), Permissions(permissions), Device { major, minor });
+            let line = MapLine { start, end, permissions, offset, device, inode };
+            MapEntry { line, path: path.map(PathBuf::from) }
         }
     }
 

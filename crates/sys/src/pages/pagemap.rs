@@ -153,7 +153,7 @@ impl Pagemap {
         if !range.start.is_multiple_of(page) || !range.end.is_multiple_of(page) || range.end < range.start {
             return Err(PagemapError::Unaligned { start: range.start, end: range.end, page });
         }
-        let mut runs = Runs { pending: range.start..range.start, found };
+        let mut runs = Joiner { pending: range.start..range.start, found };
         let ended = match self.way {
             Way::Ioctl { unwanted } if wanted != Wanted::Shared => {
                 self.by_ioctl(range.clone(), wanted, unwanted, &mut runs)
@@ -179,7 +179,7 @@ impl Pagemap {
         range: Range<usize>,
         wanted: Wanted,
         unwanted: u64,
-        runs: &mut Runs<'_>,
+        runs: &mut Joiner<'_>,
     ) -> Result<ControlFlow<()>, Errno> {
         let mut regions = [Region::default(); REGIONS];
         // A category that is inverted and required is one that the page must not have.
@@ -215,7 +215,7 @@ impl Pagemap {
         range: Range<usize>,
         wanted: Wanted,
         page: usize,
-        runs: &mut Runs<'_>,
+        runs: &mut Joiner<'_>,
     ) -> Result<ControlFlow<()>, Errno> {
         let mut buffer = [0_u8; ENTRY * ENTRIES];
         let mut address = range.start;
@@ -258,12 +258,12 @@ impl Pagemap {
 }
 
 /// Joins neighbouring runs before they are handed on.
-struct Runs<'a> {
+struct Joiner<'a> {
     pending: Range<usize>,
     found: &'a mut dyn FnMut(Range<usize>) -> ControlFlow<()>,
 }
 
-impl Runs<'_> {
+impl Joiner<'_> {
     fn add(&mut self, run: Range<usize>) -> ControlFlow<()> {
         if self.pending.end == run.start && !self.pending.is_empty() {
             self.pending.end = run.end;

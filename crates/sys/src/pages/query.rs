@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 
-use super::vmas::{Label, Vma, VmaFlags};
-use crate::pages::maps::{Device, Permissions};
+use super::vmas::{Label, Vma};
+use crate::pages::maps::{Device, MapLine, Permissions};
 
 /// `struct procmap_query`.
 #[repr(C)]
@@ -57,19 +57,15 @@ pub fn next_above(maps: BorrowedFd<'_>, address: usize) -> Result<Vma, Errno> {
         .filter(|(bit, _)| query.vma_flags & 1 << bit != 0)
         .fold(Permissions::default(), |all, (_, one)| all.union(one));
     #[expect(clippy::cast_possible_truncation, reason = "addresses of this process, of 64 bits")]
-    Ok(Vma {
+    let line = MapLine {
         start: query.vma_start as usize,
         end: query.vma_end as usize,
         permissions,
         offset: query.vma_offset,
         device: Device { major: query.dev_major, minor: query.dev_minor },
         inode: query.inode,
-        label: if query.inode == 0 { Label::None } else { Label::File },
-        anonymous: 0,
-        huge: 0,
-        flags: VmaFlags::default(),
-        protection_key: 0,
-    })
+    };
+    Ok(Vma::new(line, if query.inode == 0 { Label::None } else { Label::File }))
 }
 
 /// A shared mapping of a file.

@@ -174,10 +174,21 @@ impl<R: BufRead> Iterator for Entries<R> {
 ///
 /// `/proc` is not mounted, or a line has an unknown form.
 pub fn overlapping(range: Range<usize>) -> Result<Vec<SmapsEntry>, ProcError> {
+    let mut found = Vec::new();
+    each_overlapping(range, &mut |entry| found.push(entry))?;
+    Ok(found)
+}
+
+/// As [`overlapping`], one by one.
+///
+/// # Errors
+///
+/// As [`overlapping`].
+pub fn each_overlapping(range: Range<usize>, take: &mut dyn FnMut(SmapsEntry)) -> Result<(), ProcError> {
     let path = Path::new(PATH);
     let file = File::open(path).map_err(|source| ProcError::read(path, source))?;
-    let mut found = Vec::new();
-    for entry in Entries::new(BufReader::with_capacity(1 << 16, file)) {
+    // Some ten entries: what is touched of it stays the process's for good, in an allocator that gives nothing back.
+    for entry in Entries::new(BufReader::with_capacity(1 << 13, file)) {
         let entry = entry.map_err(|error| match error {
             SmapsError::Read(source) => ProcError::read(path, source),
             SmapsError::Parse(source) => ProcError::parse(path, source),
@@ -186,10 +197,10 @@ pub fn overlapping(range: Range<usize>) -> Result<Vec<SmapsEntry>, ProcError> {
             break;
         }
         if entry.map.overlap(&range) != 0 {
-            found.push(entry);
+            take(entry);
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Bytes of `range` that huge page table entries map.

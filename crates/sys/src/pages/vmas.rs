@@ -15,7 +15,7 @@ pub use super::lines::{VmasError, each_mapping};
 use crate::memory::error::MapError;
 use crate::memory::extent::{EXTENT_NAME, SNAPSHOT_NAME};
 use crate::memory::vec::{Full, MappedVec};
-use crate::pages::maps::{Device, Header, Permissions};
+use crate::pages::maps::MapLine;
 
 /// The flags of a mapping that matter to who replaces it, as a set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -143,21 +143,11 @@ impl Label {
     }
 }
 
-/// One mapping.
+/// One mapping with its flags and figures. Dereferences to its line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Vma {
-    /// First address.
-    pub start: usize,
-    /// One past the last address.
-    pub end: usize,
-    /// What it may be used for.
-    pub permissions: Permissions,
-    /// Offset in the file, in bytes.
-    pub offset: u64,
-    /// The file's device.
-    pub device: Device,
-    /// The file's inode; 0 for anonymous memory.
-    pub inode: u64,
+    /// Where it is, what it may be used for, and what of.
+    pub line: MapLine,
     /// What its name says.
     pub label: Label,
     /// Bytes of anonymous memory in it, present or swapped; 0 without figures.
@@ -170,26 +160,18 @@ pub struct Vma {
     pub protection_key: u32,
 }
 
-impl Vma {
-    /// The addresses.
-    pub const fn range(&self) -> Range<usize> {
-        self.start..self.end
-    }
+impl Deref for Vma {
+    type Target = MapLine;
 
-    fn new(header: &Header<'_>) -> Self {
-        Self {
-            start: header.start,
-            end: header.end,
-            permissions: header.permissions,
-            offset: header.offset,
-            device: header.device,
-            inode: header.inode,
-            label: Label::parse(header.name),
-            anonymous: 0,
-            huge: 0,
-            flags: VmaFlags::default(),
-            protection_key: 0,
-        }
+    fn deref(&self) -> &MapLine {
+        &self.line
+    }
+}
+
+impl Vma {
+    /// A mapping without flags and figures.
+    pub const fn new(line: MapLine, label: Label) -> Self {
+        Self { line, label, anonymous: 0, huge: 0, flags: VmaFlags(0), protection_key: 0 }
     }
 
     /// Takes a `Name: value` line. Sizes that cannot be understood count as nothing, unknown names are newer kernels'.
@@ -318,8 +300,8 @@ fn take_line(all: &mut MappedVec<Vma>, text: &[u8]) -> Result<(), Bad> {
             Ok(())
         }
         _ => {
-            let header = Header::parse(text).map_err(Bad::Lacks)?;
-            all.push(Vma::new(&header)).map_err(Bad::Full)
+            let (line, name) = MapLine::parse(text).map_err(Bad::Lacks)?;
+            all.push(Vma::new(line, Label::parse(name))).map_err(Bad::Full)
         }
     }
 }

@@ -98,7 +98,7 @@ fn extents_are_known_by_their_name() {
     let extent =
         crate::memory::extent::Extent::create(crate::memory::extent::Use::Frozen).expect("memory files can be made");
     // SAFETY: 1. the test's own mapping, without contents.
-    unsafe { extent.map_over(place.range(), 0, Permissions::READ) }.expect("mapped");
+    unsafe { extent.map_over(place.range(), 0, crate::pages::maps::Permissions::READ) }.expect("mapped");
     let vmas = read(Detail::Places);
     assert!(vmas.iter().any(|vma| vma.start == place.address() && vma.label == Label::Extent));
     let code = extents_are_known_by_their_name as *const () as usize;

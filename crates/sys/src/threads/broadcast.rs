@@ -30,11 +30,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::list::{Roll, Sentinel};
+use super::list::{Roll, Sentinel, Wait};
 use super::own::{own_process, own_thread};
 use super::signal::{Call, Hook, Waiting};
 use super::sync_error::{SetupError, SyncError};
@@ -242,11 +242,11 @@ impl Broadcast<'_> {
 
     /// Waits until every seat is settled.
     fn wait(&self) -> Result<(), SyncError> {
-        let started = Instant::now();
+        let mut wait = Wait::begin();
         for seat in &self.table.seats[..self.seated] {
             let mut asleep = None;
             while !seat.has_answered(self.generation) {
-                let waited = started.elapsed();
+                let waited = wait.look();
                 if waited < PROMPT {
                     thread::yield_now();
                 } else if is_gone(seat.tid.load(Ordering::Relaxed))
@@ -264,7 +264,7 @@ impl Broadcast<'_> {
     /// Whether a silent thread needs no answer, because it is gone or cannot run before it takes the signal.
     ///
     /// `asleep` is since when it has been seen asleep and nothing else.
-    fn is_settled(&self, seat: &Seat, waited: Duration, asleep: &mut Option<Instant>) -> Result<bool, SyncError> {
+    fn is_settled(&self, seat: &Seat, waited: Duration, asleep: &mut Option<Wait>) -> Result<bool, SyncError> {
         let tid = seat.tid.load(Ordering::Relaxed);
         let status = match Status::of_thread(tid.unsigned_abs()) {
             Ok(status) => status,
@@ -280,8 +280,8 @@ impl Broadcast<'_> {
         if stopped && !blocked {
             return Ok(true);
         }
-        *asleep = if status.state == Some('S') { asleep.or_else(|| Some(Instant::now())) } else { None };
-        let sleeps_on = asleep.is_some_and(|since| since.elapsed() > PATIENCE);
+        *asleep = if status.state == Some('S') { asleep.or_else(|| Some(Wait::begin())) } else { None };
+        let sleeps_on = asleep.as_mut().is_some_and(|wait| wait.look() > PATIENCE);
         match (waited > DEADLINE, blocked) {
             (_, true) if sleeps_on || waited > DEADLINE => Err(SyncError::Blocked { tid, signal: self.signal }),
             (true, false) => {

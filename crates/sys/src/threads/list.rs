@@ -28,6 +28,31 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(1000);
 /// After how long a thread that does not answer is looked at more closely.
 pub(super) const GRACE: Duration = Duration::from_millis(5);
 
+/// How long somebody is waited for. A machine that stands still, or has so much to do that who waits gets no CPU, has
+/// none for who is waited for either: so a look counts for [`GRACE`] at most, however long ago the last one was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    looked: Instant,
+    waited: Duration,
+}
+
+impl Wait {
+    pub(super) fn begin() -> Self {
+        Self { looked: Instant::now(), waited: Duration::ZERO }
+    }
+
+    /// Looks at the clock; the time that counts until now.
+    pub(super) fn look(&mut self) -> Duration {
+        self.look_at(Instant::now())
+    }
+
+    fn look_at(&mut self, now: Instant) -> Duration {
+        self.waited += now.saturating_duration_since(self.looked).min(GRACE);
+        self.looked = now;
+        self.waited
+    }
+}
+
 /// What the entry behind a thread belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
@@ -75,12 +100,12 @@ pub fn count() -> Result<usize, Errno> {
         links.into()
     }
     let own = own_thread();
-    let started = Instant::now();
+    let mut wait = Wait::begin();
     loop {
         // The directory has a link from each thread's, beside its own two (`proc_task_getattr` in `fs/proc/base.c`).
         let links = wide(rustix::fs::stat(c"/proc/self/task")?.st_nlink);
         let count = usize::try_from(links.saturating_sub(2)).unwrap_or(usize::MAX);
-        if count <= 1 || started.elapsed() > PATIENCE || is_anyone_staying(own)? {
+        if count <= 1 || wait.look() > PATIENCE || is_anyone_staying(own)? {
             return Ok(count);
         }
         nap();
@@ -185,6 +210,16 @@ impl Drop for Sentinel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Fails on: a patience that ends while nobody runs.
+    #[test]
+    fn a_look_after_a_long_time_counts_for_little() {
+        let mut wait = Wait::begin();
+        let began = wait.looked;
+        assert_eq!(wait.look_at(began + Duration::from_millis(2)), Duration::from_millis(2));
+        assert_eq!(wait.look_at(began + Duration::from_secs(60)), Duration::from_millis(2) + GRACE);
+        assert_eq!(wait.look_at(began + Duration::from_millis(60_001)), Duration::from_millis(3) + GRACE);
+    }
 
     #[test]
     fn a_walk_comes_to_the_newest() {

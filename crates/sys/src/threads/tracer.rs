@@ -199,7 +199,7 @@ pub(crate) fn is_possible(filters: Option<u64>) -> Result<(), Refusal> {
     }
 }
 
-/// Why a thread may not be traced that no debugger traces.
+/// Finds out why a thread cannot be traced, though no debugger traces it.
 pub(crate) fn diagnose(errno: Errno) -> Refusal {
     // SAFETY: takes a number and gives one.
     let dumpable = unsafe { system_call(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as usize, 0, 0, 0]) };
@@ -233,8 +233,8 @@ impl<'a> Tracer<'a> {
         desk.turn.store(PARENTS, Ordering::Relaxed);
         desk.parent.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
         let top = desk.stack.0.get().wrapping_add(1).cast::<c_void>();
-        // Its memory is borrowed, its descriptors and directories are too, so that closing and changing ours is not
-        // told twice. No debugger follows it.
+        // It shares our memory, and also our descriptors and directories, so that it has none of its own to keep open.
+        // No debugger follows it.
         let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_UNTRACED;
         // The tracer must not run a handler of the program.
         let blocked = Blocked::all();
@@ -342,7 +342,7 @@ extern "C" fn serve(desk: *mut c_void) -> c_int {
     unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0, 0]) };
     // SAFETY: takes nothing.
     let parent = unsafe { system_call(libc::SYS_getppid, [0; 4]) };
-    // Who looks for processes by name should not take it for the program.
+    // Renamed, so that nobody who looks for processes by name takes it for the program.
     // SAFETY: a C string that lives for ever.
     unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, c"palimpsest-hold".as_ptr().addr(), 0, 0]) };
     // Relaxed: stored before this process was made.

@@ -19,19 +19,28 @@ fn outcome(returned: i64) -> Outcome {
     if returned < 0 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(returned) }
 }
 
-/// Starts a deaf thread that makes a call; returns once it sleeps.
-fn sleeper(call: impl FnOnce() -> Outcome + Send + 'static) -> JoinHandle<Outcome> {
+/// Starts a deaf thread that makes a call, one of these numbers; returns once it sleeps there.
+fn sleeper(numbers: &[libc::c_long], call: impl FnOnce() -> Outcome + Send + 'static) -> JoinHandle<Outcome> {
     let (told, tid) = mpsc::channel();
     let thread = thread::spawn(move || {
         go_deaf();
         told.send(gettid()).expect("heard");
         call()
     });
-    sleeps(tid.recv().expect("told"));
-    // It may have slept elsewhere, before the call.
-    thread::sleep(Duration::from_millis(20));
+    sleeps(tid.recv().expect("told"), numbers);
     thread
 }
+
+/// What functions of the C library call; AArch64 has the later ones alone.
+const SLEEP: &[libc::c_long] = &[libc::SYS_nanosleep, libc::SYS_clock_nanosleep];
+#[cfg(target_arch = "x86_64")]
+const POLL: &[libc::c_long] = &[libc::SYS_poll, libc::SYS_ppoll];
+#[cfg(not(target_arch = "x86_64"))]
+const POLL: &[libc::c_long] = &[libc::SYS_ppoll];
+#[cfg(target_arch = "x86_64")]
+const EPOLL: &[libc::c_long] = &[libc::SYS_epoll_wait, libc::SYS_epoll_pwait];
+#[cfg(not(target_arch = "x86_64"))]
+const EPOLL: &[libc::c_long] = &[libc::SYS_epoll_pwait];
 
 /// Holds everyone twice; how many were traced, the lesser number.
 fn hold() -> usize {
@@ -74,18 +83,18 @@ fn held_asleep(seconds: i64) -> bool {
     let (polled, poll_write) = pipe();
     let started = Instant::now();
     // SAFETY: the limit is read; the rest is not asked for.
-    let nanosleep = sleeper(move || outcome(unsafe { libc::nanosleep(&limit, ptr::null_mut()) }.into()));
-    let futex_wait = sleeper(|| futex(&WORD, libc::FUTEX_WAIT, 0, ptr::null()));
-    let futex_limited = sleeper(move || futex(&AtomicU32::new(0), libc::FUTEX_WAIT, 0, &limit));
-    let reading = sleeper(move || {
+    let nanosleep = sleeper(SLEEP, move || outcome(unsafe { libc::nanosleep(&limit, ptr::null_mut()) }.into()));
+    let futex_wait = sleeper(&[libc::SYS_futex], || futex(&WORD, libc::FUTEX_WAIT, 0, ptr::null()));
+    let futex_limited = sleeper(&[libc::SYS_futex], move || futex(&AtomicU32::new(0), libc::FUTEX_WAIT, 0, &limit));
+    let reading = sleeper(&[libc::SYS_read], move || {
         let mut byte = 0_u8;
         // SAFETY: one byte is written to `byte`.
         outcome(unsafe { libc::read(read.as_raw_fd(), (&raw mut byte).cast(), 1) } as i64)
     });
-    let polling = sleeper(move || {
+    let polling = sleeper(POLL, move || {
         let mut one = libc::pollfd { fd: polled.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one element, which outlives the call.
-        outcome(unsafe { libc::poll(&mut one, 1, 60_000) }.into())
+        outcome(unsafe { libc::poll(&mut one, 1, -1) }.into())
     });
     let traced = hold();
     let slept_on = !nanosleep.is_finished() && !futex_limited.is_finished();
@@ -111,17 +120,17 @@ fn held_asleep(seconds: i64) -> bool {
 fn some_calls_are_interrupted() {
     play("sleepers::some_calls_are_interrupted", || {
         let (polled, write) = pipe();
-        let epoll = sleeper(move || {
+        let epoll = sleeper(EPOLL, move || {
             let set = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).expect("a descriptor");
             let (data, flags) = (rustix::event::epoll::EventData::new_u64(1), rustix::event::epoll::EventFlags::IN);
             rustix::event::epoll::add(&set, &polled, data, flags).expect("room");
             let mut event = libc::epoll_event { events: 0, u64: 0 };
             // SAFETY: one element, which outlives the call.
-            outcome(unsafe { libc::epoll_wait(set.as_raw_fd(), &mut event, 1, 60_000) }.into())
+            outcome(unsafe { libc::epoll_wait(set.as_raw_fd(), &mut event, 1, -1) }.into())
         });
-        let sigwait = sleeper(|| {
+        let sigwait = sleeper(&[libc::SYS_rt_sigtimedwait], || {
             let all = u64::MAX;
-            let (info, limit) = (ptr::null_mut::<libc::siginfo_t>(), libc::timespec { tv_sec: 60, tv_nsec: 0 });
+            let (info, limit) = (ptr::null_mut::<libc::siginfo_t>(), libc::timespec { tv_sec: 1000, tv_nsec: 0 });
             // SAFETY: a set of 8 bytes, as the last argument says, and a limit, which are read.
             outcome(unsafe {
                 libc::syscall(libc::SYS_rt_sigtimedwait, &raw const all, info, &raw const limit, 8_usize)

@@ -8,7 +8,7 @@ use std::{env, fs, mem, thread};
 const SCENARIO: &str = "PALIMPSEST_TRACER_SCENARIO";
 
 /// After which a scenario that hangs is ended.
-const PATIENCE_SECONDS: u32 = 300;
+const PATIENCE_SECONDS: u32 = 1200;
 
 /// Whether this process is to play the scenario of the test `name`.
 pub(crate) fn is_playing(name: &str) -> bool {
@@ -65,7 +65,7 @@ pub(crate) fn gettid() -> i32 {
 
 /// Asks until there is an answer.
 pub(crate) fn wait_until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(600);
     loop {
         if let Some(answer) = ask() {
             return answer;
@@ -81,14 +81,19 @@ pub(crate) fn status_of(tid: i32, field: &str) -> Option<String> {
     status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).map(|value| value.trim().to_owned())
 }
 
-/// Waits until a thread sleeps in a system call.
-pub(crate) fn sleeps(tid: i32) {
+/// Waits until a thread sleeps in a system call of one of these numbers.
+pub(crate) fn sleeps(tid: i32, numbers: &[libc::c_long]) {
     let letter = || status_of(tid, "State").is_some_and(|state| state.starts_with('S'));
     // The call's number and arguments; -1 in a page fault, "running" elsewhere (`proc(5)`).
     let calls = || match fs::read_to_string(format!("/proc/self/task/{tid}/syscall")) {
-        Ok(call) => call.starts_with(|first: char| first.is_ascii_digit()),
-        // A kernel that does not tell.
-        Err(_) => true,
+        Ok(call) => {
+            call.split(' ').next().is_some_and(|first| numbers.iter().any(|number| first == number.to_string()))
+        }
+        // A kernel that does not tell: it may have slept elsewhere, before the call.
+        Err(_) => {
+            thread::sleep(Duration::from_millis(20));
+            true
+        }
     };
     wait_until("the thread sleeps", || (letter() && calls()).then_some(()));
 }

@@ -47,7 +47,7 @@ impl Pattern {
     pub fn matches(&self, name: &str) -> bool {
         let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
         let (mut p, mut n) = (0, 0);
-        // The last star, and how much of the name it stands for up to.
+        // Where the last star is in the pattern, and where in the name its match ends.
         let mut star: Option<(usize, usize)> = None;
         while n < name.len() {
             match pattern.get(p) {

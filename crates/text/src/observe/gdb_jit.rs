@@ -7,6 +7,7 @@
 //! The interface has no lock of its own. All writers of this crate share the one here; another code generator in the
 //! same process that uses the interface too cannot be excluded, which is a limit of the interface.
 
+mod dwarf;
 mod elf_image;
 
 use std::{
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
 
     fn loaded(address: usize) -> Loaded<'static> {
-        Loaded { name: "listed", address: CodeAddress::new(address), code: &[0xc3; 8], eh_frame: None }
+        Loaded { name: "listed", address: CodeAddress::new(address), code: &[0xc3; 8], eh_frame: None, lines: None }
     }
 
     /// Images in the debugger's list, first to last, checking the links back.

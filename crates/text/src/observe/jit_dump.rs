@@ -50,10 +50,11 @@ const DIRECTORY_VARIABLE: &str = "JITDUMPDIR";
 /// `perf inject` writes its ELF files to the same directory.
 ///
 /// # Content
-/// Every program's bytes are copied to the file, and its call frame information if it has some. Of the latter the
-/// record says that nothing of it is mapped: a `perf` that unwinds by libunwind (`--call-graph dwarf`) reads it only if
-/// it is said to follow the code in memory, but there the next program begins, whose samples would lose their name. So
-/// such a `perf` unwinds through frame-pointer code only; names are right in any case (measured with 6.1).
+/// Every program's bytes are copied to the file, its lines, and its call frame information if it has some. Of the
+/// latter the record says that nothing of it is mapped: a `perf` that unwinds by libunwind (`--call-graph dwarf`) reads
+/// it only if it is said to follow the code in memory, but there the next program begins, whose samples would lose
+/// their name. So such a `perf` unwinds through frame-pointer code only; names are right in any case (measured with
+/// 6.1).
 ///
 /// The file grows with every load: use this observer while profiling. When the last observer of a directory is dropped,
 /// the end is marked by JIT_CODE_CLOSE; `perf` does not need it.
@@ -92,11 +93,11 @@ impl Observer for JitDump {
         Ok(())
     }
 
-    /// Records the program once more, as it is now: from this time on it is the one at its address. Its unwinding
-    /// information, of which nothing is kept, is not repeated.
+    /// Records the program once more, as it is now: from this time on it is the one at its address. Its lines and its
+    /// unwinding information, of which nothing is kept, are not repeated.
     fn patched(&self, patched: &Patched<'_>) -> Result<(), ObserveError> {
         let &Patched { name, address, code, .. } = patched;
-        self.loaded(&Loaded { name, address, code, eh_frame: None })
+        self.loaded(&Loaded { name, address, code, eh_frame: None, lines: None })
     }
 }
 
@@ -169,6 +170,8 @@ enum DumpError {
     Append(#[from] AppendError),
     #[error("a program of {len} bytes does not fit a record of at most 4 GiB")]
     TooLong { len: usize },
+    #[error("the lines of the program do not fit a record of at most 4 GiB")]
+    ManyLines,
     #[error("an earlier record is incomplete, and the format cannot skip it")]
     Broken,
 }
@@ -208,9 +211,13 @@ impl DumpFile {
             code: loaded.code,
         };
         let prefix = load.encode_prefix().ok_or(DumpError::TooLong { len: loaded.code.len() })?;
-        // One append, because the unwinding information belongs to the next program in the file.
+        // One append, because the lines and the unwinding information belong to the next program in the file.
         let unwinding = unwinding.map(|table| table.encode(nanoseconds));
-        self.append(&[unwinding.as_deref().unwrap_or_default(), &prefix, name.as_bytes(), &[0], loaded.code])
+        let lines = loaded.lines.filter(|lines| !lines.is_empty());
+        let lines = lines.map(|lines| record::encode_lines(lines, load.address, nanoseconds));
+        let lines = lines.map(|lines| lines.ok_or(DumpError::ManyLines)).transpose()?;
+        let before = [lines, unwinding].map(Option::unwrap_or_default);
+        self.append(&[&before[0], &before[1], &prefix, name.as_bytes(), &[0], loaded.code])
     }
 
     fn close(&self) -> Result<(), DumpError> {
@@ -262,7 +269,7 @@ mod tests {
         for eh_frame in [None, Some(eh_frame.as_slice())] {
             let dump = JitDump::in_directory(directory.path());
             let second = JitDump::in_directory(directory.path());
-            dump.loaded(&Loaded { name: "first", address, code: &[1, 2, 3], eh_frame }).expect("loaded");
+            dump.loaded(&Loaded { name: "first", address, code: &[1, 2, 3], eh_frame, lines: None }).expect("loaded");
             dump.unloaded(address, 3).expect("unloaded");
             drop(second);
         }
@@ -288,7 +295,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let address = CodeAddress::new(0x7f12_3400_0080);
         let dump = JitDump::in_directory(directory.path());
-        dump.loaded(&Loaded { name: "poked", address, code: &[1, 2, 3], eh_frame: None }).expect("loaded");
+        dump.loaded(&Loaded { name: "poked", address, code: &[1, 2, 3], eh_frame: None, lines: None }).expect("loaded");
         dump.patched(&Patched { name: "poked", address, code: &[1, 9, 3], patches: &[] }).expect("patched");
         let data = fs::read(directory.path().join(format!("jit-{}.dump", std::process::id()))).expect("read");
         let first = word(&data, 8) as usize;
@@ -308,7 +315,13 @@ mod tests {
         let path = directory.path().join(format!("jit-{}.dump", std::process::id()));
         fs::write(&path, "theirs").expect("write");
         let error = JitDump::in_directory(directory.path())
-            .loaded(&Loaded { name: "first", address: CodeAddress::new(0x1000), code: &[1], eh_frame: None })
+            .loaded(&Loaded {
+                name: "first",
+                address: CodeAddress::new(0x1000),
+                code: &[1],
+                eh_frame: None,
+                lines: None,
+            })
             .expect_err("in use");
         assert!(error.to_string().contains("choose another directory"), "{error}");
         assert_eq!(fs::read(&path).expect("read"), b"theirs");

@@ -39,6 +39,7 @@ mod eh_frame;
 mod gdb_jit;
 #[cfg(feature = "observe")]
 mod jit_dump;
+mod lines;
 #[cfg(feature = "observe")]
 mod output_file;
 #[cfg(feature = "observe")]
@@ -55,6 +56,7 @@ pub use self::{
     eh_frame::frame_pointer_eh_frame, gdb_jit::GdbJit, jit_dump::JitDump, perf_map::PerfMap, unwind::UnwindRegistry,
 };
 
+pub use self::lines::{SourceLine, SourceLines};
 use crate::address::CodeAddress;
 use crate::poke::Code;
 
@@ -125,6 +127,8 @@ pub struct Loaded<'a> {
     /// Bytes of an `.eh_frame` section, if the program has one: CIEs and FDEs whose pointers are absolute
     /// (`DW_EH_PE_absptr`) and final, without a terminator.
     pub eh_frame: Option<&'a [u8]>,
+    /// Which lines of a source the code comes from, if its generator has told.
+    pub lines: Option<&'a SourceLines>,
 }
 
 /// An observer could not record or forget a program.

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     fn loaded<'a>(name: &'a str, code: &'a [u8]) -> Loaded<'a> {
-        Loaded { name, address: CodeAddress::new(0x7f12_3400_0040), code, eh_frame: None }
+        Loaded { name, address: CodeAddress::new(0x7f12_3400_0040), code, eh_frame: None, lines: None }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Options with which packs are opened.
 
+use palimpsest_sys::numa::NodeId;
+
 use super::backing::Backing;
 use super::config::{Config, RegionLen};
 use super::policy::{ForkPolicy, ReclaimPolicy, WriteView};
@@ -15,10 +17,12 @@ impl PacksBuilder {
             backing: None,
             region: RegionLen::AsMuchAsCanBe,
             near: None,
+            node: None,
             write_view: None,
             fork: ForkPolicy::default(),
             reclaim: ReclaimPolicy::default(),
             observers: Vec::new(),
+            epochs: None,
         })
     }
 
@@ -42,6 +46,14 @@ impl PacksBuilder {
     /// reach.
     pub fn near(mut self, address: usize) -> Self {
         self.0.near = Some(address);
+        self
+    }
+
+    /// Asks for memory of this NUMA node, for code and data; other nodes give it where this one has none. Children that
+    /// open packs of their own ask for the same. [`Packs::node_refused`](super::Packs::node_refused) tells if it could
+    /// not be asked, and [`Packs::places`](super::Packs::places) where the pages are.
+    pub fn node(mut self, node: NodeId) -> Self {
+        self.0.node = Some(node);
         self
     }
 

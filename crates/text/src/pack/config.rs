@@ -1,9 +1,13 @@
 //! What a store is made from.
 
+use std::sync::Arc;
+
 use palimpsest_sys::arch::DIRECT_BRANCH_REACH;
+use palimpsest_sys::numa::NodeId;
 
 use super::PACK;
 use super::backing::Backing;
+use super::epoch::EpochsByProcess;
 use super::error::OpenError;
 use super::memory::Profiling;
 use super::policy::{ForkPolicy, ReclaimPolicy, WriteView};
@@ -24,10 +28,14 @@ pub(super) struct Config {
     pub(super) backing: Option<Backing>,
     pub(super) region: RegionLen,
     pub(super) near: Option<usize>,
+    /// Where memory is to come from, if that matters.
+    pub(super) node: Option<NodeId>,
     pub(super) write_view: Option<WriteView>,
     pub(super) fork: ForkPolicy,
     pub(super) reclaim: ReclaimPolicy,
     pub(super) observers: Vec<Box<dyn Observer>>,
+    /// `None`: their own.
+    pub(super) epochs: Option<Arc<EpochsByProcess>>,
 }
 
 impl Config {

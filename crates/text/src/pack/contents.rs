@@ -51,6 +51,7 @@ pub(super) struct Extras {
 
 /// What is known of a program, in its pack's directory. 56 bytes.
 pub(super) struct Meta {
+    /// Written by who pushes it to the stack of the retired; read by who takes that.
     pub(super) link: AtomicPtr<Meta>,
     /// The store's generation when the program was put in place: children forked before it have no handle to it.
     pub(super) born: u64,

@@ -202,6 +202,79 @@ impl ProcessEpochs {
     }
 }
 
+/// The epochs of whichever process asks: a forked child gets new ones.
+///
+/// Every thread that has packs reads the pointer at any time. It is written by threads of a forked child that find it
+/// to be its parent's, by one exchange. One value may be the epochs of several packs: a thread that is pinned is pinned
+/// for all of them.
+pub(super) struct EpochsByProcess {
+    /// # Invariants
+    ///
+    /// 1. It comes from `Arc::into_raw`; so does whatever it was before, and lives as long.
+    current: AtomicPtr<ProcessEpochs>,
+}
+
+impl Default for EpochsByProcess {
+    fn default() -> Self {
+        Self { current: AtomicPtr::new(Arc::into_raw(Arc::new(ProcessEpochs::new(None))).cast_mut()) }
+    }
+}
+
+impl EpochsByProcess {
+    /// The epochs of this process, made now if the process was forked.
+    #[inline]
+    pub(super) fn own(&self) -> &ProcessEpochs {
+        // Acquire, partner: the Release exchange in `renew`.
+        let known = self.current.load(Ordering::Acquire);
+        // SAFETY: invariant 1.
+        let known = unsafe { &*known };
+        if known.are_own() { known } else { self.renew(known) }
+    }
+
+    /// Another reference to them.
+    pub(super) fn share(&self) -> Arc<ProcessEpochs> {
+        Self::another(self.own())
+    }
+
+    #[cold]
+    fn renew(&self, known: &ProcessEpochs) -> &ProcessEpochs {
+        let own = Arc::into_raw(Arc::new(ProcessEpochs::new(Some(Self::another(known))))).cast_mut();
+        let old = ptr::from_ref(known).cast_mut();
+        // Release, partner: the Acquire load in `own`. Acquire on failure: the winner's are read.
+        let current = match self.current.compare_exchange(old, own, Ordering::Release, Ordering::Acquire) {
+            Ok(_) => {
+                // SAFETY: the reference that this pointer stood for; the new epochs hold another.
+                unsafe { Arc::decrement_strong_count(old) };
+                own
+            }
+            Err(winner) => {
+                // SAFETY: made above, and nobody has seen it.
+                unsafe { Arc::decrement_strong_count(own) };
+                winner
+            }
+        };
+        // SAFETY: invariant 1.
+        unsafe { &*current }
+    }
+
+    /// Another reference to epochs of this value.
+    fn another(epochs: &ProcessEpochs) -> Arc<ProcessEpochs> {
+        // SAFETY: invariant 1, for `own` is the only place that lends them.
+        unsafe { Arc::increment_strong_count(epochs) };
+        // SAFETY: the reference that was just added.
+        unsafe { Arc::from_raw(epochs) }
+    }
+}
+
+impl Drop for EpochsByProcess {
+    fn drop(&mut self) {
+        // Relaxed: nobody else has this value any more.
+        let current = self.current.load(Ordering::Relaxed);
+        // SAFETY: invariant 1, and nobody can ask any more.
+        unsafe { Arc::decrement_strong_count(current) };
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use palimpsest_sys::numa::placement::Place;
+use palimpsest_sys::numa::policy::NumaError;
 use palimpsest_sys::pages::smaps;
 use palimpsest_sys::proc::ProcError;
 use palimpsest_sys::{CoreSyncSetupError, SyncPath};
@@ -23,7 +25,7 @@ use super::participant::Participant;
 use super::policy::{ForkPolicy, WriteView};
 use super::program::Program;
 use super::root::{Generation, Root};
-use super::staged::{Described, Staged, publish, synchronize};
+use super::staged::{Described, Staged, finalize_all, publish, synchronize};
 use super::stats::{HugeMapped, Stats};
 use super::store::Store;
 use super::{CHUNK, PACK};
@@ -107,23 +109,22 @@ impl Packs {
         let mut block = self.allocate(Kind::Code, code.len(), align)?;
         block.write(code).map_err(FinalizeError::from)?;
         synchronize(block.store())?;
-        Ok(publish(block, extras, &Described { code, eh_frame: None }))
+        Ok(publish(block, extras, &Described { code, eh_frame: None, lines: None }))
+    }
+
+    /// Whether there are observers, which want to know more of programs than packs do.
+    pub fn is_observed(&self) -> bool {
+        self.root.peek().store.is_observed()
     }
 
     /// Finalizes many programs with one core synchronisation for all, where the ISA needs it, and none where it does
-    /// not.
+    /// not. They may be staged in any packs.
     ///
     /// # Errors
     ///
     /// [`FinalizeError`] of the first that failed; then none is in place, and all places are free again.
-    pub fn finalize_all(&self, mut staged: Vec<Staged>) -> Result<Vec<Program>, FinalizeError> {
-        for one in &mut staged {
-            one.write()?;
-        }
-        if let Some(one) = staged.first() {
-            synchronize(one.store())?;
-        }
-        Ok(staged.into_iter().map(Staged::publish).collect())
+    pub fn finalize_all(&self, staged: Vec<Staged>) -> Result<Vec<Program>, FinalizeError> {
+        finalize_all(staged)
     }
 
     /// The program or data that covers `address`, retired ones included as long as they may run.
@@ -222,6 +223,22 @@ impl Packs {
         &self.root.peek().store.refused
     }
 
+    /// Why memory was not asked of the node that [`PacksBuilder::node`] names, for some pack.
+    pub fn node_refused(&self) -> Option<NumaError> {
+        self.root.current().ok()?.store.unplaced()
+    }
+
+    /// Where each page of the packs is, as the kernel tells it now. Takes about a microsecond a page, and holds each
+    /// pack's lock meanwhile. In a forked child the first call opens the child's own packs.
+    ///
+    /// # Errors
+    ///
+    /// [`NumaError`] where a container or a kernel without NUMA does not let it be asked.
+    pub fn places(&self) -> Result<Vec<Place>, NumaError> {
+        // A child that has no packs of its own yet has no memory to ask about.
+        self.root.current().map_or_else(|_| Ok(Vec::new()), |generation| generation.store.places())
+    }
+
     /// How cores are synchronised.
     pub fn sync_path(&self) -> SyncPath {
         self.root.peek().store.sync.path()
@@ -249,6 +266,13 @@ impl Packs {
 }
 
 impl PacksBuilder {
+    /// Lets threads that are [pinned](super::Participant::pin) through either of these packs and `others` be pinned for
+    /// both: for code in the one that leads to code in the other.
+    pub fn pinned_with(mut self, others: &Packs) -> Self {
+        self.0.epochs = Some(Arc::clone(others.root.shared_epochs()));
+        self
+    }
+
     /// Opens the packs, and makes the first.
     ///
     /// # Errors

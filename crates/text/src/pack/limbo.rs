@@ -35,6 +35,19 @@ impl Reclaimed {
     }
 }
 
+impl std::iter::Sum for Reclaimed {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            programs: sum.programs + one.programs,
+            bytes: sum.bytes + one.bytes,
+            packs: sum.packs + one.packs,
+            waiting_for_threads: sum.waiting_for_threads + one.waiting_for_threads,
+            waiting_for_children: sum.waiting_for_children + one.waiting_for_children,
+            waiting_for_lookups: sum.waiting_for_lookups + one.waiting_for_lookups,
+        })
+    }
+}
+
 /// What has been collected, stage by stage; items only move down.
 pub(super) struct ReclaimState {
     /// With the epoch in which they were collected.

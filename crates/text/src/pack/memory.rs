@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use palimpsest_sys::numa::NodeId;
+use palimpsest_sys::numa::placement::{self, Place};
+use palimpsest_sys::numa::policy::{self, NumaError};
 use palimpsest_sys::{
-    HUGE_PAGE, Mapping, OnFork, Pages, PlacedMapping, ProcMem, Protection, Reservation, SharedMemory, Shutter, Source,
-    Window, arch, collapse,
+    Area, HUGE_PAGE, Mapping, OnFork, Pages, PlacedMapping, ProcMem, Protection, Reservation, SharedMemory, Shutter,
+    Source, Window, arch, collapse,
 };
 
 use super::backing::{Backing, BackingError};
@@ -43,11 +46,11 @@ pub(super) struct Plan<'a> {
     pub(super) region: &'a Arc<Reservation>,
     /// Bytes from the region's base.
     pub(super) offset: usize,
-    /// Where more copies go, each run at addresses of its own: one for each further NUMA node.
-    pub(super) replicas: &'a [usize],
     pub(super) len: usize,
     pub(super) kind: Kind,
     pub(super) backing: Backing,
+    /// Where its memory is to come from, if that matters.
+    pub(super) node: Option<NodeId>,
     pub(super) write_view: WriteView,
     pub(super) fork: ForkPolicy,
     pub(super) on_refusal: OnRefusal,
@@ -58,19 +61,12 @@ pub(super) struct Plan<'a> {
 ///
 /// Never changed once made; who may write which bytes when is said at [`write`](Self::write).
 pub(super) struct PackMemory {
-    /// The copy whose addresses programs are known by. Held by itself, so that a machine with one node pays nothing
-    /// for the others.
-    home: PackCopy,
-    /// Same bytes, other addresses.
-    replicas: Box<[PackCopy]>,
-}
-
-/// A memory object, where it is run, and how it is written.
-struct PackCopy {
     view: PlacedMapping,
     writer: Writer,
     /// Why it is in base pages though huge ones were wanted.
     downgraded: Option<BackingError>,
+    /// Why its memory was not asked of the node.
+    unplaced: Option<NumaError>,
 }
 
 enum Writer {
@@ -84,135 +80,109 @@ enum Writer {
     View,
 }
 
-/// The right to write to a pack through its aliases, until it is dropped.
-pub(crate) struct Windows<'p>(Vec<Window<'p>>);
+/// The right to write to a pack through its alias, until it is dropped.
+pub(crate) struct Opened<'p>(Option<Window<'p>>);
 
-impl Windows<'_> {
+impl Opened<'_> {
     /// Gives the right back.
     pub(crate) fn close(self) -> Result<(), WriteError> {
-        // Each, even if one fails: the others are closed by their `Drop` then.
-        self.0.into_iter().try_for_each(Window::close).map_err(WriteError::Window)
+        self.0.map_or(Ok(()), Window::close).map_err(WriteError::Window)
     }
 }
 
 impl PackMemory {
     /// Makes a pack that is full of traps (code) or zeros (data).
     pub(super) fn new(plan: &Plan<'_>) -> Result<Self, BackingError> {
-        let copy = |offset| PackCopy::new(&Plan { offset, ..*plan });
-        Ok(Self {
-            home: copy(plan.offset)?,
-            replicas: plan.replicas.iter().map(|&offset| copy(offset)).collect::<Result<_, _>>()?,
-        })
-    }
-
-    fn copies(&self) -> impl Iterator<Item = &PackCopy> {
-        std::iter::once(&self.home).chain(&self.replicas)
-    }
-
-    /// First address of the view that programs are known by.
-    pub(super) fn base(&self) -> usize {
-        self.home.view.address()
-    }
-
-    /// First address of each copy, the one that programs are known by first.
-    pub(super) fn bases(&self) -> impl Iterator<Item = usize> {
-        self.copies().map(|copy| copy.view.address())
-    }
-
-    /// Length in bytes.
-    pub(super) fn len(&self) -> usize {
-        self.home.view.len()
-    }
-
-    /// Whether it is shared memory, which a forked child has in common with its parent, and which is written by
-    /// aliases.
-    pub(super) fn is_shared(&self) -> bool {
-        matches!(self.home.writer, Writer::Standing(_) | Writer::DuringCopies(_))
-    }
-
-    /// Where the byte at `offset` is written, for each copy in shared memory, while [`open`](Self::open) is in effect.
-    pub(super) fn aliases(&self, offset: usize) -> impl Iterator<Item = *mut u8> {
-        self.copies().filter_map(move |copy| Some(copy.alias()?.wrapping_add(offset)))
-    }
-
-    /// Makes the aliases writable, where they are not at all times.
-    pub(super) fn open(&self) -> Result<Windows<'_>, WriteError> {
-        let shutters = self.copies().filter_map(|copy| match &copy.writer {
-            Writer::DuringCopies(shutter) => Some(shutter),
-            Writer::Standing(_) | Writer::ProcMem | Writer::View => None,
-        });
-        Ok(Windows(shutters.map(Shutter::open).collect::<Result<_, _>>().map_err(WriteError::Window)?))
-    }
-
-    /// How many mappings of the process it takes.
-    pub(super) fn mappings(&self) -> usize {
-        self.copies().map(|copy| 1 + usize::from(copy.alias().is_some())).sum()
-    }
-
-    /// Why it is in base pages though huge ones were wanted.
-    pub(super) fn downgraded(&self) -> Option<&BackingError> {
-        self.copies().find_map(|copy| copy.downgraded.as_ref())
-    }
-
-    /// Stores `bytes` at `offset` of every copy.
-    ///
-    /// # Safety
-    ///
-    /// 1. `offset + bytes.len()` is at most [`len`](Self::len).
-    /// 2. The range is the caller's alone: nobody executes, reads or writes it.
-    pub(super) unsafe fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), WriteError> {
-        // SAFETY: the caller's contract.
-        self.copies().try_for_each(|copy| unsafe { copy.write(offset, bytes) })
-    }
-
-    /// Fills a range of every copy with traps.
-    ///
-    /// # Safety
-    ///
-    /// As for [`write`](Self::write).
-    pub(super) unsafe fn fill_traps(&self, offset: usize, len: usize) -> Result<(), WriteError> {
-        // SAFETY: the caller's contract.
-        self.copies().try_for_each(|copy| unsafe { copy.fill_traps(offset, len) })
-    }
-
-    /// Lets instruction fetch see what has been written to `len` bytes at `offset` of every copy.
-    pub(super) fn flush(&self, offset: usize, len: usize) {
-        self.bases().for_each(|base| arch::flush_instruction_cache(base + offset..base + offset + len));
-    }
-}
-
-impl PackCopy {
-    fn new(plan: &Plan<'_>) -> Result<Self, BackingError> {
         match (plan.kind, plan.backing) {
             (Kind::ReadWriteData, _) => {
                 let view = plan.region.place(plan.offset, plan.len, Source::Anonymous, Protection::ReadWrite)?;
-                Ok(Self { view, writer: Writer::View, downgraded: None })
+                let unplaced = plan.ask(&view);
+                Ok(Self { view, writer: Writer::View, downgraded: None, unplaced })
             }
             (_, Backing::ProcMem) => Self::through_proc_mem(plan),
             (_, Backing::CollapsedMemfd | Backing::HugetlbMemfd | Backing::SmallMemfd) => Self::in_two_views(plan),
         }
     }
 
+    /// First address of the view that programs run in.
+    pub(super) fn base(&self) -> usize {
+        self.view.address()
+    }
+
+    /// Length in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.view.len()
+    }
+
+    /// Whether it is shared memory, which a forked child has in common with its parent, and which is written by an
+    /// alias.
+    pub(super) fn is_shared(&self) -> bool {
+        self.alias().is_some()
+    }
+
+    /// Where the first byte is written, if the memory is shared, while [`open`](Self::open) is in effect.
+    pub(super) fn alias(&self) -> Option<*mut u8> {
+        match &self.writer {
+            Writer::Standing(alias) => Some(alias.as_ptr()),
+            Writer::DuringCopies(shutter) => Some(shutter.as_ptr()),
+            Writer::ProcMem | Writer::View => None,
+        }
+    }
+
+    /// Makes the alias writable, if it is not at all times.
+    pub(super) fn open(&self) -> Result<Opened<'_>, WriteError> {
+        match &self.writer {
+            Writer::DuringCopies(shutter) => Ok(Opened(Some(shutter.open().map_err(WriteError::Window)?))),
+            Writer::Standing(_) | Writer::ProcMem | Writer::View => Ok(Opened(None)),
+        }
+    }
+
+    /// How many mappings of the process it takes.
+    pub(super) fn mappings(&self) -> usize {
+        1 + usize::from(self.is_shared())
+    }
+
+    /// Why it is in base pages though huge ones were wanted.
+    pub(super) fn downgraded(&self) -> Option<&BackingError> {
+        self.downgraded.as_ref()
+    }
+
+    /// Why its memory was not asked of the node that it is for.
+    pub(super) fn unplaced(&self) -> Option<NumaError> {
+        self.unplaced
+    }
+
+    /// Where its pages are, by the view through which they were first written.
+    pub(super) fn places(&self) -> Result<Vec<Place>, NumaError> {
+        let start = self.alias().map_or(self.base(), <*mut u8>::addr);
+        placement::of_own_pages(start..start + self.len())
+    }
+
+    /// Lets instruction fetch see what has been written to `len` bytes at `offset`.
+    pub(super) fn flush(&self, offset: usize, len: usize) {
+        arch::flush_instruction_cache(self.base() + offset..self.base() + offset + len);
+    }
+
     fn in_two_views(plan: &Plan<'_>) -> Result<Self, BackingError> {
         if plan.backing == Backing::HugetlbMemfd {
             return match (from_huge_pool(plan), plan.on_refusal) {
-                (Ok((memory, alias)), _) => Self::finish(plan, &memory, alias, None),
+                (Ok((memory, alias, unplaced)), _) => Self::finish(plan, &memory, alias, (None, unplaced)),
                 (Err(error), OnRefusal::Fail) => Err(error),
                 (Err(error), OnRefusal::UseBasePages) => {
-                    let (memory, alias) = from_base_pages(plan)?;
-                    Self::finish(plan, &memory, alias, Some(error))
+                    let (memory, alias, unplaced) = from_base_pages(plan)?;
+                    Self::finish(plan, &memory, alias, (Some(error), unplaced))
                 }
             };
         }
-        let (memory, alias) = from_base_pages(plan)?;
+        let (memory, alias, unplaced) = from_base_pages(plan)?;
         let collapsed = match plan.backing {
             Backing::CollapsedMemfd => make_huge(&memory, &alias),
             _ => Ok(()),
         };
         match (collapsed, plan.on_refusal) {
-            (Ok(()), _) => Self::finish(plan, &memory, alias, None),
+            (Ok(()), _) => Self::finish(plan, &memory, alias, (None, unplaced)),
             (Err(error), OnRefusal::Fail) => Err(error),
-            (Err(error), OnRefusal::UseBasePages) => Self::finish(plan, &memory, alias, Some(error)),
+            (Err(error), OnRefusal::UseBasePages) => Self::finish(plan, &memory, alias, (Some(error), unplaced)),
         }
     }
 
@@ -220,7 +190,7 @@ impl PackCopy {
         plan: &Plan<'_>,
         memory: &SharedMemory,
         alias: Mapping,
-        downgraded: Option<BackingError>,
+        (downgraded, unplaced): (Option<BackingError>, Option<NumaError>),
     ) -> Result<Self, BackingError> {
         // Every page now: lack of memory, or a cgroup's limit on huge pages, is an error here and no SIGBUS at the
         // first store.
@@ -233,31 +203,32 @@ impl PackCopy {
         if plan.fork == ForkPolicy::Omit {
             view.on_fork(OnFork::Omit)?;
         }
-        let copy = Self { view, writer: Writer::Standing(alias), downgraded };
-        copy.fill_new(plan)?;
-        if plan.backing == Backing::CollapsedMemfd && copy.downgraded.is_none() {
+        let pack = Self { view, writer: Writer::Standing(alias), downgraded, unplaced };
+        pack.fill_new(plan)?;
+        if plan.backing == Backing::CollapsedMemfd && pack.downgraded.is_none() {
             // The memory is one huge page by now; this makes the view's page table say so before the first run.
             // Where it fails, the kernel maps it on demand.
-            let _ = collapse(&copy.view);
+            let _ = collapse(&pack.view);
         }
-        match (copy, plan.write_view) {
-            (Self { view, writer: Writer::Standing(alias), downgraded }, WriteView::DuringCopies) => {
-                Ok(Self { view, writer: Writer::DuringCopies(Shutter::new(alias)?), downgraded })
+        match (pack, plan.write_view) {
+            (Self { writer: Writer::Standing(alias), view, downgraded, unplaced }, WriteView::DuringCopies) => {
+                Ok(Self { writer: Writer::DuringCopies(Shutter::new(alias)?), view, downgraded, unplaced })
             }
-            (copy, _) => Ok(copy),
+            (pack, _) => Ok(pack),
         }
     }
 
     fn through_proc_mem(plan: &Plan<'_>) -> Result<Self, BackingError> {
         let view = plan.region.place(plan.offset, plan.len, Source::Anonymous, plan.protection())?;
+        let unplaced = plan.ask(&view);
         // Base pages do where the kernel has no others; `Packs::huge_mapped` tells.
         let _ = view.prefer_huge_pages();
         if plan.fork == ForkPolicy::Omit {
             view.on_fork(OnFork::Omit)?;
         }
-        let copy = Self { view, writer: Writer::ProcMem, downgraded: None };
-        copy.fill_new(plan)?;
-        Ok(copy)
+        let pack = Self { view, writer: Writer::ProcMem, downgraded: None, unplaced };
+        pack.fill_new(plan)?;
+        Ok(pack)
     }
 
     fn fill_new(&self, plan: &Plan<'_>) -> Result<(), BackingError> {
@@ -271,18 +242,13 @@ impl PackCopy {
         })
     }
 
-    fn alias(&self) -> Option<*mut u8> {
-        match &self.writer {
-            Writer::Standing(alias) => Some(alias.as_ptr()),
-            Writer::DuringCopies(shutter) => Some(shutter.as_ptr()),
-            Writer::ProcMem | Writer::View => None,
-        }
-    }
-
+    /// Stores `bytes` at `offset`.
+    ///
     /// # Safety
     ///
-    /// As for [`PackMemory::write`].
-    unsafe fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), WriteError> {
+    /// 1. `offset + bytes.len()` is at most [`len`](Self::len).
+    /// 2. The range is the caller's alone: nobody executes, reads or writes it.
+    pub(super) unsafe fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), WriteError> {
         debug_assert!(offset + bytes.len() <= self.view.len());
         let copy = |target: *mut u8| {
             // SAFETY: in bounds (1) of a mapping that is writable while this runs.
@@ -310,10 +276,12 @@ impl PackCopy {
         Ok(())
     }
 
+    /// Fills a range with traps.
+    ///
     /// # Safety
     ///
-    /// As for [`PackMemory::write`].
-    unsafe fn fill_traps(&self, offset: usize, len: usize) -> Result<(), WriteError> {
+    /// As for [`write`](Self::write).
+    pub(super) unsafe fn fill_traps(&self, offset: usize, len: usize) -> Result<(), WriteError> {
         debug_assert!(offset + len <= self.view.len());
         let fill = |target: *mut u8| {
             // SAFETY: in bounds (1) of a mapping that is writable while this runs.
@@ -349,6 +317,11 @@ impl Plan<'_> {
         }
     }
 
+    /// Asks for memory of the node, before there is any; why not, if it could not be asked.
+    fn ask(&self, area: &Area) -> Option<NumaError> {
+        self.node.and_then(|node| policy::prefer(area, node).err())
+    }
+
     /// What `/proc/self/maps` calls the memory.
     fn name(&self) -> &'static str {
         match self.kind {
@@ -358,19 +331,29 @@ impl Plan<'_> {
     }
 }
 
-fn from_huge_pool(plan: &Plan<'_>) -> Result<(SharedMemory, Mapping), BackingError> {
+/// A memory object, the view to write through, and why its memory was not asked of the node.
+type Object = (SharedMemory, Mapping, Option<NumaError>);
+
+fn from_huge_pool(plan: &Plan<'_>) -> Result<Object, BackingError> {
     let memory = SharedMemory::create(plan.name(), plan.len, Pages::Hugetlb)?;
     // Mapping is where the kernel takes the pages out of the pool.
     let alias = Mapping::unforked(Source::Shared(&memory), plan.len, HUGE_PAGE).map_err(BackingError::HugePool)?;
+    let unplaced = plan.ask(&alias);
+    if plan.node.is_some() {
+        // The object does not keep what was asked of a view (`fs/hugetlbfs/inode.c`): it counts when a page is touched
+        // there first. Kernels before 5.14 refuse, and place pages as they like.
+        let _ = alias.populate();
+    }
     keep_the_only_writer(&memory);
-    Ok((memory, alias))
+    Ok((memory, alias, unplaced))
 }
 
-fn from_base_pages(plan: &Plan<'_>) -> Result<(SharedMemory, Mapping), BackingError> {
+fn from_base_pages(plan: &Plan<'_>) -> Result<Object, BackingError> {
     let memory = SharedMemory::create(plan.name(), plan.len, Pages::Base)?;
     let alias = Mapping::unforked(Source::Shared(&memory), plan.len, HUGE_PAGE)?;
+    let unplaced = plan.ask(&alias);
     keep_the_only_writer(&memory);
-    Ok((memory, alias))
+    Ok((memory, alias, unplaced))
 }
 
 /// Sees to it that nobody gets another write view: a child could give itself the right to write to its executable view,
@@ -393,45 +376,64 @@ fn make_huge(memory: &SharedMemory, alias: &Mapping) -> Result<(), BackingError>
 mod tests {
     use super::*;
 
+    fn bytes_at(memory: &PackMemory, offset: usize) -> [u8; 4] {
+        let at = std::ptr::with_exposed_provenance::<[u8; 4]>(memory.base() + offset);
+        // SAFETY: in bounds of a mapped view, which nobody writes to meanwhile.
+        unsafe { at.read() }
+    }
+
+    fn plan(region: &Arc<Reservation>, write_view: WriteView, node: Option<NodeId>) -> Plan<'_> {
+        Plan {
+            region,
+            offset: HUGE_PAGE,
+            len: HUGE_PAGE,
+            kind: Kind::Code,
+            backing: Backing::SmallMemfd,
+            node,
+            write_view,
+            fork: ForkPolicy::Inherit,
+            on_refusal: OnRefusal::Fail,
+            profiling: Profiling::None,
+        }
+    }
+
     #[test]
-    fn every_copy_is_written_and_filled() {
-        let region = Arc::new(Reservation::new(4 * HUGE_PAGE, HUGE_PAGE).unwrap());
+    fn what_is_written_is_seen_where_it_runs() {
+        let region = Arc::new(Reservation::new(2 * HUGE_PAGE, HUGE_PAGE).unwrap());
         for write_view in [WriteView::Standing, WriteView::DuringCopies] {
-            let memory = PackMemory::new(&Plan {
-                region: &region,
-                offset: 0,
-                replicas: &[HUGE_PAGE, 3 * HUGE_PAGE],
-                len: HUGE_PAGE,
-                kind: Kind::Code,
-                backing: Backing::SmallMemfd,
-                write_view,
-                fork: ForkPolicy::Inherit,
-                on_refusal: OnRefusal::Fail,
-                profiling: Profiling::None,
-            })
-            .unwrap();
-            let bytes_of_copies = |offset: usize| {
-                let at = memory.bases().map(move |base| std::ptr::with_exposed_provenance::<[u8; 4]>(base + offset));
-                // SAFETY: in bounds of mapped views, which nobody writes to meanwhile.
-                at.map(|at| unsafe { at.read() }).collect::<Vec<_>>()
-            };
+            let memory = PackMemory::new(&plan(&region, write_view, None)).unwrap();
             let mut traps = [0; 4];
             arch::fill_traps(&mut traps);
-            assert_eq!(bytes_of_copies(64), [traps; 3]);
+            assert_eq!(bytes_at(&memory, 64), traps);
             // SAFETY: 1. in bounds; 2. nobody else knows the pack.
             unsafe { memory.write(64, &[1, 2, 3, 4]) }.unwrap();
-            assert_eq!(bytes_of_copies(64), [[1, 2, 3, 4]; 3]);
-            let windows = memory.open().unwrap();
-            for alias in memory.aliases(65) {
-                // SAFETY: in bounds, and writable while the windows are open.
-                unsafe { alias.write(9) };
-            }
-            windows.close().unwrap();
-            assert_eq!(bytes_of_copies(64), [[1, 9, 3, 4]; 3]);
+            assert_eq!(bytes_at(&memory, 64), [1, 2, 3, 4]);
+            let opened = memory.open().unwrap();
+            let alias = memory.alias().unwrap().wrapping_add(65);
+            // SAFETY: in bounds, and writable while it is open.
+            unsafe { alias.write(9) };
+            opened.close().unwrap();
+            assert_eq!(bytes_at(&memory, 64), [1, 9, 3, 4]);
             // SAFETY: as above.
             unsafe { memory.fill_traps(64, 4) }.unwrap();
-            assert_eq!(bytes_of_copies(64), [traps; 3]);
-            assert_eq!((memory.bases().count(), memory.mappings()), (3, 6));
+            assert_eq!(bytes_at(&memory, 64), traps);
+            assert_eq!((memory.base(), memory.mappings()), (region.address() + HUGE_PAGE, 2));
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_absent_is_told_and_does_no_harm() {
+        if let Err(error) = policy::can_ask() {
+            return println!("skipped: {error}");
+        }
+        let region = Arc::new(Reservation::new(2 * HUGE_PAGE, HUGE_PAGE).unwrap());
+        let there = policy::allowed_nodes().unwrap().iter().next().unwrap();
+        for (node, is_refused) in [(None, false), (Some(there), false), (Some(NodeId(1023)), true)] {
+            let memory = PackMemory::new(&plan(&region, WriteView::Standing, node)).unwrap();
+            assert_eq!(memory.unplaced().is_some(), is_refused, "{node:?}");
+            let places = memory.places().unwrap();
+            assert!(places.iter().all(|place| matches!(place, Place::On(_))), "{node:?}: {places:?}");
+            assert_eq!(memory.mappings(), 2, "a wish costs nothing");
         }
     }
 }

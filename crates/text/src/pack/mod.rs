@@ -62,11 +62,12 @@ pub use fault::Fault;
 pub use found::Found;
 pub use handle::Packs;
 pub use limbo::Reclaimed;
-pub(crate) use memory::Windows;
+pub(crate) use memory::Opened;
 pub use participant::{Participant, Pinned};
 pub use policy::{ForkPolicy, ReclaimPolicy, WriteView};
 pub use program::Program;
 pub use staged::Staged;
+pub(crate) use staged::finalize_all;
 pub use stats::{HugeMapped, Stats};
 
 /// Bytes in a chunk, the unit in which a pack is shared out. One cache line: programs do not share one.

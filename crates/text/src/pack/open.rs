@@ -101,10 +101,10 @@ fn first_pack(config: &Config, region: &Arc<Reservation>) -> Result<FirstPack, O
         let made = PackMemory::new(&Plan {
             region,
             offset: 0,
-            replicas: &[],
             len: PACK,
             kind: Kind::Code,
             backing,
+            node: config.node,
             write_view: config.write_view_of(backing),
             fork: config.fork,
             on_refusal: OnRefusal::Fail,

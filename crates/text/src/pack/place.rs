@@ -86,10 +86,12 @@ impl Store {
         const ROUNDS: usize = 64;
         /// How long another thread may take to free what it is about to; an observer that loads waits for itself.
         const PATIENCE: Duration = Duration::from_millis(50);
+        /// How often it is let go first, at least: on a busy machine all that time may be others'.
+        const TURNS: usize = 100;
         // Nearly every load finds room at once, and does not read the clock.
         let mut began = None;
         let mut this = Attempt::First;
-        let mut rounds = 0;
+        let (mut rounds, mut turns) = (0, 0);
         while rounds < ROUNDS {
             let freed = self.counters.frees.get();
             if let Some(place) = attempt(this)? {
@@ -100,7 +102,10 @@ impl Store {
             let is_stuck = this == Attempt::AfterReclaim && self.counters.frees.get() == freed;
             if !is_stuck {
                 rounds += 1;
-            } else if self.is_freeing() && began.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+            } else if self.is_freeing()
+                && (began.get_or_insert_with(Instant::now).elapsed() < PATIENCE || turns < TURNS)
+            {
+                turns += 1;
                 std::thread::yield_now();
             } else {
                 break;
@@ -185,10 +190,10 @@ impl Store {
         let memory = PackMemory::new(&Plan {
             region: &self.region,
             offset: slot * PACK,
-            replicas: &[],
             len,
             kind,
             backing: self.backing,
+            node: self.config.node,
             write_view: self.config.write_view_of(self.backing),
             fork: self.config.fork,
             on_refusal: OnRefusal::UseBasePages,

@@ -1,7 +1,7 @@
 //! What changing a program in place needs of it.
 
 use super::error::WriteError;
-use super::memory::Windows;
+use super::memory::Opened;
 use super::program::Program;
 use crate::observe::{Patch, Patched};
 use crate::poke::Site;
@@ -13,27 +13,26 @@ impl Program {
     }
 
     /// Whether it lies in shared memory, which forked children have in common with this process, and which is written
-    /// by [`aliases`](Self::aliases).
+    /// by an [`alias`](Self::alias).
     pub(crate) fn is_shared(&self) -> bool {
         self.0.meta().pack().memory.is_shared()
     }
 
-    /// Where the byte at `offset` is written, once for each copy of the program, while [`open`](Self::open) is in
-    /// effect.
-    pub(crate) fn aliases(&self, offset: usize) -> impl Iterator<Item = *mut u8> {
+    /// Where the byte at `offset` is written, if the memory is shared, while [`open`](Self::open) is in effect.
+    pub(crate) fn alias(&self, offset: usize) -> Option<*mut u8> {
         debug_assert!(offset < self.len());
         let meta = self.0.meta();
-        meta.pack().memory.aliases(meta.start as usize + offset)
+        Some(meta.pack().memory.alias()?.wrapping_add(meta.start as usize + offset))
     }
 
-    /// Lets instruction fetch see what has been written to `len` bytes at `offset` of every copy.
+    /// Lets instruction fetch see what has been written to `len` bytes at `offset`.
     pub(crate) fn flush(&self, offset: usize, len: usize) {
         let meta = self.0.meta();
         meta.pack().memory.flush(meta.start as usize + offset, len);
     }
 
-    /// Makes the aliases writable, if they are not at all times.
-    pub(crate) fn open(&self) -> Result<Windows<'_>, WriteError> {
+    /// Makes the alias writable, if it is not at all times.
+    pub(crate) fn open(&self) -> Result<Opened<'_>, WriteError> {
         self.0.meta().pack().memory.open()
     }
 

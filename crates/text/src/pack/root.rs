@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::config::Config;
-use super::epoch::ProcessEpochs;
+use super::epoch::{EpochsByProcess, ProcessEpochs};
 use super::error::OpenError;
 use super::shard::{Shard, own_number};
 use super::store::{KeptStore, Store};
 
 /// The store and the epochs of this process, and behind them those of the processes that it was forked from.
 ///
-/// Every thread that has the packs reads both pointers at any time, a signal handler in `lookup` too. They are written
-/// by threads of a forked child that find them to be its parent's, by one exchange each. `config` is never written.
-/// Only whoever drops the packs frees.
+/// Every thread that has the packs reads `current` at any time, a signal handler in `lookup` too. It is written by
+/// threads of a forked child that find it to be its parent's, by one exchange. The rest is never written. Only whoever
+/// drops the packs frees.
 pub(super) struct Root {
     config: Arc<Config>,
     /// # Invariants
@@ -23,10 +23,8 @@ pub(super) struct Root {
     ///
     /// A process changes it once at most: the first of its threads to need a store of its own.
     current: AtomicPtr<Generation>,
-    /// # Invariants
-    ///
-    /// 1. It comes from `Arc::into_raw`; so does whatever it was before, and lives as long.
-    epochs: AtomicPtr<ProcessEpochs>,
+    /// Perhaps those of other packs, too.
+    epochs: Arc<EpochsByProcess>,
 }
 
 /// A process's store, and the shards through which its threads use it.
@@ -75,13 +73,9 @@ impl Drop for Generation {
 impl Root {
     pub(super) fn open(config: Config) -> Result<Self, OpenError> {
         let config = Arc::new(config);
-        let epochs = Arc::new(ProcessEpochs::new(None));
-        let first = Generation::open(&config, Arc::clone(&epochs), None)?;
-        Ok(Self {
-            config,
-            current: AtomicPtr::new(Box::into_raw(first)),
-            epochs: AtomicPtr::new(Arc::into_raw(epochs).cast_mut()),
-        })
+        let epochs = config.epochs.clone().unwrap_or_default();
+        let first = Generation::open(&config, epochs.share(), None)?;
+        Ok(Self { config, current: AtomicPtr::new(Box::into_raw(first)), epochs })
     }
 
     /// The youngest generation that there is, which in a child that has not loaded anything yet is still its parent's.
@@ -108,8 +102,7 @@ impl Root {
     /// Makes a child's generation. No lock of the parent is touched: a thread that is no more may hold it.
     #[cold]
     fn succeed(&self, parent: &Generation) -> Result<&Generation, OpenError> {
-        let epochs = share(self.epochs());
-        let own = match Generation::open(&self.config, epochs, Some(parent)) {
+        let own = match Generation::open(&self.config, self.epochs.share(), Some(parent)) {
             Ok(own) => Box::into_raw(own),
             // Another thread may have been luckier.
             Err(error) => return if ptr::eq(self.peek(), parent) { Err(error) } else { Ok(self.peek()) },
@@ -125,51 +118,21 @@ impl Root {
         Ok(self.peek())
     }
 
-    /// The epochs of this process, made now if the process was forked.
+    /// The epochs that the threads of this process are pinned in.
     #[inline]
     pub(super) fn epochs(&self) -> &ProcessEpochs {
-        // Acquire, partner: the Release exchange in `renew_epochs`.
-        let known = self.epochs.load(Ordering::Acquire);
-        // SAFETY: invariant 1.
-        let known = unsafe { &*known };
-        if known.are_own() { known } else { self.renew_epochs(known) }
+        self.epochs.own()
     }
 
-    #[cold]
-    fn renew_epochs(&self, known: &ProcessEpochs) -> &ProcessEpochs {
-        let own = Arc::into_raw(Arc::new(ProcessEpochs::new(Some(share(known))))).cast_mut();
-        let old = ptr::from_ref(known).cast_mut();
-        // Release, partner: the Acquire load in `epochs`. Acquire on failure: the winner's are read.
-        let current = match self.epochs.compare_exchange(old, own, Ordering::Release, Ordering::Acquire) {
-            Ok(_) => {
-                // SAFETY: the reference that this pointer stood for; the new epochs hold another.
-                unsafe { Arc::decrement_strong_count(old) };
-                own
-            }
-            Err(winner) => {
-                // SAFETY: made above, and nobody has seen it.
-                unsafe { Arc::decrement_strong_count(own) };
-                winner
-            }
-        };
-        // SAFETY: invariant 1.
-        unsafe { &*current }
+    /// The same epochs, for other packs.
+    pub(super) fn shared_epochs(&self) -> &Arc<EpochsByProcess> {
+        &self.epochs
     }
-}
-
-/// Another reference to epochs, which always come from `Arc::into_raw`.
-fn share(epochs: &ProcessEpochs) -> Arc<ProcessEpochs> {
-    // SAFETY: invariant 1 of `Root::epochs`, the only place that lends them.
-    unsafe { Arc::increment_strong_count(epochs) };
-    // SAFETY: the reference that was just added.
-    unsafe { Arc::from_raw(epochs) }
 }
 
 impl Drop for Root {
     fn drop(&mut self) {
         // SAFETY: invariant 1, and nobody can peek any more.
         drop(unsafe { Box::from_raw(*self.current.get_mut()) });
-        // SAFETY: invariant 1, and nobody can ask any more.
-        unsafe { Arc::decrement_strong_count(*self.epochs.get_mut()) };
     }
 }

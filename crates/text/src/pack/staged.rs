@@ -11,7 +11,7 @@ use super::fault::Fault;
 use super::program::Program;
 use super::store::Store;
 use crate::address::CodeAddress;
-use crate::observe::Loaded;
+use crate::observe::{Loaded, SourceLines};
 
 /// A place in a pack, and a private image of what is to be there.
 ///
@@ -22,13 +22,14 @@ pub struct Staged {
     image: Vec<u8>,
     extras: Extras,
     eh_frame: Option<Vec<u8>>,
+    lines: Option<SourceLines>,
 }
 
 impl Staged {
     pub(super) fn new(block: Block) -> Self {
         let mut image = vec![0; block.len()];
         arch::fill_traps(&mut image);
-        Self { block, image, extras: Extras::default(), eh_frame: None }
+        Self { block, image, extras: Extras::default(), eh_frame: None, lines: None }
     }
 
     /// Where the program will run.
@@ -81,6 +82,12 @@ impl Staged {
         self.eh_frame = Some(eh_frame);
     }
 
+    /// Says which lines of a source the program comes from, for observers; nobody else keeps them. Worth making only if
+    /// somebody [observes](super::Packs::is_observed).
+    pub fn set_lines(&mut self, lines: SourceLines) {
+        self.lines = Some(lines);
+    }
+
     /// Copies the image into the pack and makes it a program.
     ///
     /// On x86-64 that is all. Where instruction fetch does not see stores by itself (AArch64), the caches are flushed
@@ -96,11 +103,11 @@ impl Staged {
         Ok(self.publish())
     }
 
-    pub(super) fn store(&self) -> &Store {
+    fn store(&self) -> &Store {
         self.block.store()
     }
 
-    pub(super) fn write(&mut self) -> Result<(), FinalizeError> {
+    fn write(&mut self) -> Result<(), FinalizeError> {
         if !self.block.store().fork.is_same_process() {
             return Err(FinalizeError::Forked { address: self.address() });
         }
@@ -109,18 +116,32 @@ impl Staged {
     }
 
     /// To be called after [`write`](Self::write) and [`synchronize`].
-    pub(super) fn publish(self) -> Program {
+    fn publish(self) -> Program {
         let has_extras = !self.extras.name.is_empty() || !self.extras.faults.is_empty();
         let extras = has_extras.then(|| Box::new(self.extras));
-        let loaded = Described { code: &self.image, eh_frame: self.eh_frame.as_deref() };
+        let (eh_frame, lines) = (self.eh_frame.as_deref(), self.lines.as_ref());
+        let loaded = Described { code: &self.image, eh_frame, lines };
         publish(self.block, extras, &loaded)
     }
+}
+
+/// Finalizes programs of any packs; all of them, or none.
+pub(crate) fn finalize_all(mut staged: Vec<Staged>) -> Result<Vec<Program>, FinalizeError> {
+    for one in &mut staged {
+        one.write()?;
+    }
+    if let Some(one) = staged.first() {
+        // Of the process, whichever packs they are in.
+        synchronize(one.store())?;
+    }
+    Ok(staged.into_iter().map(Staged::publish).collect())
 }
 
 /// What observers want to know and nobody keeps.
 pub(super) struct Described<'a> {
     pub(super) code: &'a [u8],
     pub(super) eh_frame: Option<&'a [u8]>,
+    pub(super) lines: Option<&'a SourceLines>,
 }
 
 /// Makes a written block a program, and tells the observers.
@@ -132,6 +153,7 @@ pub(super) fn publish(block: Block, extras: Option<Box<Extras>>, described: &Des
             address: program.address(),
             code: described.code,
             eh_frame: described.eh_frame,
+            lines: described.lines,
         })
     });
     program

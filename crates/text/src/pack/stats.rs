@@ -2,8 +2,12 @@
 
 use std::ops::Range;
 
+use palimpsest_sys::numa::placement::Place;
+use palimpsest_sys::numa::policy::NumaError;
+
 use super::CHUNK;
 use super::backing::Backing;
+use super::contents::Pack;
 use super::memory::Kind;
 use super::policy::WriteView;
 use super::slot::State;
@@ -118,17 +122,29 @@ impl Store {
         }
     }
 
+    /// Why the memory of some pack was not asked of its node.
+    pub(super) fn unplaced(&self) -> Option<NumaError> {
+        self.with_each_pack(|pack| pack.memory.unplaced()).flatten().next()
+    }
+
+    /// Where each page of all packs is.
+    pub(super) fn places(&self) -> Result<Vec<Place>, NumaError> {
+        let all: Result<Vec<_>, _> = self.with_each_pack(|pack| pack.memory.places()).collect();
+        Ok(all?.concat())
+    }
+
     /// The addresses of every pack for code.
     pub(super) fn code_ranges(&self) -> Vec<Range<usize>> {
-        let mut ranges = Vec::new();
-        for slot in &self.slots[..] {
+        let range = |pack: &Pack| pack.memory.base()..pack.memory.base() + pack.memory.len();
+        self.with_each_pack(|pack| (pack.kind == Kind::Code).then(|| range(pack))).flatten().collect()
+    }
+
+    /// What `of` tells of each pack, whose lock is held meanwhile.
+    fn with_each_pack<'s, T>(&'s self, of: impl Fn(&Pack) -> T + 's) -> impl Iterator<Item = T> + 's {
+        self.slots.iter().filter_map(move |slot| {
             let state = slot.lock();
-            if let (State::Pack { .. } | State::RunHead { .. }, Some(pack)) = (&*state, self.pack_in(slot))
-                && pack.kind == Kind::Code
-            {
-                ranges.push(pack.memory.base()..pack.memory.base() + pack.memory.len());
-            }
-        }
-        ranges
+            let is_one = matches!(*state, State::Pack { .. } | State::RunHead { .. });
+            self.pack_in(slot).filter(|_| is_one).map(&of)
+        })
     }
 }

@@ -68,6 +68,10 @@ impl Store {
     }
 
     /// Calls `tell` for every observer and counts failures.
+    pub(super) fn is_observed(&self) -> bool {
+        !self.config.observers.is_empty()
+    }
+
     pub(super) fn observe(&self, tell: impl Fn(&dyn Observer) -> Result<(), ObserveError>) {
         for observer in &self.config.observers {
             if let Err(error) = tell(&**observer) {

@@ -16,7 +16,8 @@ use super::machine::{Target, UserMachine};
 use super::protocol::{Failed, apply_by_detours, apply_by_single_stores, apply_by_traps};
 use super::site::{Code, Site};
 use super::threads::who_blocks_traps;
-use crate::pack::{OutsideProgram, Program, Windows};
+use crate::address::CodeAddress;
+use crate::pack::{Opened, OutsideProgram, Program};
 
 /// How the sites of a batch were changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +115,36 @@ impl<'p> Batch<'p> {
         let outside = || OutsideProgram { offset, len: program.len(), address: program.address() };
         offset.checked_add(old.len()).filter(|&end| end <= program.len()).ok_or_else(outside)?;
         self.push(program.address().get() + offset, old, new, Target::Program(program))
+    }
+
+    /// Adds the same site in several copies of one program, all of them or, after an error, none: they change in the
+    /// same core synchronisations. `change` is asked for the old and the new bytes of each copy and is told where its
+    /// site is, for what a relative reference says depends on that.
+    ///
+    /// # Safety
+    ///
+    /// As for [`add`](Self::add), of each copy.
+    ///
+    /// # Errors
+    ///
+    /// See [`AddError`]; the batch is as before.
+    pub unsafe fn add_to_all<C: AsRef<[u8]>>(
+        &mut self,
+        copies: impl IntoIterator<Item = &'p Program>,
+        offset: usize,
+        mut change: impl FnMut(CodeAddress) -> (C, C),
+    ) -> Result<&mut Self, AddError> {
+        let before = self.len();
+        for program in copies {
+            let (old, new) = change(CodeAddress::new(program.address().get().wrapping_add(offset)));
+            // SAFETY: 1. and 2. by the caller.
+            if let Err(error) = unsafe { self.add(program, offset, old.as_ref(), new.as_ref()) } {
+                self.sites.truncate(before);
+                self.targets.truncate(before);
+                return Err(error);
+            }
+        }
+        Ok(self)
     }
 
     /// Adds a site in the text of the running program or of a library.
@@ -320,11 +351,11 @@ fn run(
         }
         Mode::SingleStore | Mode::Detour | Mode::Held => None,
     };
-    let windows = Target::open(targets)?;
+    let opened = Target::open(targets)?;
     let (writes, syncs, result) = {
         // SAFETY: 1. sorted together, checked by `add` or claimed by its caller, and verified; 2. claimed by the caller
         // of `add`;
-        // 3. the windows are closed below.
+        // 3. they are closed below.
         let machine = unsafe { UserMachine::new(tables, state, targets) };
         let result = match mode {
             Mode::Trap => {
@@ -344,7 +375,7 @@ fn run(
         };
         (machine.writes.get(), machine.syncs.get(), result)
     };
-    let closed = windows.into_iter().try_for_each(Windows::close);
+    let closed = opened.into_iter().try_for_each(Opened::close);
     if let Err(error) = closed {
         tracing::warn!(%error, "the write view of a pack stays open until something else is written there");
     }

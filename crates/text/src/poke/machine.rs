@@ -10,7 +10,7 @@ use super::domain::{State, Tables};
 use super::error::PokeError;
 use super::protocol::Machine;
 use super::site::{Action, Part, Site};
-use crate::pack::{Program, Windows, WriteError};
+use crate::pack::{Opened, Program, WriteError};
 
 /// What a site is part of.
 #[derive(Clone, Copy)]
@@ -28,13 +28,12 @@ impl Target<'_> {
         }
     }
 
-    /// Where to store, once for each copy that is stored to.
-    fn aliases(&self, address: usize) -> impl Iterator<Item = *mut u8> {
-        let program = match self {
-            Self::Program(program) => Some(*program),
+    /// Where to store, if that is by a view.
+    fn alias(&self, address: usize) -> Option<*mut u8> {
+        match self {
+            Self::Program(program) => program.alias(address - program.address().get()),
             Self::Text => None,
-        };
-        program.into_iter().flat_map(move |program| program.aliases(address - program.address().get()))
+        }
     }
 
     /// Lets instruction fetch see what has been stored.
@@ -45,8 +44,8 @@ impl Target<'_> {
         }
     }
 
-    /// Makes the aliases of the programs among `targets` writable. One window for each program of a run of sites.
-    pub(super) fn open<'p>(targets: &[Target<'p>]) -> Result<Vec<Windows<'p>>, WriteError> {
+    /// Makes the aliases of the programs among `targets` writable. Once for each program of a run of sites.
+    pub(super) fn open<'p>(targets: &[Target<'p>]) -> Result<Vec<Opened<'p>>, WriteError> {
         let mut before = None;
         let programs = targets.iter().filter_map(|target| match target {
             Target::Program(program) => Some(*program),
@@ -92,7 +91,7 @@ impl<'a> UserMachine<'a> {
     /// Writes all sites as wholes, some by the plan for them. Nobody runs them meanwhile. Uses no heap.
     pub(super) fn write_plan(&self, sites: &[Site], text: &mut TextPlan) -> Result<(), Unstored> {
         for (site, target) in sites.iter().zip(self.targets) {
-            for alias in target.aliases(site.address) {
+            if let Some(alias) = target.alias(site.address) {
                 // SAFETY: the site lies in the program (1), whose views are writable as long as the machine lives (3).
                 unsafe { store_bytes(alias, site.new.as_slice()) };
                 self.writes.set(self.writes.get() + 1);
@@ -122,7 +121,7 @@ impl Machine for UserMachine<'_> {
     fn write(&self, sites: &[Site], part: Part) -> Result<(), PokeError> {
         let parts = || sites.iter().zip(self.targets).filter_map(|(site, target)| Some((target, site.part(part)?)));
         for (target, (address, bytes)) in parts() {
-            for alias in target.aliases(address) {
+            if let Some(alias) = target.alias(address) {
                 match part {
                     // SAFETY: the part lies in the program (1), whose views are writable as long as the machine lives
                     // (3).

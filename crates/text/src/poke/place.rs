@@ -76,15 +76,12 @@ unsafe fn write<'b>(
 ) -> Result<(), PlaceError> {
     // Batches read and write whole words around their sites.
     let mut state = Domain::own()?.lock();
-    let windows = program.open().map_err(PokeError::from)?;
+    let opened = program.open().map_err(PokeError::from)?;
     let mut next = offset;
     for chunk in chunks.filter(|chunk| !chunk.is_empty()) {
-        if program.is_shared() {
-            for alias in program.aliases(next) {
-                // SAFETY: in a view of the program (1), which is writable while the windows are open, and which nobody
-                // runs (2).
-                unsafe { store_bytes(alias, chunk) };
-            }
+        if let Some(alias) = program.alias(next) {
+            // SAFETY: in a view of the program (1), which is writable while it is open, and which nobody runs (2).
+            unsafe { store_bytes(alias, chunk) };
         } else {
             let piece = (program.address().get() + next, chunk);
             // SAFETY: 1. mapped, and code has no references; 2. nobody runs it.
@@ -92,7 +89,7 @@ unsafe fn write<'b>(
         }
         next += chunk.len();
     }
-    windows.close().map_err(PokeError::from)?;
+    opened.close().map_err(PokeError::from)?;
     program.flush(offset, next - offset);
     state.sync_cores().map_err(|error| PokeError::Unsynced(Box::new(error.into())))?;
     Ok(())

@@ -13,14 +13,18 @@ const SIGTRAP: i32 = 5;
 /// How long a thread may block SIGTRAP before that is an error. The C library blocks all signals while it starts a
 /// thread or a process, until the new one has run; on a busy machine that takes its time.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is looked at meanwhile, at least: where these looks take longer, nobody has had a CPU.
+const LOOKS: usize = 400;
 
 /// The first thread of this process that blocks SIGTRAP, and goes on doing so.
 pub(super) fn who_blocks_traps() -> io::Result<Option<u32>> {
     let started = Instant::now();
+    let mut looks = 0;
     loop {
+        looks += 1;
         match who_blocks_now()? {
             None => return Ok(None),
-            Some(tid) if started.elapsed() > PATIENCE => return Ok(Some(tid)),
+            Some(tid) if looks > LOOKS && started.elapsed() > PATIENCE => return Ok(Some(tid)),
             Some(_) => thread::sleep(Duration::from_micros(200)),
         }
     }

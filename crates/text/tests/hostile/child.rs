@@ -5,7 +5,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{self, Command, Output};
 
 const SCENARIO: &str = "PALIMPSEST_HOSTILE_SCENARIO";
-const PATIENCE_SECONDS: u32 = 100;
+/// After which a scenario that hangs is ended; nothing else is decided by it.
+const PATIENCE_SECONDS: u32 = 1200;
 const DONE: &str = "the scenario was played to its end";
 
 /// What the child's world is made by, before it starts.

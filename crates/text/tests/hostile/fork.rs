@@ -58,7 +58,7 @@ fn in_fork(child: impl FnOnce()) -> i32 {
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     if pid == 0 {
         // SAFETY: takes a number; a child that hangs is to end.
-        unsafe { libc::alarm(20) };
+        unsafe { libc::alarm(600) };
         let code = i32::from(catch_unwind(AssertUnwindSafe(child)).is_err());
         // SAFETY: ends the child.
         unsafe { libc::_exit(code) };

@@ -50,7 +50,7 @@ fn children_switch_keys_that_were_being_switched() {
             if pid == 0 {
                 // A child that hangs ends by SIGALRM.
                 // SAFETY: sets a timer.
-                unsafe { libc::alarm(300) };
+                unsafe { libc::alarm(1200) };
                 let code = check();
                 // SAFETY: ends the child.
                 unsafe { libc::_exit(code) };

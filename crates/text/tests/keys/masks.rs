@@ -8,15 +8,24 @@ use std::thread;
 use palimpsest_text::key::{Keys, State};
 use palimpsest_text::{branch, call, static_call, static_key};
 
-/// Toggles of a common run. Traps killed the process after some hundreds.
-const TOGGLES: u64 = 5_000;
-
-/// As many, or what PALIMPSEST_TOGGLES says: an emulated machine takes its time.
-fn toggles() -> u64 {
-    std::env::var("PALIMPSEST_TOGGLES").ok().and_then(|count| count.parse().ok()).unwrap_or(TOGGLES)
+/// How often both keys are switched, and in which of these rounds the static call too, which takes more syncs.
+#[derive(Clone, Copy)]
+struct Rounds {
+    count: u64,
+    call_each: u64,
 }
-/// Toggles of a long one.
-const MANY: u64 = 1_000_000;
+
+impl Rounds {
+    /// Of a common run: 5000, or what PALIMPSEST_TOGGLES says, since an emulated machine takes its time. Traps killed
+    /// the process after some hundreds.
+    fn few() -> Self {
+        let said = std::env::var("PALIMPSEST_TOGGLES").ok().and_then(|count| count.parse().ok());
+        Self { count: said.unwrap_or(5_000), call_each: 1 }
+    }
+
+    /// Of a long run: two keys make a million toggles of them.
+    const MANY: Self = Self { count: 500_000, call_each: 16 };
+}
 
 static_key! {
     static MASKED_A: "masks.a" = off;
@@ -45,15 +54,18 @@ fn pass() -> u32 {
     on
 }
 
-/// Switches everything `toggles` times; whether every switch was seen at once.
-fn toggle(toggles: u64) -> bool {
+/// Switches everything in `rounds`; whether every switch was seen at once.
+fn toggle(rounds: Rounds) -> bool {
     let both = [&MASKED_A, &MASKED_B];
-    (0..toggles).all(|round| {
+    let mut stepped = call!(STEP)(0);
+    (0..rounds.count).all(|round| {
         let state = if round % 2 == 0 { State::On } else { State::Off };
         Keys::apply(both.map(|key| (key, state))).expect("the keys are switched");
-        STEP.set(if state.is_on() { plus_two } else { plus_one }).expect("the call is changed");
-        let seen = (pass(), call!(STEP)(0));
-        seen == if state.is_on() { (64, 2) } else { (0, 1) }
+        if round % rounds.call_each == 0 {
+            stepped = 3 - stepped;
+            STEP.set(if stepped == 2 { plus_two } else { plus_one }).expect("the call is changed");
+        }
+        (pass(), call!(STEP)(0)) == (if state.is_on() { 64 } else { 0 }, stepped)
     })
 }
 
@@ -90,7 +102,7 @@ fn set_mask(set: &libc::sigset_t) -> libc::sigset_t {
     before
 }
 
-fn beside_threads_that_block_signals(toggles: u64) -> i32 {
+fn beside_threads_that_block_signals(rounds: Rounds) -> i32 {
     status_of(|| {
         let (stop, passes) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
@@ -106,7 +118,7 @@ fn beside_threads_that_block_signals(toggles: u64) -> i32 {
                 });
             }
             let _stop = super::StopOnDrop(&stop);
-            let is_right = toggle(toggles);
+            let is_right = toggle(rounds);
             while passes.load(Ordering::Relaxed) < 100 {
                 thread::yield_now();
             }
@@ -119,7 +131,7 @@ extern "C" fn passes_with_everything_blocked(_signal: i32) {
     pass();
 }
 
-fn beside_handlers_that_block_signals(toggles: u64) -> i32 {
+fn beside_handlers_that_block_signals(rounds: Rounds) -> i32 {
     status_of(|| {
         // SAFETY: all-zero is a valid `sigaction`.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -140,7 +152,7 @@ fn beside_handlers_that_block_signals(toggles: u64) -> i32 {
                 });
             }
             let _stop = super::StopOnDrop(&stop);
-            let is_right = toggle(toggles);
+            let is_right = toggle(rounds);
             while handled.load(Ordering::Relaxed) < 100 {
                 thread::yield_now();
             }
@@ -151,22 +163,22 @@ fn beside_handlers_that_block_signals(toggles: u64) -> i32 {
 
 #[test]
 fn threads_may_block_every_signal_at_any_moment() {
-    assert_eq!(beside_threads_that_block_signals(toggles()), 0, "the child's status");
+    assert_eq!(beside_threads_that_block_signals(Rounds::few()), 0, "the child's status");
 }
 
 #[test]
 fn handlers_may_block_every_signal() {
-    assert_eq!(beside_handlers_that_block_signals(toggles()), 0, "the child's status");
+    assert_eq!(beside_handlers_that_block_signals(Rounds::few()), 0, "the child's status");
 }
 
 #[test]
 #[ignore = "takes minutes: a million toggles"]
 fn threads_may_block_every_signal_for_a_million_toggles() {
-    assert_eq!(beside_threads_that_block_signals(MANY), 0, "the child's status");
+    assert_eq!(beside_threads_that_block_signals(Rounds::MANY), 0, "the child's status");
 }
 
 #[test]
 #[ignore = "takes minutes: a million toggles"]
 fn handlers_may_block_every_signal_for_a_million_toggles() {
-    assert_eq!(beside_handlers_that_block_signals(MANY), 0, "the child's status");
+    assert_eq!(beside_handlers_that_block_signals(Rounds::MANY), 0, "the child's status");
 }

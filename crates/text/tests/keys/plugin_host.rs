@@ -119,7 +119,7 @@ fn keys_come_and_go_with_their_library() {
         // Other tests may be listing keys, and hold it for as long.
         let start = Instant::now();
         while !library.keys().is_empty() {
-            assert!(start.elapsed() < Duration::from_secs(60), "not forgotten");
+            assert!(start.elapsed() < Duration::from_secs(600), "not forgotten");
             thread::yield_now();
         }
         library.reopen();

@@ -9,6 +9,7 @@ mod isa;
 
 mod basics;
 mod blob;
+mod copies;
 mod processes;
 mod torture;
 mod writing;

@@ -10,7 +10,7 @@ use crate::Version::{self, New};
 use crate::blob::Blob;
 use crate::common::{Numbers, exit_code, fork, fork_and_wait, wait};
 use crate::isa::generate;
-use crate::torture::{ANY_WAY, Toggled, torture};
+use crate::torture::{ANY_WAY, Toggled, torture_until};
 
 const SITES: usize = 1000;
 
@@ -43,7 +43,7 @@ fn children_survive_batches_of_their_parents() {
         panic!("exec failed");
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let forker = scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 let pids: Vec<i32> = (0..4).map(|_| fork(|| -> i32 { child() })).collect();
                 for status in pids.into_iter().map(wait) {
@@ -53,7 +53,8 @@ fn children_survive_batches_of_their_parents() {
             }
         });
         let _stop = StopOnDrop(&stop);
-        torture(
+        torture_until(
+            || children.load(Ordering::Relaxed) >= 4 || forker.is_finished(),
             || {
                 drop(blob.run());
                 drop(code.run_program(&program));
@@ -106,12 +107,9 @@ fn signals_may_rain() {
             let toggle = |numbers: &mut Numbers| {
                 toggled.toggle(numbers, |batch, index, version| code.add(batch, &program, index, version));
             };
-            torture(|| drop(code.run_program(&program)), toggle);
-            // One slow CPU serves few of them within the torture.
-            let mut numbers = Numbers::new(17);
-            while RAIN.load(Ordering::Relaxed) < DROPS {
-                toggle(&mut numbers);
-            }
+            // One slow CPU serves few of them in the usual time.
+            let is_rain = || RAIN.load(Ordering::Relaxed) >= DROPS;
+            torture_until(is_rain, || drop(code.run_program(&program)), toggle);
         });
         assert_eq!(code.run_program(&program), toggled.now());
         0

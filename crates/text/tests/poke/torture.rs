@@ -21,6 +21,15 @@ const DURATION: Duration = Duration::from_secs(if cfg!(debug_assertions) { 3 } e
 
 /// Runs through `pass` on eight threads while two others call `toggle` with pseudo-random numbers.
 pub(crate) fn torture(pass: impl Fn() + Sync, toggle: impl Fn(&mut Numbers) + Sync) {
+    torture_until(|| true, pass, toggle);
+}
+
+/// As [`torture`], and until the caller has enough, too, however long that takes on a slow machine.
+pub(crate) fn torture_until(
+    has_enough: impl Fn() -> bool,
+    pass: impl Fn() + Sync,
+    toggle: impl Fn(&mut Numbers) + Sync,
+) {
     let (stop, passes, batches) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let hit = traps_hit();
     std::thread::scope(|scope| {
@@ -45,7 +54,10 @@ pub(crate) fn torture(pass: impl Fn() + Sync, toggle: impl Fn(&mut Numbers) + Sy
             });
         }
         let started = Instant::now();
-        let is_enough = || started.elapsed() >= DURATION && batches.load(Ordering::Relaxed) >= BATCHES;
+        let is_enough = || {
+            let are_many = passes.load(Ordering::Relaxed) > 0 && batches.load(Ordering::Relaxed) >= BATCHES;
+            started.elapsed() >= DURATION && are_many && has_enough()
+        };
         while !is_enough() && !stop.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(20));
             common::assert_never_writable_and_executable();
@@ -62,7 +74,11 @@ pub(crate) struct Toggled(Mutex<Vec<Version>>);
 
 impl Toggled {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(vec![Old; SITES]))
+        Self::of(SITES)
+    }
+
+    pub(crate) fn of(sites: usize) -> Self {
+        Self(Mutex::new(vec![Old; sites]))
     }
 
     /// What they are.

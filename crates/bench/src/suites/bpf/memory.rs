@@ -1,18 +1,14 @@
 //! `bpf.bytes_per_program` and `bpf.mappings_per_program`: what a loaded program of 100 instructions costs beside time.
 //!
-//! Each engine is measured in a process of its own, as in [`super::super::pack`].
-
-use std::io;
-
-use serde::{Deserialize, Serialize};
+//! Each engine is measured in a process of its own, as [`Figures`] says.
 
 use super::engine::Who;
 use super::load::sources;
 use super::source::Source;
+use crate::footprint::{Figures, Footprint, Loader};
 use crate::harness::record::Unit;
-use crate::harness::{BenchError, Context, Group, Samples, failed};
+use crate::harness::{BenchError, Context, Group, failed};
 use crate::resident::Resident;
-use palimpsest_sys::Causes;
 
 /// Name of the helper that calls [`probe_memory`] with the argument that follows.
 pub(in crate::suites) const MEMORY_PROBE: &str = "bpf-memory";
@@ -27,13 +23,18 @@ const PROGRAMS: u64 = 20_000;
 
 const ALL: [Who; 5] = [Who::Jit, Who::VerifyJit, Who::Rbpf, Who::RbpfInterp, Who::SolanaSbpf];
 
-/// What loading some programs added to a process.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct Probe {
-    /// Resident bytes per program, shared pages counted once, with all that the program's value holds.
-    bytes: f64,
-    /// Mappings per program.
-    mappings: f64,
+impl Loader for Who {
+    fn name(self) -> &'static str {
+        self.name()
+    }
+
+    fn is_ours(self) -> bool {
+        self.is_ours()
+    }
+
+    fn refusal(self) -> Option<String> {
+        self.open().err().map(|error| error.to_string())
+    }
 }
 
 pub(super) fn groups() -> [Group; 2] {
@@ -53,11 +54,10 @@ pub(super) fn groups() -> [Group; 2] {
 pub(in crate::suites) fn probe_memory(contestant: &str) -> Result<(), BenchError> {
     let refused = |reason: String| BenchError::Helper { contestant: contestant.to_owned(), reason };
     let who = Who::named(contestant).ok_or_else(|| refused("there is no such engine".to_owned()))?;
-    let probe = load(who)?;
-    serde_json::to_writer(io::stdout().lock(), &probe).map_err(|error| refused(error.to_string()))
+    load(who)?.print().map_err(|error| refused(error.to_string()))
 }
 
-fn load(who: Who) -> Result<Probe, BenchError> {
+fn load(who: Who) -> Result<Footprint, BenchError> {
     let refused = |what| failed(BYTES, what);
     let sources: Vec<Source> = sources(LEN, PROGRAMS).map_err(refused("the assembler"))?;
     let mut engine = who.open().map_err(refused(who.name()))?;
@@ -66,52 +66,12 @@ fn load(who: Who) -> Result<Probe, BenchError> {
     let before = Resident::now()?;
     engine.load(&sources[1..]).map_err(refused(who.name()))?;
     let after = Resident::now()?;
-    let each = |after: usize, before: usize| (after as f64 - before as f64) / (PROGRAMS - 1) as f64;
-    let probe = Probe { bytes: each(after.bytes, before.bytes), mappings: each(after.mappings, before.mappings) };
     engine.clear().map_err(refused(who.name()))?;
-    Ok(probe)
+    Ok(Footprint::between(&before, &after, PROGRAMS as usize - 1))
 }
 
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
-    let wanted = context.wanted(groups());
-    let Some(first) = wanted.first() else {
-        return Ok(());
-    };
-    if let Err(reason) = context.helper(MEMORY_PROBE) {
-        wanted.iter().for_each(|group| context.skip(group, &reason));
-        return Ok(());
-    }
-    context.begin(&first.id);
     let runs = context.effort.pick(1, 3);
-    let mut samples = Samples::default();
-    for who in ALL {
-        let ids = [BYTES, MAPPINGS].map(|id| format!("{id}.{}", who.name()));
-        let probes: Result<Vec<Probe>, BenchError> = (0..runs).map(|_| start_probe(context, who)).collect();
-        match probes {
-            Ok(probes) => {
-                samples.extend(&ids[0], probes.iter().map(|probe| probe.bytes));
-                samples.extend(&ids[1], probes.iter().map(|probe| probe.mappings));
-            }
-            Err(error) if who.is_ours() => return Err(error),
-            // A rival may not be in this build, or meet a limit of this machine, such as the number of mappings.
-            Err(error) => ids.iter().for_each(|id| samples.refuse(id, Causes(&error).to_string())),
-        }
-    }
-    for group in wanted {
-        let own = samples.take(&group);
-        context.record(&group, own);
-    }
-    Ok(())
-}
-
-fn start_probe(context: &Context<'_>, who: Who) -> Result<Probe, BenchError> {
-    let failed = |reason: String| BenchError::Helper { contestant: who.name().to_owned(), reason };
-    who.open().map(drop).map_err(|error| failed(error.to_string()))?;
-    let mut helper = context.helper(MEMORY_PROBE).map_err(failed)?;
-    let output = helper.arg(who.name()).output().map_err(|error| failed(error.to_string()))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(failed(format!("{}: {said}", output.status)));
-    }
-    serde_json::from_slice(&output.stdout).map_err(|error| failed(error.to_string()))
+    let figures = Figures { helper: MEMORY_PROBE, ids: [BYTES, MAPPINGS], loaders: &ALL, runs };
+    figures.run(context, groups(), &|_, _, _, _| {})
 }

@@ -1,7 +1,9 @@
-//! Suite `numa`: programs from huge pages on one node, alone and shared, and reading replicated data.
+//! Suite `numa`: programs from huge pages on one node, alone and shared, reading replicated data, and programs with
+//! copies.
 
 mod get;
 mod life;
+mod packs;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -68,11 +70,12 @@ impl Suite for Numa {
     }
 
     fn description(&self) -> &'static str {
-        "text from huge pages on one node, alone and shared; reading replicated data"
+        "text from huge pages on one node, alone and shared; reading replicated data; programs with copies"
     }
 
     fn groups(&self) -> Vec<Group> {
-        vec![get::group(), text(), start(), bytes(), node()]
+        let others = [get::group(), text(), start(), bytes(), node()];
+        others.into_iter().chain(packs::groups()).collect()
     }
 
     fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError> {
@@ -80,6 +83,7 @@ impl Suite for Numa {
         if context.wants(&replicated) {
             get::measure(context, &replicated)?;
         }
+        packs::run(context)?;
         let wanted = context.wanted([text(), start(), bytes(), node()]);
         if wanted.is_empty() {
             return Ok(());

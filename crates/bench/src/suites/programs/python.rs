@@ -1,9 +1,9 @@
 //! Suite `python`: how long `os.fork` takes in CPython with 517 MB of objects.
 //!
-//! In each round every mode has a turn with a new interpreter and the same objects: the first fork, which freezes;
-//! forks in a row, whose children end at once; forks after `gc.collect()`, which writes to every object that holds
-//! others, a tenth of these; and forks after the policy has had the chance to repair. The program measures the call
-//! itself.
+//! In each round every mode has a turn with a new interpreter and the same objects: the first fork, at
+//! which a freeze in slices is planned; forks in a row, each of which takes a slice as long as there is one to take, and
+//! whose children end at once; forks after `gc.collect()`, which writes to every object that holds others, a tenth of
+//! these; and forks after the policy has had the chance to repair. The program measures the call itself.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Stdio};
@@ -22,7 +22,7 @@ const PROGRAM: &str = "/usr/bin/python3";
 
 /// States, and what a fork in them is.
 const STATES: [(&str, &str); 4] = [
-    ("first", "os.fork with 517 MB of objects: the first, which freezes"),
+    ("first", "os.fork with 517 MB of objects: the first, at which the freeze is planned"),
     ("idle", "os.fork with 517 MB of objects, nothing written since"),
     ("collected", "os.fork with 517 MB of objects, after gc.collect()"),
     ("settled", "os.fork with 517 MB of objects, 100 forks after gc.collect()"),
@@ -121,7 +121,8 @@ pub(in crate::suites) fn tour_group() -> Group {
     Group::new(TOUR, "os.fork of an unmodified python3 with 140 MB of objects", [plain, frozen])
 }
 
-/// Forks of two interpreters, which take turns; the first fork of each, which freezes, is not among the samples.
+/// Forks of two interpreters, which take turns; the first fork of each, at which the freeze is planned, is not
+/// among the samples.
 pub(in crate::suites) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<Samples, BenchError> {
     let tool = Tool { program: PROGRAM, package: "python3" };
     let mut samples = Samples::default();
@@ -144,7 +145,7 @@ pub(in crate::suites) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<S
         };
         let (id, interpreter, first) = start().map_err(failed::<ProgramError>(TOUR, mode.name()))?;
         if mode == Mode::Frozen {
-            samples.note(&id, format!("the first fork, which freezes: {:.2} s", first / 1e6));
+            samples.note(&id, format!("the first fork, which plans the freeze in slices: {:.0} ms", first / 1e3));
         }
         interpreters.push((id, interpreter));
     }

@@ -1,9 +1,10 @@
 //! Suite `redis`: how long Redis stands still when it forks to save 700 MB.
 //!
-//! In each round every mode has a turn with a new server and the same data: the first fork, which freezes; forks with
-//! nothing written in between; forks after writes to existing keys, from few pages to most; and forks with nothing
-//! written again, until the policy has had the chance to repair. The saving child is ended at once, for what it saves
-//! is not of interest. Redis tells how long its fork took; a repair is part of the fork that buys it.
+//! In each round every mode has a turn with a new server and the same data: the first fork, at which a freeze in slices
+//! is planned; forks with nothing written in between; forks after writes to existing keys, from few pages to most; and
+//! forks with nothing written again, until the policy has had the chance to repair. The saving child is ended at once,
+//! for what it saves is not of interest. Redis tells how long its fork took; a slice or a repair is part of the fork
+//! that it comes before.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ pub(in crate::suites) struct Redis;
 
 /// States, and what a fork in them is.
 const STATES: [(&str, &str); 7] = [
-    ("first", "Redis forks with 700 MB: the first time, which freezes"),
+    ("first", "Redis forks with 700 MB: the first time, at which the freeze is planned"),
     ("idle", "Redis forks with 700 MB, nothing written since"),
     ("same100k", "Redis forks with 700 MB, after 100 000 writes to one key"),
     ("set1k", "Redis forks with 700 MB, after 1000 writes to any keys"),

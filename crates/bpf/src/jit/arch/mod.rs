@@ -31,6 +31,8 @@ pub(super) enum Place {
 pub(super) trait Isa {
     /// Where it has addresses.
     const LITERALS: Place;
+    /// How long code may be in which every jump reaches its target in its shortest form, in bytes.
+    const REACH: usize;
 
     /// Begins a function.
     fn prologue(buffer: &mut Buffer, frame: &Frame);

@@ -31,7 +31,7 @@ pub(super) fn put(folder: &Path, id: &str, name: &str, bytes: &[u8]) -> Result<P
         check_path(&there.join(id))?;
     }
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // The last name is the one that others can take first.
+    // In a folder that all may write to, somebody else may have taken the last name first.
     if !fs::symlink_metadata(folder)?.is_dir() {
         return Err(Refused::NoFolder);
     }

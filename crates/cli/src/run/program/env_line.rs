@@ -19,7 +19,7 @@ pub(super) struct Named {
     pub(super) program: OsString,
     /// What it is looked for in, if the line says so.
     pub(super) path: Option<OsString>,
-    /// What keeps the object from the program, as it is written.
+    /// The option or setting that keeps the object from the program, as the line has it.
     pub(super) lost: Option<String>,
 }
 
@@ -139,7 +139,7 @@ impl<'a> Flag<'a> {
 fn clears(word: &[u8]) -> bool {
     match word.strip_prefix(b"-") {
         Some(b"" | b"-ignore-environment") => true,
-        // Those of these that come first have the rest for themselves.
+        // The first of the letters that take an argument (all but `i`) takes the rest of the word as that.
         Some([letter, rest @ ..]) if *letter != b'-' => {
             let letters = [&[*letter], rest].concat();
             letters.iter().find(|letter| b"iSuCa".contains(letter)) == Some(&b'i')
@@ -265,7 +265,7 @@ mod tests {
             assert_eq!(of(argument), None, "{argument}");
         }
         assert_eq!(read(b"-S${X}", &|_| Some("-S${X}".into())), None);
-        // Nothing of this ends in a panic or never.
+        // None of these panics or loops for ever.
         for argument in ["-S ${", "-S '", "-S \\", "-S -S -S -S", "-S \"${WHICH", "-S -C"] {
             let _anything = of(argument);
         }

@@ -44,7 +44,7 @@ mod turn;
 use std::ops::{ControlFlow, Range};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -52,7 +52,7 @@ pub use super::list::count;
 pub use super::task::ThreadName;
 pub use error::{Refusal, StopError};
 
-use super::list::{self, GRACE, PATIENCE, nap};
+use super::list::{self, GRACE, PATIENCE, Wait, nap};
 use super::own::{Blocked, own_process, own_thread};
 use super::signal::Call;
 use super::task::{blocks, is_in_sigwait, is_pending, task_stat};
@@ -70,13 +70,14 @@ const SEATS: usize = 1 << 13;
 /// One thread's part.
 #[derive(Default)]
 struct Seat {
+    /// Which thread. The holder's own, as are `way` and `taking`.
     tid: AtomicI32,
-    /// The generation in which the thread has answered.
+    /// The generation in which the thread has answered. Its handler writes this and the next two.
     answer: AtomicU32,
     /// An address in its control block, and one on its stack, valid once it has answered.
     thread_pointer: AtomicUsize,
     stack: AtomicUsize,
-    /// A [`Way`]. This and the next are the holder's own.
+    /// A [`Way`].
     way: AtomicU32,
     /// The signal that a traced thread was about to take when it stopped.
     taking: AtomicI32,
@@ -260,16 +261,16 @@ impl Stopped<'_> {
     }
 
     fn hold_all(&mut self, generation: u32) -> Result<(), StopError> {
-        let mut settled = Instant::now();
+        let mut settled = Wait::begin();
         loop {
             let before = self.seated;
             let census = self.seat_new()?;
             if self.seated > before {
                 self.hold_from(before, generation)?;
-                settled = Instant::now();
+                settled = Wait::begin();
             } else if census.named == census.threads && !census.has_ended {
                 return Ok(());
-            } else if settled.elapsed() > PATIENCE {
+            } else if settled.look() > PATIENCE {
                 return Err(StopError::Incomplete { named: census.named, threads: census.threads });
             } else {
                 nap();
@@ -351,7 +352,7 @@ impl Stopped<'_> {
     /// Waits until a thread has answered and sleeps, is gone, or is found deaf.
     fn await_rest(&self, seat: &Seat, generation: u32) -> Result<Way, StopError> {
         let Some(signal) = self.signal else { return Ok(Way::Deaf) };
-        let started = Instant::now();
+        let mut wait = Wait::begin();
         loop {
             // Acquire, partner: the Release store in `on_signal`. Forbids to read where the thread's memory is before
             // it has told.
@@ -362,7 +363,7 @@ impl Stopped<'_> {
                 Some(stat) if has_answered && stat.state == b'S' => return Ok(Way::Parked),
                 Some(_) => {}
             }
-            let waited = started.elapsed();
+            let waited = wait.look();
             // Who blocks the signal and has it no longer pending is in the handler, where it blocks everything, and was
             // only not given a CPU since. If it is not, it has taken the signal by `sigwait` after it was looked at.
             let may_answer = || waited < PATIENCE / 2 && !is_pending(seat.tid(), signal);

@@ -1,11 +1,11 @@
 //! Holding the deaf: what the tracer is asked.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::error::{Refusal, StopError};
 use super::{Seat, Stopped, Way};
-use crate::threads::list::{GRACE, PATIENCE, nap};
+use crate::threads::list::{GRACE, PATIENCE, Wait, nap};
 use crate::threads::own::own_process;
 use crate::threads::task::{ThreadName, blocks, is_gone, own_filters, task_stat, tracer_of};
 use crate::threads::tracer::{self, Answer, BATCH, Request, Tracer};
@@ -57,9 +57,9 @@ impl Stopped<'_> {
     pub(super) fn stop_seized(&mut self, from: usize) -> Result<(), StopError> {
         // A thread that cannot be interrupted is ending. It stays listed until the tracer has heard of its end.
         self.ask(from, Way::Seized, &|_| Request::Interrupt, &mut |_, _, _| Ok(Way::Seized))?;
-        let started = Instant::now();
+        let mut wait = Wait::begin();
         while self.are_any(from, Way::Seized) {
-            let waited = started.elapsed();
+            let waited = wait.look();
             self.ask(from, Way::Seized, &|_| Request::Wait, &mut |_, seat, answer| match answer.result {
                 Ok(0) if waited > PATIENCE => gone_or(seat, waited),
                 // The first thread of a process is not told to have ended while there are others.
@@ -78,9 +78,10 @@ impl Stopped<'_> {
                 nap();
             }
         }
+        let waited = wait.look();
         self.ask(from, Way::Stopped, &|_| Request::KillOnExit, &mut |_, seat, answer| match answer.result {
             Ok(_) => Ok(Way::Held),
-            Err(_) => gone_or(seat, started.elapsed()),
+            Err(_) => gone_or(seat, waited),
         })
     }
 
@@ -102,14 +103,14 @@ impl Stopped<'_> {
         let Some(signal) = self.signal else {
             return Err(StopError::NoFreeSignal { thread: ThreadName::of(tid), refusal });
         };
-        let started = Instant::now();
+        let mut wait = Wait::begin();
         loop {
             let Some(stat) = task_stat(tid).filter(|stat| !stat.has_ended()) else { return Ok(Way::Gone) };
             if !blocks(tid, signal) {
                 return Ok(Way::Hearing);
             }
             let limit = if stat.state == b'S' { DEAF_SLEEP } else { PATIENCE };
-            if started.elapsed() > limit {
+            if wait.look() > limit {
                 return Err(StopError::Blocked { thread: ThreadName::of(tid), signal, refusal });
             }
             nap();

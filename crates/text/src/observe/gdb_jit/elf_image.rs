@@ -5,22 +5,38 @@ use object::{
     write::elf::{FileHeader, SectionHeader, Sym, Writer},
 };
 
+use super::dwarf;
 use crate::observe::{Loaded, arch::ELF_MACHINE, symbol_name::symbol_name};
 
 /// Alignment of the sections within the file, in bytes.
 const SECTION_ALIGNMENT: u64 = 8;
 
-/// Writes an ELF file with one function symbol at the final address of the program.
+/// Why there is no file.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ImageError {
+    #[error("the object file cannot be written")]
+    Object(#[from] object::write::Error),
+    #[error("the lines of the source cannot be described")]
+    Lines(#[from] gimli::write::Error),
+}
+
+/// Writes an ELF file with one function symbol at the final address of the program, and what is known of its frames and
+/// its lines.
 ///
 /// The code itself is not copied: `.text` is NOBITS at that address, and debuggers read instructions from the process.
 /// It has the flags of code, because gdb looks only at allocated sections when it asks which object owns an address.
 ///
 /// # Errors
-/// The file would not fit its own offsets.
-pub(super) fn write(loaded: &Loaded<'_>) -> Result<Vec<u8>, object::write::Error> {
+/// The file would not fit its own offsets, or the lines cannot be described.
+pub(super) fn write(loaded: &Loaded<'_>) -> Result<Vec<u8>, ImageError> {
     let address = loaded.address.get() as u64;
     let len = loaded.code.len() as u64;
     let name = symbol_name(loaded.name);
+    let mut described = match loaded.lines {
+        Some(lines) if !lines.is_empty() => dwarf::write(loaded, &name, lines)?,
+        _ => dwarf::Described::new(),
+    };
+    described.extend(loaded.eh_frame.map(|data| (".eh_frame", data.to_vec())));
     let endian = if cfg!(target_endian = "little") { Endianness::Little } else { Endianness::Big };
 
     let mut image = Vec::new();
@@ -30,12 +46,12 @@ pub(super) fn write(loaded: &Loaded<'_>) -> Result<Vec<u8>, object::write::Error
     let text_name = writer.add_section_name(b".text");
     writer.reserve_null_section_index();
     let text_section = writer.reserve_section_index();
-    let eh_frame = loaded.eh_frame.map(|data| {
-        let section_name = writer.add_section_name(b".eh_frame");
+    let mut placed = Vec::new();
+    for (section, data) in &described {
+        let section_name = writer.add_section_name(section.as_bytes());
         writer.reserve_section_index();
-        let offset = writer.reserve(data.len() as u64, SECTION_ALIGNMENT);
-        (section_name, data, offset)
-    });
+        placed.push((section_name, data, writer.reserve(data.len() as u64, SECTION_ALIGNMENT)));
+    }
     writer.reserve_null_symbol_index();
     writer.reserve_symbol_index(Some(text_section));
     writer.reserve_symtab_section_index();
@@ -55,8 +71,8 @@ pub(super) fn write(loaded: &Loaded<'_>) -> Result<Vec<u8>, object::write::Error
         e_entry: 0,
         e_flags: elf::FileFlags::default(),
     })?;
-    if let Some((_, data, offset)) = eh_frame {
-        writer.pad_until(offset);
+    for (_, data, offset) in &placed {
+        writer.pad_until(*offset);
         writer.write(data);
     }
     writer.write_null_symbol();
@@ -86,7 +102,7 @@ pub(super) fn write(loaded: &Loaded<'_>) -> Result<Vec<u8>, object::write::Error
         sh_addralign: 1,
         sh_entsize: 0,
     });
-    if let Some((section_name, data, offset)) = eh_frame {
+    for (section_name, data, offset) in placed {
         let section_name_offset = writer.section_name_offset(Some(section_name));
         writer.write_section_header(&SectionHeader {
             sh_name: section_name_offset,

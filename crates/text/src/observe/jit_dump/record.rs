@@ -1,6 +1,8 @@
 //! The records of a jitdump, version 1 (tools/perf/Documentation/jitdump-specification.txt), in the byte order of the
 //! machine.
 
+use crate::observe::SourceLines;
+
 /// Reads "JiTD" on a big-endian machine.
 const MAGIC: u32 = 0x4a69_5444;
 const VERSION: u32 = 1;
@@ -11,9 +13,13 @@ const PREFIX_BYTES: usize = 16;
 const LOAD_BYTES: usize = PREFIX_BYTES + 40;
 /// The prefix and the fields of JIT_CODE_UNWINDING_INFO before the data.
 const UNWINDING_BYTES: usize = PREFIX_BYTES + 24;
+/// The prefix and the fields of JIT_CODE_DEBUG_INFO before the entries.
+const DEBUG_BYTES: usize = PREFIX_BYTES + 16;
 
 /// `JIT_CODE_LOAD`.
 const LOAD: u32 = 0;
+/// `JIT_CODE_DEBUG_INFO`.
+const DEBUG_INFO: u32 = 2;
 /// `JIT_CODE_CLOSE`.
 const CLOSE: u32 = 3;
 /// `JIT_CODE_UNWINDING_INFO`.
@@ -66,6 +72,27 @@ impl CodeLoad<'_> {
     }
 }
 
+/// JIT_CODE_DEBUG_INFO for the next program, which is at `address`. `None` when the record is too long.
+pub(super) fn encode_lines(lines: &SourceLines, address: u64, nanoseconds: u64) -> Option<Vec<u8>> {
+    let mut entries = Vec::new();
+    for line in lines.iter() {
+        entries.extend((address + u64::from(line.offset)).to_ne_bytes());
+        entries.extend(line.line.to_ne_bytes());
+        // What tells several parts of one line apart.
+        entries.extend(line.column.to_ne_bytes());
+        entries.extend(line.file.as_bytes());
+        entries.push(0);
+    }
+    let total = (DEBUG_BYTES + entries.len()).next_multiple_of(size_of::<u64>());
+    let mut record = prefix(DEBUG_INFO, u32::try_from(total).ok()?, nanoseconds);
+    for word in [address, lines.iter().len() as u64] {
+        record.extend(word.to_ne_bytes());
+    }
+    record.extend(entries);
+    record.resize(total, 0);
+    Some(record)
+}
+
 /// JIT_CODE_UNWINDING_INFO for the next program. `header_bytes` of `data`, at its end, are the search table. `None`
 /// when the record is too long.
 pub(super) fn encode_unwinding(data: &[u8], header_bytes: usize, nanoseconds: u64) -> Option<Vec<u8>> {
@@ -98,6 +125,7 @@ fn prefix(id: u32, total: u32, nanoseconds: u64) -> Vec<u8> {
 #[cfg(target_endian = "little")]
 mod tests {
     use super::*;
+    use crate::observe::SourceLine;
 
     #[test]
     fn header() {
@@ -148,5 +176,23 @@ mod tests {
     #[test]
     fn close() {
         assert_eq!(encode_close(0x0203), [3, 0, 0, 0, 16, 0, 0, 0, 3, 2, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn debug_info() {
+        let mut lines = SourceLines::new();
+        lines.add(SourceLine { offset: 0, file: "a.c", line: 7, column: 2 });
+        lines.add(SourceLine { offset: 5, file: "b", line: 0x0102, column: 0 });
+        assert_eq!(
+            encode_lines(&lines, 0x7f00_0000_1000, 5).expect("short"),
+            [
+                // Prefix: id, 72 bytes in all, time; address, entries.
+                2, 0, 0, 0, 72, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0x7f, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0,
+                // Address, line, column, file.
+                0, 0x10, 0, 0, 0, 0x7f, 0, 0, 7, 0, 0, 0, 2, 0, 0, 0, b'a', b'.', b'c', 0, // The same.
+                5, 0x10, 0, 0, 0, 0x7f, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, b'b', 0, // Up to 8.
+                0, 0,
+            ]
+        );
     }
 }

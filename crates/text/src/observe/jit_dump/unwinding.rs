@@ -221,7 +221,7 @@ mod tests {
     use crate::{address::CodeAddress, observe::frame_pointer_eh_frame};
 
     fn loaded(code: &[u8]) -> Loaded<'_> {
-        Loaded { name: "unwound", address: CodeAddress::new(0x7f12_3400_0040), code, eh_frame: None }
+        Loaded { name: "unwound", address: CodeAddress::new(0x7f12_3400_0040), code, eh_frame: None, lines: None }
     }
 
     /// A CIE with `P`, `L` and `R`, and an FDE with language data, as a C++ compiler writes them with absolute

@@ -10,6 +10,9 @@ mod sigtrap;
 /// Whether some of 56 sites lie across words, so that no single store can change them.
 pub(crate) const SITES_CROSS_WORDS: bool = true;
 
+/// A site that lies in one aligned word, if the code is aligned to a cache line.
+pub(crate) const FITS_A_WORD: usize = 1;
+
 /// A function of a pointer to one byte per site. At each site it stores 1, runs the site, and stores 2 if the site let
 /// it through: sites fall through when old and jump when new.
 ///

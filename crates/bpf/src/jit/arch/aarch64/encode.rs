@@ -343,15 +343,12 @@ pub(super) fn call(buffer: &mut Buffer, to: Mark) {
     buffer.gap(4, FAR, to);
 }
 
-/// Whether a distance of 19 bits reaches `to`.
-fn is_near(buffer: &Buffer, to: Mark) -> bool {
-    const REACH: i64 = 1 << 20;
-    buffer.distance(to).is_some_and(|distance| (-REACH..REACH).contains(&distance))
-}
+/// What a distance of 19 bits reaches, in bytes.
+pub(super) const REACH: usize = 1 << 20;
 
 /// A jump for the opcode with a near distance, or over a far jump by its opposite.
 fn jump_by(buffer: &mut Buffer, opcode: u32, opposite: u32, to: Mark) {
-    if is_near(buffer, to) {
+    if buffer.is_near(to, REACH as i64) {
         word(buffer, opcode);
         buffer.gap(4, NEAR, to);
     } else {

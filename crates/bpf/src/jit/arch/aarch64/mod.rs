@@ -82,6 +82,7 @@ fn room(frame: &Frame) -> u64 {
 
 impl Isa for Aarch64 {
     const LITERALS: super::Place = super::Place::Inside;
+    const REACH: usize = encode::REACH;
 
     fn prologue(buffer: &mut Buffer, frame: &Frame) {
         for (first, second) in pairs(frame) {
@@ -233,11 +234,11 @@ impl Isa for Aarch64 {
 
     fn patch(code: &mut [u8], gap: Gap, place: usize) {
         if gap.form == ADDRESS {
-            return encode::fill_address(code, gap.at, place);
+            return encode::fill_address(code, gap.at as usize, place);
         }
-        let words = (place as i64 - gap.at as i64) / 4;
+        let words = (place as i64 - i64::from(gap.at)) / 4;
         let field = if gap.form == FAR { words as u32 & 0x3ff_ffff } else { (words as u32 & 0x7_ffff) << 5 };
-        if let Some(bytes) = code.get_mut(gap.at..).and_then(|rest| rest.first_chunk_mut()) {
+        if let Some(bytes) = code.get_mut(gap.at as usize..).and_then(|rest| rest.first_chunk_mut()) {
             *bytes = (u32::from_le_bytes(*bytes) | field).to_le_bytes();
         }
     }

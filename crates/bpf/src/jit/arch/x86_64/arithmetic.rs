@@ -12,7 +12,7 @@ pub(super) fn alu(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, opera
         (AluOp::Move, Source::Immediate(value)) => {
             encode::mov_immediate(buffer, dst, if bits == Bits::B64 { value as u64 } else { value as u32 as u64 });
         }
-        (AluOp::Mul, Source::Register(src)) => encode::rr(buffer, bits, &[0x0f, 0xaf], dst, src),
+        (AluOp::Mul, Source::Register(src)) => encode::rr(buffer, bits, 0x0faf, dst, src),
         (AluOp::Mul, Source::Immediate(value)) => match i8::try_from(value) {
             Ok(value) => encode::multiply_by_byte(buffer, bits, dst, value),
             Err(_) => encode::multiply_by(buffer, bits, dst, value),
@@ -29,7 +29,7 @@ pub(super) fn alu(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, opera
         (op, operand) => {
             let op = group(op).expect("all others are above");
             match operand {
-                Source::Register(src) => encode::rr(buffer, bits, &[op.opcode()], src, dst),
+                Source::Register(src) => encode::rr(buffer, bits, op.opcode(), src, dst),
                 Source::Immediate(value) => encode::group_immediate(buffer, bits, op, dst, value),
             }
         }
@@ -51,8 +51,8 @@ fn by_power_of_2(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, value:
         // Of 32 bits the upper half becomes 0 all the same.
         (AluOp::Div, 0) if bits == Bits::B64 => {}
         (AluOp::Div, 0) => encode::mov(buffer, bits, dst, dst),
-        (AluOp::Div, log) => encode::ri8(buffer, bits, &[0xc1], 5, dst, log as i8),
-        (_, 31) => encode::ri32(buffer, bits, &[0x81], Group::And as u8, dst, i32::MAX),
+        (AluOp::Div, log) => encode::ri8(buffer, bits, 0xc1, 5, dst, log as i8),
+        (_, 31) => encode::ri32(buffer, bits, 0x81, Group::And as u8, dst, i32::MAX),
         (_, log) => encode::group_immediate(buffer, bits, Group::And, dst, (1 << log) - 1),
     }
 }
@@ -70,21 +70,21 @@ fn shift(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, operand: Sourc
     let code = shift_code(op);
     let src = match operand {
         // The machine takes as many low bits as the width needs, as eBPF does.
-        Source::Immediate(value) => return encode::ri8(buffer, bits, &[0xc1], code, dst, value as i8),
+        Source::Immediate(value) => return encode::ri8(buffer, bits, 0xc1, code, dst, value as i8),
         Source::Register(src) => src,
     };
     if dst == RCX {
         // Shifted elsewhere, since `cl` has the number.
         encode::mov(buffer, bits, R11, RCX);
         encode::mov(buffer, Bits::B32, RCX, src);
-        encode::r(buffer, bits, &[0xd3], code, R11);
+        encode::r(buffer, bits, 0xd3, code, R11);
         encode::mov(buffer, bits, RCX, R11);
     } else if src == RCX {
-        encode::r(buffer, bits, &[0xd3], code, dst);
+        encode::r(buffer, bits, 0xd3, code, dst);
     } else {
         encode::mov(buffer, Bits::B64, R11, RCX);
         encode::mov(buffer, Bits::B32, RCX, src);
-        encode::r(buffer, bits, &[0xd3], code, dst);
+        encode::r(buffer, bits, 0xd3, code, dst);
         encode::mov(buffer, Bits::B64, RCX, R11);
     }
 }
@@ -108,7 +108,7 @@ fn divide(buffer: &mut Buffer, bits: Bits, op: AluOp, dst: Native, operand: Sour
         return quotient(buffer, bits, is_signed, is_mod, dst);
     }
     // By zero, or else with signs by -1, or else by the machine: each way ends by a jump behind the others.
-    encode::rr(buffer, bits, &[0x85], R11, R11);
+    encode::rr(buffer, bits, 0x85, R11, R11);
     let other = encode::hole_if(buffer, Flag::NotEqual);
     by_zero(buffer, bits, is_mod, dst);
     let zero_done = encode::hole(buffer);
@@ -140,7 +140,7 @@ fn by_zero(buffer: &mut Buffer, bits: Bits, is_mod: bool, dst: Native) {
 
 /// The result of a division with signs by -1.
 fn by_minus_1(buffer: &mut Buffer, bits: Bits, is_mod: bool, dst: Native) {
-    if is_mod { encode::mov_immediate(buffer, dst, 0) } else { encode::r(buffer, bits, &[0xf7], 3, dst) }
+    if is_mod { encode::mov_immediate(buffer, dst, 0) } else { encode::r(buffer, bits, 0xf7, 3, dst) }
 }
 
 /// Divides by `r11`.
@@ -158,10 +158,10 @@ fn quotient(buffer: &mut Buffer, bits: Bits, is_signed: bool, is_mod: bool, dst:
             buffer.push(&[0x48]);
         }
         buffer.push(&[0x99]);
-        encode::r(buffer, bits, &[0xf7], 7, R11);
+        encode::r(buffer, bits, 0xf7, 7, R11);
     } else {
         encode::mov_immediate(buffer, RDX, 0);
-        encode::r(buffer, bits, &[0xf7], 6, R11);
+        encode::r(buffer, bits, 0xf7, 6, R11);
     }
     let result = if is_mod { RDX } else { RAX };
     if dst != result {
@@ -178,9 +178,9 @@ fn quotient(buffer: &mut Buffer, bits: Bits, is_signed: bool, is_mod: bool, dst:
 /// `dst = src`, of which the low bytes are extended with their sign.
 pub(super) fn move_signed(buffer: &mut Buffer, bits: Bits, from: Size, dst: Native, src: Native) {
     match from {
-        Size::Byte => encode::rr_from_byte(buffer, bits, &[0x0f, 0xbe], dst, src),
-        Size::Half => encode::rr(buffer, bits, &[0x0f, 0xbf], dst, src),
-        Size::Word | Size::Double => encode::rr(buffer, Bits::B64, &[0x63], dst, src),
+        Size::Byte => encode::rr_from_byte(buffer, bits, 0x0fbe, dst, src),
+        Size::Half => encode::rr(buffer, bits, 0x0fbf, dst, src),
+        Size::Word | Size::Double => encode::rr(buffer, Bits::B64, 0x63, dst, src),
     }
 }
 
@@ -189,14 +189,14 @@ pub(super) fn swap(buffer: &mut Buffer, order: ByteOrder, size: Size, dst: Nativ
     if order != ByteOrder::Little {
         match size {
             // rol: exchanges the two.
-            Size::Half => encode::ri8(buffer, Bits::B16, &[0xc1], 0, dst, 8),
+            Size::Half => encode::ri8(buffer, Bits::B16, 0xc1, 0, dst, 8),
             Size::Double => encode::byte_swap(buffer, Bits::B64, dst),
             Size::Word | Size::Byte => return encode::byte_swap(buffer, Bits::B32, dst),
         }
     }
     // What is above becomes 0.
     match size {
-        Size::Half => encode::rr(buffer, Bits::B32, &[0x0f, 0xb7], dst, dst),
+        Size::Half => encode::rr(buffer, Bits::B32, 0x0fb7, dst, dst),
         Size::Word => encode::mov(buffer, Bits::B32, dst, dst),
         Size::Double | Size::Byte => {}
     }

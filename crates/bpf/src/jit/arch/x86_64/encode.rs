@@ -1,6 +1,6 @@
 //! Encodings of x86-64 (Intel SDM, volume 2, chapter 2 and the pages of the instructions).
 
-use crate::jit::buffer::{Buffer, Mark};
+use crate::jit::buffer::{Buffer, Mark, Short};
 
 /// A register of the machine, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,29 +43,41 @@ pub(super) struct Place {
     pub(super) offset: i32,
 }
 
-/// One instruction on its way into the buffer: 15 bytes at most (volume 2, section 2.3.11).
+/// One instruction on its way into the buffer: what it begins with, and behind that a distance and a constant, each 8
+/// bytes at most. They are numbers and no bytes in memory, which would be read as a whole before they are there.
 struct Line {
-    bytes: [u8; 16],
-    len: usize,
+    head: u64,
+    head_bits: u32,
+    tail: u64,
+    tail_bits: u32,
 }
 
 impl Line {
     const fn new() -> Self {
-        Self { bytes: [0; 16], len: 0 }
+        Self { head: 0, head_bits: 0, tail: 0, tail_bits: 0 }
     }
 
+    /// A byte of what it begins with.
     fn byte(&mut self, byte: u8) {
-        self.bytes[self.len] = byte;
-        self.len += 1;
+        self.head |= u64::from(byte) << self.head_bits;
+        self.head_bits += 8;
     }
 
+    /// A distance or a constant of 8 bits.
+    fn small(&mut self, value: u8) {
+        self.tail |= u64::from(value) << self.tail_bits;
+        self.tail_bits += 8;
+    }
+
+    /// The same of 32 bits.
     fn word(&mut self, value: i32) {
-        self.bytes[self.len..self.len + 4].copy_from_slice(&value.to_le_bytes());
-        self.len += 4;
+        self.tail |= u64::from(value as u32) << self.tail_bits;
+        self.tail_bits += 32;
     }
 
-    /// Prefixes and opcode: 66 for 16 bits, REX where it is needed, and the bytes of the opcode.
-    fn opcode(&mut self, bits: Bits, opcode: &[u8], reg: u8, base: u8) {
+    /// Prefixes and opcode: 66 for 16 bits, REX where it is needed, and the opcode; of opcodes with two bytes the first
+    /// is 0f.
+    fn opcode(&mut self, bits: Bits, opcode: u16, reg: u8, base: u8) {
         if bits == Bits::B16 {
             self.byte(0x66);
         }
@@ -76,9 +88,10 @@ impl Line {
         if rex != 0 || low_byte {
             self.byte(0x40 | rex);
         }
-        for byte in opcode {
-            self.byte(*byte);
+        if opcode > 0xff {
+            self.byte(0x0f);
         }
+        self.byte(opcode as u8);
     }
 
     fn registers(&mut self, reg: u8, rm: Native) {
@@ -101,18 +114,21 @@ impl Line {
         }
         match near {
             Ok(_) if mode == 0 => {}
-            Ok(near) => self.byte(near as u8),
+            Ok(near) => self.small(near as u8),
             Err(_) => self.word(place.offset),
         }
     }
 
     fn emit(&self, buffer: &mut Buffer) {
-        buffer.push_line(&self.bytes, self.len);
+        buffer.push_line(self.head, self.head_bits as usize / 8);
+        if self.tail_bits != 0 {
+            buffer.push_line(self.tail, self.tail_bits as usize / 8);
+        }
     }
 }
 
 /// An instruction with two registers: `reg` is the one in the field of that name.
-pub(super) fn rr(buffer: &mut Buffer, bits: Bits, opcode: &[u8], reg: Native, rm: Native) {
+pub(super) fn rr(buffer: &mut Buffer, bits: Bits, opcode: u16, reg: Native, rm: Native) {
     let mut line = Line::new();
     line.opcode(bits, opcode, reg.0, rm.0);
     line.registers(reg.0, rm);
@@ -120,7 +136,7 @@ pub(super) fn rr(buffer: &mut Buffer, bits: Bits, opcode: &[u8], reg: Native, rm
 }
 
 /// The same whose source has 8 bits, though the operation has more.
-pub(super) fn rr_from_byte(buffer: &mut Buffer, bits: Bits, opcode: &[u8], reg: Native, rm: Native) {
+pub(super) fn rr_from_byte(buffer: &mut Buffer, bits: Bits, opcode: u16, reg: Native, rm: Native) {
     let mut line = Line::new();
     if bits != Bits::B64 && (4..8).contains(&rm.0) && reg.0 < 8 {
         line.byte(0x40);
@@ -131,21 +147,21 @@ pub(super) fn rr_from_byte(buffer: &mut Buffer, bits: Bits, opcode: &[u8], reg: 
 }
 
 /// An instruction with a register and a number that goes on with the opcode.
-pub(super) fn r(buffer: &mut Buffer, bits: Bits, opcode: &[u8], extension: u8, rm: Native) {
+pub(super) fn r(buffer: &mut Buffer, bits: Bits, opcode: u16, extension: u8, rm: Native) {
     rr(buffer, bits, opcode, Native(extension), rm);
 }
 
 /// The same with a constant of 8 bits.
-pub(super) fn ri8(buffer: &mut Buffer, bits: Bits, opcode: &[u8], extension: u8, rm: Native, value: i8) {
+pub(super) fn ri8(buffer: &mut Buffer, bits: Bits, opcode: u16, extension: u8, rm: Native, value: i8) {
     let mut line = Line::new();
     line.opcode(bits, opcode, extension, rm.0);
     line.registers(extension, rm);
-    line.byte(value as u8);
+    line.small(value as u8);
     line.emit(buffer);
 }
 
 /// The same with a constant of 32 bits.
-pub(super) fn ri32(buffer: &mut Buffer, bits: Bits, opcode: &[u8], extension: u8, rm: Native, value: i32) {
+pub(super) fn ri32(buffer: &mut Buffer, bits: Bits, opcode: u16, extension: u8, rm: Native, value: i32) {
     let mut line = Line::new();
     line.opcode(bits, opcode, extension, rm.0);
     line.registers(extension, rm);
@@ -167,21 +183,21 @@ pub(super) enum Group {
 
 impl Group {
     /// `rm = rm op reg`
-    pub(super) const fn opcode(self) -> u8 {
-        (self as u8) << 3 | 1
+    pub(super) const fn opcode(self) -> u16 {
+        (self as u16) << 3 | 1
     }
 }
 
 /// `rm = rm op value`
 pub(super) fn group_immediate(buffer: &mut Buffer, bits: Bits, op: Group, rm: Native, value: i32) {
     match i8::try_from(value) {
-        Ok(value) => ri8(buffer, bits, &[0x83], op as u8, rm, value),
-        Err(_) => ri32(buffer, bits, &[0x81], op as u8, rm, value),
+        Ok(value) => ri8(buffer, bits, 0x83, op as u8, rm, value),
+        Err(_) => ri32(buffer, bits, 0x81, op as u8, rm, value),
     }
 }
 
 /// An instruction with a register and memory.
-pub(super) fn rm(buffer: &mut Buffer, bits: Bits, opcode: &[u8], reg: Native, place: Place) {
+pub(super) fn rm(buffer: &mut Buffer, bits: Bits, opcode: u16, reg: Native, place: Place) {
     let mut line = Line::new();
     line.opcode(bits, opcode, reg.0, place.base.0);
     line.memory(reg.0, place);
@@ -189,7 +205,7 @@ pub(super) fn rm(buffer: &mut Buffer, bits: Bits, opcode: &[u8], reg: Native, pl
 }
 
 /// The same, with `lock` before it.
-pub(super) fn locked(buffer: &mut Buffer, bits: Bits, opcode: &[u8], reg: Native, place: Place) {
+pub(super) fn locked(buffer: &mut Buffer, bits: Bits, opcode: u16, reg: Native, place: Place) {
     let mut line = Line::new();
     line.byte(0xf0);
     line.opcode(bits, opcode, reg.0, place.base.0);
@@ -201,13 +217,13 @@ pub(super) fn locked(buffer: &mut Buffer, bits: Bits, opcode: &[u8], reg: Native
 pub(super) fn store_immediate(buffer: &mut Buffer, bits: Bits, place: Place, value: i32) {
     let mut line = Line::new();
     let opcode = if bits == Bits::B8 { 0xc6 } else { 0xc7 };
-    line.opcode(bits, &[opcode], 0, place.base.0);
+    line.opcode(bits, opcode, 0, place.base.0);
     line.memory(0, place);
     match bits {
-        Bits::B8 => line.byte(value as u8),
+        Bits::B8 => line.small(value as u8),
         Bits::B16 => {
-            line.byte(value as u8);
-            line.byte((value >> 8) as u8);
+            line.small(value as u8);
+            line.small((value >> 8) as u8);
         }
         Bits::B32 | Bits::B64 => line.word(value),
     }
@@ -217,31 +233,31 @@ pub(super) fn store_immediate(buffer: &mut Buffer, bits: Bits, place: Place, val
 /// `rm op= value` in memory, for a value of 8 bits.
 pub(super) fn group_memory(buffer: &mut Buffer, bits: Bits, op: Group, place: Place, value: i8) {
     let mut line = Line::new();
-    line.opcode(bits, &[0x83], op as u8, place.base.0);
+    line.opcode(bits, 0x83, op as u8, place.base.0);
     line.memory(op as u8, place);
-    line.byte(value as u8);
+    line.small(value as u8);
     line.emit(buffer);
 }
 
 /// `dst = src`
 pub(super) fn mov(buffer: &mut Buffer, bits: Bits, dst: Native, src: Native) {
-    rr(buffer, bits, &[0x89], src, dst);
+    rr(buffer, bits, 0x89, src, dst);
 }
 
 /// `dst = value`, in the shortest way that leaves the flags alone unless the value is 0.
 pub(super) fn mov_immediate(buffer: &mut Buffer, dst: Native, value: u64) {
     if value == 0 {
-        rr(buffer, Bits::B32, &[0x31], dst, dst);
+        rr(buffer, Bits::B32, 0x31, dst, dst);
     } else if let Ok(value) = u32::try_from(value) {
         let mut line = Line::new();
-        line.opcode(Bits::B32, &[0xb8 | dst.0 & 7], 0, dst.0);
+        line.opcode(Bits::B32, 0xb8 | u16::from(dst.0 & 7), 0, dst.0);
         line.word(value as i32);
         line.emit(buffer);
     } else if let Ok(value) = i32::try_from(value as i64) {
-        ri32(buffer, Bits::B64, &[0xc7], 0, dst, value);
+        ri32(buffer, Bits::B64, 0xc7, 0, dst, value);
     } else {
         let mut line = Line::new();
-        line.opcode(Bits::B64, &[0xb8 | dst.0 & 7], 0, dst.0);
+        line.opcode(Bits::B64, 0xb8 | u16::from(dst.0 & 7), 0, dst.0);
         line.word(value as i32);
         line.word((value >> 32) as i32);
         line.emit(buffer);
@@ -250,13 +266,13 @@ pub(super) fn mov_immediate(buffer: &mut Buffer, dst: Native, value: u64) {
 
 pub(super) fn push(buffer: &mut Buffer, register: Native) {
     let mut line = Line::new();
-    line.opcode(Bits::B32, &[0x50 | register.0 & 7], 0, register.0);
+    line.opcode(Bits::B32, 0x50 | u16::from(register.0 & 7), 0, register.0);
     line.emit(buffer);
 }
 
 pub(super) fn pop(buffer: &mut Buffer, register: Native) {
     let mut line = Line::new();
-    line.opcode(Bits::B32, &[0x58 | register.0 & 7], 0, register.0);
+    line.opcode(Bits::B32, 0x58 | u16::from(register.0 & 7), 0, register.0);
     line.emit(buffer);
 }
 
@@ -301,27 +317,14 @@ impl Flag {
 pub(super) const NEAR: u8 = 1;
 pub(super) const FAR: u8 = 4;
 
-/// A jump of `near` bytes for the opcode before a distance of 8 bits, if that reaches, or by the bytes of `far` before
-/// 32 bits.
-fn jump_by(buffer: &mut Buffer, near: u8, far: &[u8], to: Mark) {
-    // A short jump has two bytes, and its distance counts from behind it.
-    let is_near = buffer.distance(to).is_some_and(|distance| (-126..=127).contains(&distance));
-    if is_near {
-        buffer.push(&[near, 0]);
-        buffer.gap(1, NEAR, to);
-    } else {
-        buffer.push(far);
-        buffer.push(&[0; 4]);
-        buffer.gap(4, FAR, to);
-    }
-}
-
 pub(super) fn jump(buffer: &mut Buffer, to: Mark) {
-    jump_by(buffer, 0xeb, &[0xe9], to);
+    buffer.push(&[0xe9, 0, 0, 0, 0]);
+    buffer.jump(FAR, Short { opcode: 0xeb, form: NEAR, long: 5 }, to);
 }
 
 pub(super) fn jump_if(buffer: &mut Buffer, flag: Flag, to: Mark) {
-    jump_by(buffer, 0x70 | flag as u8, &[0x0f, 0x80 | flag as u8], to);
+    buffer.push(&[0x0f, 0x80 | flag as u8, 0, 0, 0, 0]);
+    buffer.jump(FAR, Short { opcode: 0x70 | flag as u8, form: NEAR, long: 6 }, to);
 }
 
 /// A short jump whose end is not known yet.
@@ -337,6 +340,7 @@ impl Hole {
         let distance = buffer.len() - (self.at + 1);
         debug_assert!(distance <= 127, "{distance} bytes are too far for a short jump");
         buffer.set(self.at, distance as u8);
+        buffer.end_hole(self.at);
     }
 }
 
@@ -385,7 +389,7 @@ pub(super) fn address(buffer: &mut Buffer, dst: Native, to: Mark) {
 /// `dst *= value`
 pub(super) fn multiply_by(buffer: &mut Buffer, bits: Bits, dst: Native, value: i32) {
     let mut line = Line::new();
-    line.opcode(bits, &[0x69], dst.0, dst.0);
+    line.opcode(bits, 0x69, dst.0, dst.0);
     line.registers(dst.0, dst);
     line.word(value);
     line.emit(buffer);
@@ -394,15 +398,15 @@ pub(super) fn multiply_by(buffer: &mut Buffer, bits: Bits, dst: Native, value: i
 /// The same for a value of 8 bits.
 pub(super) fn multiply_by_byte(buffer: &mut Buffer, bits: Bits, dst: Native, value: i8) {
     let mut line = Line::new();
-    line.opcode(bits, &[0x6b], dst.0, dst.0);
+    line.opcode(bits, 0x6b, dst.0, dst.0);
     line.registers(dst.0, dst);
-    line.byte(value as u8);
+    line.small(value as u8);
     line.emit(buffer);
 }
 
 /// Turns the bytes of `dst` around.
 pub(super) fn byte_swap(buffer: &mut Buffer, bits: Bits, dst: Native) {
     let mut line = Line::new();
-    line.opcode(bits, &[0x0f, 0xc8 | dst.0 & 7], 0, dst.0);
+    line.opcode(bits, 0x0fc8 | u16::from(dst.0 & 7), 0, dst.0);
     line.emit(buffer);
 }

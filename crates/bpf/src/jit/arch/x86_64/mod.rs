@@ -85,6 +85,8 @@ const fn has_frame(frame: &Frame) -> bool {
 
 impl Isa for X86_64 {
     const LITERALS: super::Place = super::Place::BehindTheCode;
+    // The short form of a jump is chosen when all are known.
+    const REACH: usize = usize::MAX;
 
     fn prologue(buffer: &mut Buffer, frame: &Frame) {
         if has_frame(frame) {
@@ -126,7 +128,7 @@ impl Isa for X86_64 {
                     None => arithmetic::alu(buffer, bits(width), op, native(dst), operand),
                 }
             }
-            Instruction::Negate { width, dst } => encode::r(buffer, bits(width), &[0xf7], 3, native(dst)),
+            Instruction::Negate { width, dst } => encode::r(buffer, bits(width), 0xf7, 3, native(dst)),
             Instruction::MoveSigned { width, from, dst, src } => {
                 arithmetic::move_signed(buffer, bits(width), from, native(dst), native(src));
             }
@@ -209,11 +211,12 @@ impl Isa for X86_64 {
     }
 
     fn patch(code: &mut [u8], gap: Gap, place: usize) {
-        let distance = place as i64 - (gap.at + usize::from(gap.form)) as i64;
+        let at = gap.at as usize;
+        let distance = place as i64 - (at + usize::from(gap.form)) as i64;
         if gap.form == FAR {
-            code[gap.at..gap.at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
+            code[at..at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
         } else {
-            code[gap.at] = distance as i8 as u8;
+            code[at] = distance as i8 as u8;
         }
     }
 }
@@ -240,11 +243,11 @@ const fn flag(condition: Condition) -> Flag {
 /// Sets the flags by two operands.
 fn compare(buffer: &mut Buffer, bits: Bits, condition: Condition, left: Native, right: Source) {
     match (condition, right) {
-        (Condition::Common, Source::Register(right)) => encode::rr(buffer, bits, &[0x85], right, left),
-        (Condition::Common, Source::Immediate(value)) => encode::ri32(buffer, bits, &[0xf7], 0, left, value),
-        (_, Source::Register(right)) => encode::rr(buffer, bits, &[Group::Compare.opcode()], right, left),
+        (Condition::Common, Source::Register(right)) => encode::rr(buffer, bits, 0x85, right, left),
+        (Condition::Common, Source::Immediate(value)) => encode::ri32(buffer, bits, 0xf7, 0, left, value),
+        (_, Source::Register(right)) => encode::rr(buffer, bits, Group::Compare.opcode(), right, left),
         // Shorter, and the flags are those of a comparison with 0.
-        (_, Source::Immediate(0)) => encode::rr(buffer, bits, &[0x85], left, left),
+        (_, Source::Immediate(0)) => encode::rr(buffer, bits, 0x85, left, left),
         (_, Source::Immediate(value)) => encode::group_immediate(buffer, bits, Group::Compare, left, value),
     }
 }
@@ -263,7 +266,7 @@ fn blinded(buffer: &mut Buffer, surroundings: &Surroundings<'_>, dst: Native, va
     let other = if dst == encode::R10 { encode::R11 } else { encode::R10 };
     encode::mov_immediate(buffer, dst, value ^ key);
     encode::mov_immediate(buffer, other, key);
-    encode::rr(buffer, Bits::B64, &[Group::Xor.opcode()], other, dst);
+    encode::rr(buffer, Bits::B64, Group::Xor.opcode(), other, dst);
 }
 
 /// A second operand, in `r10` if it is a constant that is blinded.
@@ -300,9 +303,9 @@ fn masked_sum(
     let mask = encode::R11;
     // mov mask, most + 1; cmp number, mask; sbb mask, mask; and mask, number
     blinded(buffer, surroundings, mask, u64::from(most) + 1);
-    encode::rr(buffer, Bits::B64, &[Group::Compare.opcode()], mask, number);
-    encode::rr(buffer, Bits::B64, &[0x19], mask, mask);
-    encode::rr(buffer, Bits::B64, &[Group::And.opcode()], number, mask);
+    encode::rr(buffer, Bits::B64, Group::Compare.opcode(), mask, number);
+    encode::rr(buffer, Bits::B64, 0x19, mask, mask);
+    encode::rr(buffer, Bits::B64, Group::And.opcode(), number, mask);
     if side == Side::Left {
         encode::mov(buffer, Bits::B64, dst, mask);
         arithmetic::alu(buffer, Bits::B64, op, dst, Source::Register(src));
@@ -341,7 +344,7 @@ fn pay(buffer: &mut Buffer, surroundings: &Surroundings<'_>, offset: i32) {
 
 /// Leaves if the program was ended.
 fn leave_if_ended(buffer: &mut Buffer, surroundings: &Surroundings<'_>) {
-    encode::rr(buffer, Bits::B64, &[0x85], GAUGE, GAUGE);
+    encode::rr(buffer, Bits::B64, 0x85, GAUGE, GAUGE);
     encode::jump_if(buffer, Flag::Sign, surroundings.leave());
 }
 
@@ -379,12 +382,12 @@ fn call(buffer: &mut Buffer, surroundings: &Surroundings<'_>, callee: Callee) ->
                     leave_if_ended(buffer, surroundings);
                 }
                 _ => {
-                    encode::rr(buffer, Bits::B64, &[Group::Or.opcode()], encode::RDX, GAUGE);
+                    encode::rr(buffer, Bits::B64, Group::Or.opcode(), encode::RDX, GAUGE);
                     encode::jump_if(buffer, Flag::Sign, surroundings.leave());
                 }
             }
             if called.then == Then::LeaveUnlessZero {
-                encode::rr(buffer, Bits::B64, &[0x85], encode::RAX, encode::RAX);
+                encode::rr(buffer, Bits::B64, 0x85, encode::RAX, encode::RAX);
                 let goes_on = encode::hole_if(buffer, Flag::Equal);
                 exit(buffer, &surroundings.frame);
                 goes_on.ends_here(buffer);

@@ -1,0 +1,92 @@
+"""The context "frozen" of multiprocessing: as "fork", but the parent is frozen before its first child."""
+
+import multiprocessing.context
+import multiprocessing.process
+import os
+import warnings
+from multiprocessing import popen_fork
+
+import palimpsest
+
+__all__ = ["FrozenContext"]
+
+
+class _Popen(popen_fork.Popen):
+    """A child of palimpsest.fork()."""
+
+    method = "frozen"
+
+    def _launch(self, process):
+        # What the child must do before and after its work differs between versions of Python, so that theirs does it,
+        # by the name os.fork. Another thread that forks meanwhile gets a fork that is as good. Whoever has put a fork
+        # of its own there (gevent) needs it.
+        theirs = os.fork
+        if theirs is palimpsest._os_fork:
+            os.fork = palimpsest.fork
+        try:
+            super()._launch(process)
+        finally:
+            if theirs is palimpsest._os_fork:
+                os.fork = theirs
+
+
+class FrozenContext(multiprocessing.context.BaseContext):
+    """See palimpsest.get_context()."""
+
+    _name = "frozen"
+
+    def __init__(self, *, refused="warn", **settings):
+        if refused not in ("warn", "raise"):
+            raise ValueError(f'refused is {refused!r}: known are "warn", "raise"')
+        super().__init__()
+        self._refused = refused
+        self._settings = settings
+        self._owner = None
+        # As the contexts of multiprocessing have it: the class finds its context.
+        context = self
+
+        class FrozenProcess(multiprocessing.process.BaseProcess):
+            # What the child's own default is: its memory is frozen as it is.
+            _start_method = "fork"
+
+            @staticmethod
+            def _Popen(process):
+                context.freeze()
+                return _Popen(process)
+
+        self.Process = FrozenProcess
+
+    def freeze(self):
+        """Freezes this process, unless this context has done so, or was refused. Children of a frozen process are
+        frozen already."""
+        if self._owner is not None or palimpsest.is_served():
+            return
+        self._owner = os.getpid()
+        if palimpsest.frozen_bytes():
+            return
+        try:
+            palimpsest.freeze(**self._settings)
+        except palimpsest.FreezeError as error:
+            if self._refused == "raise":
+                self._owner = None
+                raise
+            warnings.warn(f"children are forked unfrozen: {error}", palimpsest.FreezeWarning, stacklevel=5)
+
+    def get_start_method(self, allow_none=False):
+        return self._name
+
+    def set_start_method(self, method, force=False):
+        raise ValueError("cannot set start method of concrete context")
+
+    def _check_available(self):
+        """It is, where this package is."""
+
+
+def register():
+    """Has multiprocessing.get_context("frozen") find a context with the defaults. Its table is no public interface:
+    where it is not as known, nothing is changed, and False is the answer."""
+    contexts = getattr(multiprocessing.context, "_concrete_contexts", None)
+    if not isinstance(contexts, dict) or "fork" not in contexts:
+        return False
+    contexts.setdefault("frozen", FrozenContext())
+    return True

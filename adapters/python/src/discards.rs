@@ -1,0 +1,58 @@
+//! Loaded objects that may discard memory by `madvise` and count on zeros afterwards, as jemalloc, mimalloc and tcmalloc
+//! do: frozen memory would show the bytes of the freeze again. The object of `palimpsest run` corrects such calls; this
+//! package comes too late for that, since calls are bound when objects are loaded.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::{fs, io};
+
+use object::{Object, ObjectSymbol};
+
+/// Objects that import `madvise` and do no harm by it, by the beginnings of their files' names, with the reason.
+const HARMLESS: [(&str, &str); 8] = [
+    ("ld-linux", "the dynamic linker"),
+    ("libc.so", "the C library: what it discards it does not take for zeros (`calloc` clears such memory)"),
+    ("libcrypto", "OpenSSL keeps secrets out of core dumps"),
+    ("libpython", "CPython: its `mmap` objects when a program says so, and mimalloc, for which the caller looks"),
+    ("python", "as above"),
+    ("mmap.", "the module `mmap`: memory that the program itself has mapped, when it says so"),
+    ("_multiarray_umath", "numpy asks for huge pages"),
+    ("_native.abi3", "this module"),
+];
+
+/// The object of `palimpsest run`, in a file or in memory.
+const PRELOAD: &str = "libpalimpsest_preload.so";
+
+/// Files that are mapped executable: all loaded objects, and the program.
+fn objects() -> io::Result<BTreeSet<String>> {
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    let mapped = maps.lines().filter_map(|line| {
+        let mut fields = line.splitn(6, ' ');
+        let rights = fields.nth(1)?;
+        let path = fields.nth(3)?.trim_start();
+        (rights.contains('x') && path.starts_with('/')).then(|| path.to_owned())
+    });
+    Ok(mapped.collect())
+}
+
+/// Whether the object of `palimpsest run` is there.
+pub(crate) fn is_preloaded() -> io::Result<bool> {
+    Ok(objects()?.iter().any(|path| path.contains(PRELOAD)))
+}
+
+/// Objects that could do harm. One that cannot be read is among them: nothing is known of it.
+pub(crate) fn loaded() -> io::Result<Vec<String>> {
+    let is_harmless = |path: &str| {
+        let name = Path::new(path).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        HARMLESS.iter().any(|(beginning, _)| name.starts_with(beginning))
+    };
+    let suspects = objects()?.into_iter().filter(|path| !is_harmless(path));
+    Ok(suspects.filter(|path| fs::read(path).map_or(true, |file| imports_madvise(&file))).collect())
+}
+
+/// Whether `file` is an object that calls `madvise` of another one. A file that is none is no loaded object.
+fn imports_madvise(file: &[u8]) -> bool {
+    let Ok(file) = object::File::parse(file) else { return false };
+    let mut imported = file.dynamic_symbols().filter(|symbol| symbol.is_undefined());
+    imported.any(|symbol| matches!(symbol.name(), Ok("madvise" | "process_madvise")))
+}

@@ -1,0 +1,78 @@
+//! The native part of the Python package `palimpsest`: freezing, forking, and what is known of both. What users see,
+//! and why each call is allowed, is in `python/palimpsest/__init__.py`.
+
+mod discards;
+mod forking;
+mod options;
+mod told;
+
+use pyo3::create_exception;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+create_exception!(palimpsest, FreezeError, PyRuntimeError, "The process was not frozen, and is as it was.");
+
+/// The functions that `palimpsest` is made of.
+#[pymodule]
+mod _native {
+    use super::{Bound, PyDict, PyModule, PyResult, Python, discards, forking, options, told};
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::FreezeError;
+
+    /// Freezes the process. `settings` are those of `palimpsest.freeze`.
+    #[pyfunction]
+    fn freeze<'py>(py: Python<'py>, settings: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyDict>> {
+        let options = options::read(settings)?;
+        // SAFETY: 1. objects that discard memory were looked for by the caller (`palimpsest.freeze`), who refuses, or
+        // whose user answers for them; the C library's and CPython's allocators count on no zeros. 2. I/O of CPython is
+        // under way in system calls of threads that are refused, or stopped by signals, which ends those calls. 3. and
+        // 4. `vfork` is used by `subprocess` alone, whose child has executed a program or ended before it returns.
+        let report = unsafe { palimpsest_fork::freeze(&options) };
+        told::report(py, &report.map_err(|error| told::refused(&error))?)
+    }
+
+    /// Refuses settings that there are not.
+    #[pyfunction]
+    fn check(settings: &Bound<'_, PyDict>) -> PyResult<()> {
+        options::read(settings).map(drop)
+    }
+
+    /// Tells what `freeze` would do.
+    #[pyfunction]
+    fn survey<'py>(py: Python<'py>, settings: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyDict>> {
+        let report = palimpsest_fork::survey(&options::read(settings)?);
+        told::report(py, &report.map_err(|error| told::refused(&error))?)
+    }
+
+    /// What is frozen, and what forks and repairs there were.
+    #[pyfunction]
+    fn status(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+        told::status(py)
+    }
+
+    /// `os.fork`, with the account of the library: 0 in the child.
+    #[pyfunction]
+    fn fork(py: Python<'_>) -> PyResult<i32> {
+        forking::fork(py)
+    }
+
+    /// Files of loaded objects that may give memory back by `madvise`, and count on zeros afterwards.
+    #[pyfunction]
+    fn discarding_objects() -> PyResult<Vec<String>> {
+        Ok(discards::loaded()?)
+    }
+
+    /// Whether the object of `palimpsest run` is loaded, which freezes by itself.
+    #[pyfunction]
+    fn is_preloaded() -> PyResult<bool> {
+        Ok(discards::is_preloaded()?)
+    }
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

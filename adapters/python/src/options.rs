@@ -1,0 +1,54 @@
+//! Settings as Python gives them.
+
+use palimpsest_fork::{Answer, Measure, Options, OtherThreads, Pages, Pays};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// What the user may answer for, by name.
+const ANSWERS: [(&str, Answer); 4] = [
+    ("raw-allocator", Answer::RawAllocator),
+    ("io-uring", Answer::IoUring),
+    ("locked-memory", Answer::LockedMemory),
+    ("linux-aio", Answer::LinuxAio),
+];
+
+/// # Errors
+///
+/// `TypeError` for a setting that there is not, `ValueError` for a value that it does not take.
+pub(crate) fn read(settings: &Bound<'_, PyDict>) -> PyResult<Options> {
+    let mut options = Options::new();
+    for (name, value) in settings {
+        let name: String = name.extract()?;
+        options = match name.as_str() {
+            "least" => options.least(value.extract()?),
+            "threads" => options.other_threads(match value.extract::<String>()?.as_str() {
+                "refuse" => OtherThreads::Refuse,
+                "stop" => OtherThreads::Stop,
+                other => return Err(unknown(&name, other, "refuse, stop")),
+            }),
+            "pages" => options.pages(match value.extract::<String>()?.as_str() {
+                "base" => Pages::Base,
+                "huge" => Pages::Collapse,
+                other => return Err(unknown(&name, other, "base, huge")),
+            }),
+            "pays_within" => match value.extract::<Option<u32>>()? {
+                None => options.pays(Pays::Anyway),
+                Some(forks) => options.pays(Pays::Within(forks)),
+            },
+            "measure" => options.measure(if value.extract()? { Measure::Forks } else { Measure::Nothing }),
+            "answers" => value.extract::<Vec<String>>()?.iter().try_fold(options, |options, name| {
+                let found = ANSWERS.iter().find(|(known, _)| known == name);
+                let names = || ANSWERS.map(|(known, _)| known).join(", ");
+                let (_, answer) = found.ok_or_else(|| unknown("answers", name, &names()))?;
+                Ok::<_, PyErr>(options.answer_for(*answer))
+            })?,
+            _ => return Err(PyTypeError::new_err(format!("there is no setting {name:?}"))),
+        };
+    }
+    Ok(options)
+}
+
+fn unknown(name: &str, value: &str, known: &str) -> PyErr {
+    PyValueError::new_err(format!("{name} is {value:?}: known are {known}"))
+}

@@ -1,0 +1,197 @@
+"""Freezing, forking, and what is refused. Each test is a process of its own: a freeze is for good."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import unittest
+
+import palimpsest
+
+
+def run(program, *arguments, environment=None, flags=()):
+    """Runs a program in a Python of its own, and returns what it printed; its failure is the test's."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *flags, "-c", textwrap.dedent(program), *arguments],
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise AssertionError(f"{done.returncode}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+class Freeze(unittest.TestCase):
+    def test_children_see_the_bytes_and_the_report_tells(self):
+        run(
+            """
+            import gc, os, palimpsest
+            heap = {number: str(number) * 20 for number in range(200_000)}
+            assert palimpsest.report() is None and palimpsest.frozen_bytes() == 0
+            planned = palimpsest.survey()
+            assert planned.frozen > 20 << 20 and palimpsest.frozen_bytes() == 0
+            report = palimpsest.freeze(measure=True)
+            assert report.frozen > 20 << 20 and report == palimpsest.report() and "froze" in str(report).lower()
+            assert report.fork_before > 0 and report.fork_after > 0 and report.taken > 0
+            assert palimpsest.frozen_bytes() > 20 << 20
+            assert gc.get_freeze_count() > 0
+            for forks in (os.fork, palimpsest.fork):
+                for number in range(3):
+                    child = forks()
+                    if child == 0:
+                        right = all(heap[key] == str(key) * 20 for key in range(0, 200_000, 97))
+                        heap[number] = "changed"
+                        os._exit(0 if right and heap[number] == "changed" else 1)
+                    assert os.waitpid(child, 0)[1] == 0
+                    assert heap[number] == str(number) * 20
+            assert palimpsest.status().forks == 3
+            """
+        )
+
+    def test_a_fork_is_the_interpreters(self):
+        run(
+            """
+            import os, sys, threading, palimpsest
+            seen, audited = [], []
+            sys.addaudithook(lambda name, _: audited.append(name) if name == "os.fork" else None)
+            os.register_at_fork(before=lambda: seen.append("before"),
+                                after_in_parent=lambda: seen.append("parent"),
+                                after_in_child=lambda: seen.append("child"))
+            palimpsest.freeze()
+            child = palimpsest.fork()
+            if child == 0:
+                # Threads can be started in the child: its interpreter knows that it was forked.
+                thread = threading.Thread(target=lambda: seen.append("thread"))
+                thread.start()
+                thread.join()
+                os._exit(0 if seen == ["before", "child", "thread"] else 1)
+            assert os.waitpid(child, 0)[1] == 0
+            assert seen == ["before", "parent"] and audited == ["os.fork"], (seen, audited)
+            """
+        )
+
+    def test_memory_that_grows_moves_and_goes_is_right(self):
+        run(
+            """
+            import os, palimpsest
+            grown, kept = bytearray(b"x" * (8 << 20)), bytearray(b"y" * (8 << 20))
+            lists = [[number] * 1000 for number in range(1000)]
+            palimpsest.freeze()
+            for step in range(4):
+                grown.extend(bytes([step]) * (8 << 20))
+                del lists[::2]
+                lists.append([step] * 500_000)
+                if palimpsest.fork() == 0:
+                    right = grown[:8 << 20] == b"x" * (8 << 20) and kept == b"y" * (8 << 20)
+                    right = right and grown[(step + 1) * (8 << 20):] == bytes([step]) * (8 << 20)
+                    os._exit(0 if right else 1)
+                assert os.wait()[1] == 0
+            del grown[1 << 20:]
+            grown.extend(bytes(32 << 20))
+            assert grown[:1 << 20] == b"x" * (1 << 20) and grown[1 << 20:] == bytes(32 << 20)
+            """
+        )
+
+    def test_threads_are_refused_or_held(self):
+        run(
+            """
+            import os, threading, palimpsest
+            over, counted, counts = threading.Event(), [0], threading.Event()
+            def count():
+                while not over.is_set():
+                    counted[0] += 1
+                    counts.set()
+            thread = threading.Thread(target=count)
+            thread.start()
+            heap = [str(number) for number in range(200_000)]
+            try:
+                palimpsest.freeze()
+            except palimpsest.FreezeError as error:
+                assert "2 threads" in str(error), error
+            else:
+                raise AssertionError("frozen beside a thread")
+            assert palimpsest.frozen_bytes() == 0
+            assert palimpsest.freeze(threads="stop").frozen > 5 << 20
+            counts.clear()
+            counts.wait()
+            over.set()
+            thread.join()
+            assert heap[199_999] == "199999"
+            """
+        )
+
+    def test_what_is_wrong_is_told_and_nothing_is_frozen(self):
+        for settings, kind, words in [
+            ({"threads": "kill"}, ValueError, "refuse, stop"),
+            ({"pages": "small"}, ValueError, "base, huge"),
+            ({"answers": "io-uring"}, TypeError, "list of names"),
+            ({"answers": ["nothing"]}, ValueError, "raw-allocator"),
+            ({"least": -1}, OverflowError, ""),
+            ({"pays_within": "soon"}, TypeError, ""),
+        ]:
+            with self.subTest(settings=settings), self.assertRaisesRegex(kind, words):
+                palimpsest.survey(**settings)
+        with self.assertRaises(TypeError):
+            palimpsest.freeze(unknown=1)
+        self.assertEqual(palimpsest.frozen_bytes(), 0)
+
+    def test_who_discards_memory_is_refused_by_name(self):
+        run(
+            """
+            import ctypes, os, palimpsest, subprocess, sys, tempfile
+            with tempfile.TemporaryDirectory() as folder:
+                source, library = os.path.join(folder, "gives.c"), os.path.join(folder, "libgives.so")
+                with open(source, "w") as file:
+                    file.write("#include <sys/mman.h>\\nint gives(void *a, unsigned long n)"
+                               "{ return madvise(a, n, MADV_DONTNEED); }")
+                try:
+                    subprocess.run(["cc", "-shared", "-fPIC", "-D_GNU_SOURCE", source, "-o", library], check=True)
+                except FileNotFoundError:
+                    print("skipped: no C compiler `cc`")
+                    sys.exit()
+                ctypes.CDLL(library)
+                try:
+                    palimpsest.freeze()
+                except palimpsest.FreezeError as error:
+                    assert "libgives.so" in str(error) and "discards" in str(error), error
+                else:
+                    raise AssertionError("frozen beside an object that discards")
+                palimpsest.freeze(answers=["discards"])
+                assert palimpsest.frozen_bytes() > 0
+            """
+        )
+
+    def test_mimalloc_is_refused(self):
+        if sys.version_info < (3, 13):
+            self.skipTest("PYTHONMALLOC=mimalloc is of Python 3.13")
+        run(
+            """
+            import palimpsest
+            try:
+                palimpsest.freeze()
+            except palimpsest.FreezeError as error:
+                assert "mimalloc" in str(error)
+            else:
+                raise AssertionError("frozen with mimalloc")
+            """,
+            environment={"PYTHONMALLOC": "mimalloc"},
+        )
+
+    def test_children_have_no_descriptor_more(self):
+        run(
+            """
+            import os, palimpsest
+            heap = [str(number) for number in range(200_000)]
+            before = sorted(os.listdir("/proc/self/fd"))
+            palimpsest.freeze()
+            assert sorted(os.listdir("/proc/self/fd")) == before
+            if palimpsest.fork() == 0:
+                os._exit(0 if sorted(os.listdir("/proc/self/fd")) == before else 1)
+            assert os.wait()[1] == 0
+            """
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,216 @@
+"""multiprocessing, `python -m palimpsest run`, and gunicorn."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+import urllib.request
+
+from test_freeze import run
+
+
+class Multiprocessing(unittest.TestCase):
+    def test_processes_pools_and_executors_have_the_parents_memory(self):
+        run(
+            """
+            import concurrent.futures, multiprocessing, os, palimpsest
+            heap = {number: str(number) for number in range(200_000)}
+            def look(number):
+                return heap[number], os.getpid(), palimpsest.frozen_bytes() > 0
+            def put(queue, number):
+                queue.put(look(number))
+            if __name__ == "__main__":
+                context = palimpsest.get_context()
+                assert context.get_start_method() == "frozen" and palimpsest.frozen_bytes() == 0
+                queue = context.Queue()
+                processes = [context.Process(target=put, args=(queue, number)) for number in range(3)]
+                for process in processes:
+                    process.start()
+                found = [queue.get() for _ in processes]
+                for process in processes:
+                    process.join()
+                    assert process.exitcode == 0 and process.pid in [pid for _, pid, _ in found]
+                assert sorted(text for text, _, _ in found) == ["0", "1", "2"]
+                assert all(frozen for _, _, frozen in found) and palimpsest.frozen_bytes() > 5 << 20
+                with context.Pool(2) as pool:
+                    assert [text for text, _, _ in pool.map(look, range(50))] == [str(n) for n in range(50)]
+                with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as executor:
+                    assert [text for text, _, _ in executor.map(look, range(50))] == [str(n) for n in range(50)]
+                assert palimpsest.status().forks >= 5 and os.fork is not palimpsest.fork
+                failing = context.Process(target=os._exit, args=(7,))
+                failing.start()
+                failing.join()
+                assert failing.exitcode == 7
+            """,
+            # Pools have threads of their own, beside which Python 3.12 warns of any fork.
+            flags=("-W", "ignore::DeprecationWarning"),
+        )
+
+    def test_a_refusal_is_a_warning_or_an_error(self):
+        run(
+            """
+            import threading, warnings, palimpsest
+            over = threading.Event()
+            thread = threading.Thread(target=over.wait)
+            thread.start()
+            def nothing():
+                pass
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for _ in range(2):
+                    process = palimpsest.get_context().Process(target=nothing)
+                    process.start()
+                    process.join()
+                    assert process.exitcode == 0
+            caught = [one for one in caught if one.category is palimpsest.FreezeWarning]
+            assert len(caught) == 2 and "2 threads" in str(caught[0].message), caught
+            try:
+                palimpsest.get_context(refused="raise").Process(target=nothing).start()
+            except palimpsest.FreezeError:
+                pass
+            else:
+                raise AssertionError("started")
+            over.set()
+            thread.join()
+            """
+        )
+
+    def test_installed_it_is_found_by_name(self):
+        run(
+            """
+            import multiprocessing, os, palimpsest
+            plain = os.fork
+            palimpsest.install()
+            assert os.fork is palimpsest.fork
+            assert multiprocessing.get_context("frozen").get_start_method() == "frozen"
+            palimpsest.uninstall()
+            assert os.fork is plain
+            """
+        )
+
+
+PROGRAM = """
+import os, sys
+heap = [str(number) * 10 for number in range(200_000)]
+if os.fork() == 0:
+    os._exit(0 if heap[199_999] == "199999" * 10 else 1)
+assert os.wait()[1] == 0
+import palimpsest
+print(__name__, sys.argv[1:], palimpsest.frozen_bytes() > 10 << 20, palimpsest.status().forks)
+"""
+
+
+class Run(unittest.TestCase):
+    def setUp(self):
+        self.folder = self.enterContext(tempfile.TemporaryDirectory()) if hasattr(self, "enterContext") else None
+        if self.folder is None:
+            temporary = tempfile.TemporaryDirectory()
+            self.addCleanup(temporary.cleanup)
+            self.folder = temporary.name
+        self.program = os.path.join(self.folder, "program.py")
+        with open(self.program, "w") as file:
+            file.write(PROGRAM)
+
+    def palimpsest(self, *arguments):
+        command = [sys.executable, "-m", "palimpsest", "run", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=self.folder)
+
+    def test_a_program_is_frozen_at_its_first_fork(self):
+        done = self.palimpsest("--report", self.program, "--its", "own")
+        self.assertEqual((done.returncode, done.stdout), (0, "__main__ ['--its', 'own'] True 1\n"), done.stderr)
+        self.assertIn("froze", done.stderr)
+
+    def test_a_module_is_run_too(self):
+        done = self.palimpsest("-m", "program", "x")
+        self.assertEqual((done.returncode, done.stdout), (0, "__main__ ['x'] True 1\n"), done.stderr)
+        self.assertEqual(done.stderr, "")
+
+    def test_small_programs_are_left_alone(self):
+        done = self.palimpsest("--at-size", "8G", self.program)
+        self.assertEqual((done.returncode, done.stdout), (0, "__main__ [] False 0\n"), done.stderr)
+
+    def test_what_is_no_size_is_refused(self):
+        done = self.palimpsest("--at-size=-1M", self.program)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no number of bytes", done.stderr)
+
+
+APPLICATION = """
+import os, palimpsest
+heap = {number: str(number) * 10 for number in range(200_000)}
+def application(environ, start_response):
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    number = int(environ["QUERY_STRING"])
+    return [f"{heap[number]} {palimpsest.frozen_bytes() > 10 << 20} {os.getppid()}".encode()]
+"""
+
+CONFIGURATION = """
+preload_app = {preload}
+workers = 2
+bind = "unix:{folder}/socket"
+loglevel = "info"
+from palimpsest.gunicorn import *
+"""
+
+
+class Gunicorn(unittest.TestCase):
+    @contextlib.contextmanager
+    def serve(self, folder, preload):
+        for name, text in [("app.py", APPLICATION), ("conf.py", CONFIGURATION)]:
+            with open(os.path.join(folder, name), "w") as file:
+                file.write(text.format(preload=preload, folder=folder) if name == "conf.py" else text)
+        command = [sys.executable, "-m", "gunicorn", "-c", "conf.py", "app:application"]
+        server = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+        try:
+            yield server
+        finally:
+            server.terminate()
+            self.told = server.stderr.read()
+            server.stderr.close()
+            server.wait()
+
+    def ask(self, folder, number):
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(os.path.join(folder, "socket"))
+            asking.sendall(f"GET /?{number} HTTP/1.0\r\n\r\n".encode())
+            answer = b""
+            while part := asking.recv(4096):
+                answer += part
+        return answer.split(b"\r\n\r\n", 1)[1].decode()
+
+    def wait(self, folder, server):
+        """Until it answers, or has ended."""
+        while server.poll() is None:
+            try:
+                return self.ask(folder, 0)
+            except (FileNotFoundError, ConnectionRefusedError):
+                os.sched_yield()
+        self.fail(f"gunicorn has ended: {server.stderr.read()}")
+
+    def setUp(self):
+        try:
+            import gunicorn  # noqa: F401
+        except ImportError:
+            self.skipTest("gunicorn is not installed")
+
+    def test_workers_answer_from_the_frozen_heap(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with self.serve(folder, True) as server:
+                self.wait(folder, server)
+                for number in range(40):
+                    self.assertEqual(self.ask(folder, number), f"{str(number) * 10} True {server.pid}")
+            self.assertRegex(self.told, r"palimpsest: froze \d+ MiB")
+
+    def test_without_preload_it_is_said_that_nothing_is_frozen(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with self.serve(folder, False) as server:
+                self.assertEqual(self.wait(folder, server), f"{'0' * 10} False {server.pid}")
+            self.assertIn("set preload_app", self.told)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,215 @@
+//! Pieces of anonymous memory put together in huge pages where they are, in slices: the first step of a freeze that is
+//! to pay soon.
+//!
+//! Of a huge page a fork copies one entry. That spares nearly as much as freezing the piece does, takes a third of the
+//! time, and is not undone by the first write: between forks writes cost nothing. To freeze what is huge pays after a
+//! thousand forks and more. So where that is not soon enough, pieces are gathered, and what cannot be is frozen.
+//!
+//! Contents, rights and mappings stay as they are, and the kernel keeps threads off meanwhile: nobody is held.
+//!
+//! What a child shows waits for it to go: to copy that takes memory that a plain fork does not take.
+
+use std::ops::ControlFlow;
+
+use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
+use palimpsest_sys::pages::policy::has_policy;
+use palimpsest_sys::threads::own::Blocked;
+
+use super::agenda::{Agenda, Gathered, Gathering};
+use super::guards::Guards;
+use super::huge::{Asked, suits};
+use super::mending::count;
+use super::piece::PIECE;
+use super::places::{Places, is_still_eligible};
+use super::registry::Shared;
+use super::span::Span;
+use super::tables::Tables;
+use super::thawing::collapse_run;
+use super::traits::{Traits, is_locked};
+use crate::clock::{Instant, Moment, nanos};
+
+/// How much is searched for the next populated page at a time.
+const WINDOW: usize = 16 * PIECE;
+/// Places that a slice which has found nothing looks at, when its time is used up.
+const MOST_LOOKS: u32 = 32;
+
+/// What a slice needs.
+pub(crate) struct Gatherer<'a, 't> {
+    pub(crate) tables: &'a mut Tables<'t>,
+    pub(crate) shared: &'a Shared,
+    pub(crate) agenda: &'a mut Agenda,
+    pub(crate) pagemap: &'a Pagemap,
+    pub(crate) guards: &'a Guards,
+    pub(crate) places: &'a Places,
+    /// When it has begun.
+    pub(crate) started: Instant,
+    /// How long the process was looked at before, in nanoseconds.
+    pub(crate) looked: u64,
+    /// Asked whenever the time of a slice is used up: whether nobody waits, so that the next one may follow at once.
+    pub(crate) is_idle: &'a mut dyn FnMut() -> bool,
+}
+
+impl Gatherer<'_, '_> {
+    /// Takes a slice, or several as long as nobody waits. The caller has blocked signals, as `_blocked` shows.
+    pub(crate) fn play(mut self, mut gathering: Gathering, _blocked: &Blocked) -> Result<Gathered, PagemapError> {
+        let budget = self.agenda.budget;
+        // Nobody is held: who is put aside by a busy machine meanwhile would have been so anyway.
+        let (cpu, mut begun) = (Moment::now(), Moment::now());
+        let (mut bytes, mut in_slice, mut looks) = (0, 0, 0);
+        let outcome = loop {
+            looks += 1;
+            let elapsed = begun.elapsed();
+            let may_look = in_slice == 0 && looks <= MOST_LOOKS || elapsed < nanos(budget);
+            if !(may_look && self.shared.tending.fits(in_slice, elapsed, budget)) {
+                if !(self.is_idle)() {
+                    break Ok(Gathered::More);
+                }
+                self.end_slice(bytes);
+                (in_slice, looks, begun) = (0, 0, Moment::now());
+                continue;
+            }
+            let Some((whole, traits)) = self.agenda.to_gather(&mut gathering) else { break Ok(gathering.end_pass()) };
+            let piece = match self.first_populated(whole) {
+                Ok(Some(piece)) => piece,
+                Ok(None) => {
+                    gathering.go_on_at(whole.end.min(whole.start + WINDOW));
+                    continue;
+                }
+                Err(error) => break Err(error),
+            };
+            let room = self.shared.tending.room(elapsed, budget);
+            let taken = self.take(Span::new(piece.start, whole.end), room, traits);
+            let Taken { upto, made, waits, is_refused } = match taken {
+                Ok(taken) => taken,
+                Err(error) => break Err(error),
+            };
+            gathering.go_on_at(upto);
+            gathering.has_made(made);
+            (bytes, in_slice) = (bytes + made * PIECE, in_slice + made);
+            if is_refused {
+                break Ok(Gathered::Done);
+            }
+            if let Some(waits) = waits.then(|| gathering.has_seen_a_child()).flatten() {
+                break Ok(waits);
+            }
+        };
+        self.agenda.gathered_until(gathering, bytes, cpu.elapsed());
+        self.end_slice(0);
+        if bytes > 0 {
+            // From now on forks are accounted for.
+            self.shared.statistics.count_round();
+        }
+        outcome
+    }
+
+    /// Ends a slice, in which so many bytes were gathered that are not counted yet.
+    fn end_slice(&mut self, uncounted: usize) {
+        let taken = std::mem::take(&mut self.looked).saturating_add(self.started.elapsed());
+        self.started = Instant::now();
+        let progress = &self.shared.progress;
+        progress.took(taken, self.agenda.frozen());
+        progress.gathered(self.agenda.gathered() + uncounted);
+    }
+
+    /// The first piece of `whole`, as far as a look goes, with a populated page.
+    fn first_populated(&self, whole: Span) -> Result<Option<Span>, PagemapError> {
+        let window = Span::new(whole.start, whole.end.min(whole.start + WINDOW));
+        let mut found = None;
+        self.pagemap.scan(window.range(), Wanted::Present, &mut |run| {
+            found = Some(run.start & !(PIECE - 1));
+            ControlFlow::Break(())
+        })?;
+        Ok(found.map(|start| Span::new(start, start + PIECE)))
+    }
+
+    /// Gathers the pieces at the start of `rest` that may be, `room` at most. All have these traits.
+    fn take(&mut self, rest: Span, room: usize, traits: Traits) -> Result<Taken, PagemapError> {
+        let mut run = Span::new(rest.start, rest.start);
+        let mut taken = Taken { upto: rest.start, made: 0, waits: false, is_refused: false };
+        for piece in rest.cut(PIECE).take(room) {
+            let found = self.look_at(piece, traits)?;
+            if found == Found::Fit {
+                run.end = piece.end;
+                continue;
+            }
+            taken.upto = piece.end;
+            match found {
+                Found::Huge => {
+                    self.tables.ledger.asked(piece, Asked::Made);
+                    taken.made += 1;
+                }
+                Found::Waits => taken.waits = true,
+                Found::Fit | Found::Unfit => {}
+            }
+            break;
+        }
+        taken.upto = taken.upto.max(run.end);
+        if run.is_empty() {
+            return Ok(taken);
+        }
+        let before = Moment::now();
+        let pagemap = self.pagemap;
+        let is_huge = |piece| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
+        let mut made = 0;
+        collapse_run(run, is_huge, |piece, came| {
+            // Split again, it was counted before.
+            made += usize::from(came == Asked::Made && !self.tables.ledger.hot.rests(piece));
+            self.tables.ledger.asked(piece, came);
+            taken.is_refused |= came == Asked::Refused;
+        });
+        self.shared.tending.took_piece(before.elapsed() / (run.len() / PIECE) as u64);
+        taken.made += made;
+        Ok(taken)
+    }
+
+    /// How a piece is that is planned.
+    fn look_at(&self, piece: Span, traits: Traits) -> Result<Found, PagemapError> {
+        let mapping = self.places.next_above(&self.tables.vmas, piece.start);
+        let is_whole = |start, end| start <= piece.start && piece.end <= end;
+        let fits = mapping.is_some_and(|vma| is_still_eligible(&vma) && is_whole(vma.start, vma.end));
+        let is_changed = self.shared.left_alone.first(piece).is_some();
+        if !fits || is_changed || has_policy(piece.start) || is_locked(piece) {
+            return Ok(Found::Unfit);
+        }
+        let populated = count(self.pagemap, piece, Wanted::Present)?;
+        if !suits(piece, populated, traits) || populated < PIECE && self.guards.any_in(piece) {
+            return Ok(Found::Unfit);
+        }
+        let is_known = self.tables.ledger.hot.rests(piece);
+        if count(self.pagemap, piece, Wanted::Huge)? == PIECE {
+            return Ok(if is_known { Found::Unfit } else { Found::Huge });
+        }
+        let is_shared = count(self.pagemap, piece, Wanted::Shared)? > populated / 2;
+        Ok(match (is_shared, is_known) {
+            (false, _) => Found::Fit,
+            (true, false) => Found::Waits,
+            // What a child has split is mended between forks later.
+            (true, true) => Found::Unfit,
+        })
+    }
+}
+
+/// How a piece is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Found {
+    /// In base pages that may be put together.
+    Fit,
+    /// A huge page already.
+    Huge,
+    /// There is nothing to do, or it is left to be frozen.
+    Unfit,
+    /// A child shows it.
+    Waits,
+}
+
+/// What became of some pieces.
+struct Taken {
+    /// Up to where.
+    upto: usize,
+    /// Huge pages that are there now.
+    made: usize,
+    /// Whether a child shows one that was looked at.
+    waits: bool,
+    /// Whether there are no huge pages any more.
+    is_refused: bool,
+}

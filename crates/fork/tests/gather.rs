@@ -1,0 +1,398 @@
+//! Pieces that are put together in huge pages where they are, since that pays sooner than to freeze them: the bytes are
+//! right at every step, and what cannot be gathered is frozen. With a budget of no time, so that each slice makes one
+//! piece, whatever the machine does meanwhile.
+
+mod common;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::{Memory, freeze, guarded, in_child, page, play, skip, status_kb, wait};
+use palimpsest_fork::{Forked, Measure, Options, OtherThreads, Pause, Pays, Progress, Report, Stage, progress, status};
+use palimpsest_sys::pages::pagemap::ScanWay;
+use palimpsest_sys::proc::thp;
+
+const PIECE: usize = 2 << 20;
+const LEN: usize = 8 * PIECE;
+
+/// Many forks, since the memory of a test is small; and few enough that what is huge would not pay once frozen.
+fn in_slices() -> Options {
+    let pays = Pays::Within(1500);
+    Options::new().measure(Measure::Nothing).pays(pays).pause(Pause::Within(Duration::ZERO))
+}
+
+/// Ends the scenario where nothing can be gathered.
+fn needs_huge_pages() {
+    let probe = Memory::unadvised(8 << 20);
+    probe.fill(0..PIECE, 0);
+    // SAFETY: a collapse keeps contents.
+    let made = unsafe { libc::madvise(probe.at(0), PIECE, libc::MADV_COLLAPSE) } == 0;
+    // SAFETY: the scenario's own memory, which nobody uses any more.
+    assert_eq!(unsafe { libc::munmap(probe.at(0), probe.len) }, 0);
+    match thp::enabled() {
+        Ok(thp::Anonymous::Madvise) if made => {}
+        Ok(thp::Anonymous::Always) => skip("the kernel makes huge pages by itself (transparent_hugepage/enabled)"),
+        _ => skip("no huge page can be had"),
+    }
+}
+
+/// Plans; ends the scenario where the kernel does not tell which pages are huge.
+fn plan(options: &Options) -> Report {
+    let report = freeze(options);
+    if report.way != ScanWay::Ioctl {
+        skip("a kernel before 6.7: without PAGEMAP_SCAN nobody sees which pages are huge");
+    }
+    assert!(report.progress.is_some_and(|progress| progress.stage == Stage::UnderWay), "{report}");
+    report
+}
+
+fn filled() -> Memory {
+    let memory = Memory::unadvised(LEN);
+    memory.fill(0..LEN, 1);
+    memory
+}
+
+fn slice() -> Progress {
+    // SAFETY: 1. the scenario keeps the contract of freezing.
+    unsafe { palimpsest_fork::freeze_slice() }.expect("a slice can be taken")
+}
+
+fn slices(count: usize) {
+    for _ in 0..count {
+        slice();
+    }
+}
+
+/// Slices to the end, with something done before each.
+fn to_the_end(mut before: impl FnMut(usize)) -> Progress {
+    for number in 0..1 << 12 {
+        before(number);
+        let progress = slice();
+        if progress.stage != Stage::UnderWay {
+            return progress;
+        }
+    }
+    panic!("it does not end: {:?}", progress());
+}
+
+/// A child of the library's fork that waits for the end of a pipe, and then tells whether it has seen what was there.
+struct Child {
+    pid: i32,
+    teller: std::io::PipeWriter,
+}
+
+impl Child {
+    fn fork(is_right: impl Fn() -> bool) -> Self {
+        let (mut told, teller) = std::io::pipe().expect("a pipe");
+        // SAFETY: the scenario keeps the contract of freezing, and its child uses no lock of another thread.
+        match unsafe { palimpsest_fork::fork() }.expect("forked") {
+            Forked::Child => {
+                drop(teller);
+                let _ = std::io::Read::read(&mut told, &mut [0]);
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(i32::from(!is_right())) }
+            }
+            Forked::Parent(child) => Self { pid: child.as_raw_nonzero().get(), teller },
+        }
+    }
+
+    fn end(self) {
+        drop(self.teller);
+        assert_eq!(wait(self.pid), 0, "the child sees what was when it was forked");
+    }
+}
+
+fn end(child: &mut Option<Child>) {
+    if let Some(child) = child.take() {
+        child.end();
+    }
+}
+
+/// Fails on: a slice that makes more than fits; a piece that is copied elsewhere; one that is frozen as well.
+#[test]
+fn piece_by_piece_memory_becomes_huge_where_it_is_and_what_is_written_between_stays() {
+    play("piece_by_piece_memory_becomes_huge_where_it_is_and_what_is_written_between_stays", || {
+        needs_huge_pages();
+        let memory = filled();
+        let mappings = memory.mappings();
+        let mut report = plan(&in_slices());
+        let mut salts = vec![1_u64; LEN / page()];
+        let mut huge = 0;
+        let done = to_the_end(|number| {
+            let now = memory.huge();
+            assert!(now <= huge + PIECE, "more than one piece in a slice");
+            huge = now;
+            for index in [number * 37, number * 512, number * 512 + 511] {
+                let index = index % salts.len();
+                salts[index] = number as u64 + 2;
+                memory.fill(index * page()..(index + 1) * page(), salts[index]);
+            }
+        });
+        assert_eq!((done.stage, memory.huge(), memory.mappings()), (Stage::Done, LEN, mappings));
+        assert!(memory.is_anonymous() && done.gathered_bytes >= LEN, "{done:?}");
+        assert!(status().hot_pieces >= LEN / PIECE, "{:?}", status());
+        let is_right = || {
+            let mut pages = salts.iter().enumerate();
+            pages.all(|(index, salt)| memory.holds(index * page()..(index + 1) * page(), *salt))
+        };
+        assert!(is_right());
+        assert_eq!(in_child(|| i32::from(!is_right())), 0);
+        report.update();
+        assert!(report.to_string().contains("in huge pages where they are"), "{report}");
+        // It is the program's memory as ever: discarded by a call that nobody sees, it is zeros.
+        // SAFETY: the scenario's own memory.
+        assert_eq!(unsafe { libc::madvise(memory.at(3 * PIECE), PIECE, libc::MADV_DONTNEED) }, 0);
+        assert!(memory.is_zero(3 * PIECE..4 * PIECE));
+    });
+}
+
+/// Fails on: pages that are copied although a child shows them; a child that is waited for in vain for ever.
+#[test]
+fn what_a_child_shows_waits_until_it_is_gone() {
+    play("what_a_child_shows_waits_until_it_is_gone", || {
+        needs_huge_pages();
+        let memory = filled();
+        plan(&in_slices());
+        let child = Child::fork(|| memory.holds(0..LEN, 1));
+        let before = memory.huge();
+        let rss = status_kb("RssAnon");
+        slices(40);
+        assert_eq!(memory.huge(), before, "the child shows these pages, too");
+        assert!(status_kb("RssAnon") <= rss + 1024 && memory.is_anonymous());
+        assert!(palimpsest_fork::next_slice().is_some_and(|rest| !rest.is_zero()), "it is waited for ever more seldom");
+        child.end();
+        let done = to_the_end(|_| ());
+        assert_eq!((done.stage, memory.huge()), (Stage::Done, LEN));
+        assert!(memory.holds(0..LEN, 1));
+    });
+}
+
+/// Fails on: forks beside a child that stays, which find nothing to do for ever.
+#[test]
+fn what_a_child_shows_from_fork_to_fork_is_frozen() {
+    play("what_a_child_shows_from_fork_to_fork_is_frozen", || {
+        needs_huge_pages();
+        let memory = filled();
+        plan(&in_slices());
+        let child = Child::fork(|| memory.holds(0..LEN, 1));
+        let forks = (0..1 << 10).find(|_| {
+            assert_eq!(in_child(|| i32::from(!memory.holds(0..LEN, 1))), 0);
+            progress().stage == Stage::Done
+        });
+        assert!(forks.is_some() && memory.holds(0..LEN, 1), "{:?}", progress());
+        assert!(progress().frozen_bytes > 0, "{:?}", progress());
+        child.end();
+    });
+}
+
+/// Fails on: a sparse piece that is filled up; a huge page that is frozen with what is left.
+#[test]
+fn what_cannot_be_gathered_is_frozen() {
+    play("what_cannot_be_gathered_is_frozen", || {
+        needs_huge_pages();
+        // `apart` has the advice against huge pages.
+        let (unwanted, sparse, whole) = (Memory::apart(LEN), Memory::unadvised(LEN), filled());
+        unwanted.fill(0..LEN, 1);
+        (0..LEN).step_by(PIECE).for_each(|start| sparse.fill(start..start + PIECE / 2, 2));
+        let present = unwanted.present() + sparse.present();
+        plan(&in_slices());
+        let done = to_the_end(|_| ());
+        assert_eq!((done.stage, unwanted.huge(), sparse.huge()), (Stage::Done, 0, 0));
+        assert!(unwanted.is_frozen() && !sparse.is_anonymous(), "{done:?}");
+        assert!(unwanted.present() + sparse.present() <= present + PIECE);
+        assert!(unwanted.holds(0..LEN, 1) && whole.holds(0..LEN, 1));
+        assert_eq!((whole.huge(), whole.is_anonymous()), (LEN, true), "{done:?}");
+        assert!((0..LEN).step_by(PIECE).all(|start| sparse.holds(start..start + PIECE / 2, 2)));
+    });
+}
+
+/// Fails on: huge pages that would pay once frozen, and stay.
+#[test]
+fn who_forks_often_enough_has_all_frozen() {
+    play("who_forks_often_enough_has_all_frozen", || {
+        needs_huge_pages();
+        for pays in [Pays::Anyway, Pays::Within(1_000_000)] {
+            let memory = filled();
+            plan(&in_slices().pays(pays));
+            let done = to_the_end(|_| ());
+            assert_eq!((done.stage, done.gathered_bytes), (Stage::Done, 0));
+            assert!(memory.is_frozen() && memory.holds(0..LEN, 1), "{pays:?}");
+        }
+    });
+}
+
+/// Fails on: a pass that a split piece has to be lucky to be found by; a mending beside a child.
+#[test]
+fn what_a_child_has_split_is_whole_before_the_next_fork_without_a_repair() {
+    play("what_a_child_has_split_is_whole_before_the_next_fork_without_a_repair", || {
+        needs_huge_pages();
+        let memory = filled();
+        plan(&in_slices());
+        to_the_end(|_| ());
+        for turn in 2..6 {
+            let child = Child::fork(|| memory.holds(0..page(), turn - 1));
+            (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), turn));
+            assert_eq!(memory.huge(), 0, "the kernel splits what is written beside a child");
+            // Slices get a part of the time between forks.
+            std::thread::sleep(Duration::from_millis(40));
+            slices(20);
+            assert_eq!(memory.huge(), 0, "the child shows these pages");
+            child.end();
+            // Another fork may be needed for as much time as that takes here.
+            let forks = (0..3000).find(|_| {
+                while palimpsest_fork::next_slice().is_some() {
+                    slice();
+                }
+                let is_whole = memory.huge() == LEN;
+                if !is_whole {
+                    std::thread::sleep(Duration::from_millis(20));
+                    assert_eq!(in_child(|| 0), 0);
+                }
+                is_whole
+            });
+            assert!(forks.is_some(), "{} bytes are huge: {:?}", memory.huge(), status());
+            assert!((0..LEN).step_by(PIECE).all(|start| memory.holds(start..start + page(), turn)));
+        }
+        assert_eq!((status().repairs, status().frozen_bytes), (0, 0), "{:?}", status());
+    });
+}
+
+/// Fails on: a write that is lost since its thread was not held.
+#[test]
+fn threads_write_on_while_their_memory_is_gathered_and_mended() {
+    play("threads_write_on_while_their_memory_is_gathered_and_mended", || {
+        needs_huge_pages();
+        let memory = filled();
+        let (is_over, address) = (AtomicBool::new(false), memory.start.expose_provenance());
+        let is_over = &is_over;
+        std::thread::scope(|scope| {
+            let write = move |thread: usize| {
+                let mut turn = 0_u64;
+                while !is_over.load(Ordering::Relaxed) || turn < 4 {
+                    for offset in (thread * 128..LEN).step_by(page()) {
+                        let place = std::ptr::with_exposed_provenance_mut::<u64>(address + offset + 64);
+                        // SAFETY: inside the scenario's memory, aligned, and this thread's own word.
+                        let before = unsafe { place.read_volatile() };
+                        assert_eq!(before, turn, "thread {thread} at {offset:#x}");
+                        // SAFETY: as above.
+                        unsafe { place.write_volatile(turn + 1) };
+                    }
+                    turn += 1;
+                }
+            };
+            let threads: Vec<_> = (0..2).map(|thread| scope.spawn(move || write(thread))).collect();
+            plan(&in_slices().other_threads(OtherThreads::Stop));
+            to_the_end(|_| std::thread::yield_now());
+            assert_eq!(memory.huge(), LEN);
+            for _ in 0..3 {
+                Child::fork(|| true).end();
+                slices(50);
+            }
+            is_over.store(true, Ordering::Relaxed);
+            threads.into_iter().for_each(|thread| thread.join().expect("each finds what it has written"));
+        });
+        assert!(memory.holds(0..LEN, 1));
+    });
+}
+
+/// Marsaglia's xorshift.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % most as u64) as usize
+    }
+
+    fn pages(&mut self) -> Range<usize> {
+        let start = self.below(LEN / page());
+        start..(start + 1 + self.below(700)).min(LEN / page())
+    }
+}
+
+/// An oracle: whatever the program does between slices, its memory and its children's is what a list of all pages says.
+#[test]
+fn whatever_is_done_between_slices_memory_is_what_it_would_be() {
+    play("whatever_is_done_between_slices_memory_is_what_it_would_be", || {
+        needs_huge_pages();
+        let seed = std::env::var("PALIMPSEST_ORACLE_SEED").ok().and_then(|text| text.parse().ok());
+        let seed = seed.unwrap_or(88_172_645_463_325_252);
+        println!("PALIMPSEST_ORACLE_SEED={seed}");
+        let mut random = Random(seed);
+        let memory = filled();
+        // 0 for zeros.
+        let mut salts = vec![1_u64; LEN / page()];
+        let is_right = |salts: &[u64]| {
+            salts.iter().enumerate().all(|(index, salt)| {
+                let bytes = index * page()..(index + 1) * page();
+                if *salt == 0 { memory.is_zero(bytes) } else { memory.holds(bytes, *salt) }
+            })
+        };
+        plan(&in_slices());
+        let mut child = None;
+        for turn in 2..160_u64 {
+            let pages = random.pages();
+            let bytes = pages.start * page()..pages.end * page();
+            match random.below(8) {
+                0 => {
+                    guarded::madvise(&memory, bytes.start, bytes.len(), libc::MADV_DONTNEED).expect("discarded");
+                    salts[pages].fill(0);
+                }
+                1 => {
+                    // SAFETY: the scenario's own memory.
+                    assert_eq!(unsafe { libc::mprotect(memory.at(bytes.start), bytes.len(), libc::PROT_READ) }, 0);
+                    slice();
+                    let all = libc::PROT_READ | libc::PROT_WRITE;
+                    // SAFETY: as above.
+                    assert_eq!(unsafe { libc::mprotect(memory.at(bytes.start), bytes.len(), all) }, 0);
+                }
+                2 => {
+                    // The next one would have its pipe, too.
+                    end(&mut child);
+                    let then = salts.clone();
+                    child = Some(Child::fork(|| is_right(&then)));
+                }
+                3 => end(&mut child),
+                _ => {
+                    memory.fill(bytes, turn);
+                    salts[pages].fill(turn);
+                }
+            }
+            slices(random.below(4));
+            if turn % 16 == 0 {
+                assert!(is_right(&salts), "after {turn} turns");
+                assert_eq!(in_child(|| i32::from(!is_right(&salts))), 0, "after {turn} turns");
+            }
+        }
+        end(&mut child);
+        to_the_end(|_| ());
+        assert!(is_right(&salts));
+        assert!(progress().gathered_bytes > 0, "{:?}", progress());
+    });
+}
+
+/// Fails on: a repair in one go for memory that has come since; memory that nobody ever gathers.
+#[test]
+fn memory_that_comes_later_is_gathered_in_slices_too() {
+    play("memory_that_comes_later_is_gathered_in_slices_too", || {
+        needs_huge_pages();
+        let memory = filled();
+        plan(&in_slices());
+        to_the_end(|_| ());
+        (0..3).for_each(|_| assert_eq!(in_child(|| 0), 0));
+        let later = Memory::unadvised(2 * LEN);
+        later.fill(0..later.len, 3);
+        let forks = (0..20_000).find(|_| {
+            let before = later.huge();
+            assert_eq!(in_child(|| 0), 0);
+            assert!(later.huge() <= before + PIECE, "more than one piece at a fork");
+            later.huge() == later.len
+        });
+        assert!(forks.is_some(), "{} bytes are huge: {:?}", later.huge(), status());
+        assert_eq!((status().repairs, memory.huge()), (0, LEN));
+        assert!(memory.holds(0..LEN, 1) && later.holds(0..later.len, 3));
+    });
+}

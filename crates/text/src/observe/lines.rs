@@ -1,0 +1,106 @@
+//! Lines of the source that a program comes from.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Which line of which file each part of a program comes from: each place holds up to the next one.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SourceLines {
+    files: Vec<Arc<str>>,
+    /// The number of each.
+    known: BTreeMap<Arc<str>, u32>,
+    /// By offset.
+    places: Vec<Place>,
+}
+
+/// Where a line begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    offset: u32,
+    file: u32,
+    line: u32,
+    column: u32,
+}
+
+/// A line of a source, from an offset of a program on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SourceLine<'a> {
+    /// Bytes into the program.
+    pub offset: u32,
+    /// The file, as its compiler named it.
+    pub file: &'a str,
+    /// The line, from 1.
+    pub line: u32,
+    /// The column, from 1; 0 if it is not known.
+    pub column: u32,
+}
+
+impl SourceLines {
+    /// None.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a line. Of two at the same offset the later one stays; one that lies before the last is left out, since
+    /// code comes in order, and so is one whose file has no name that a debugger could be given (a zero byte in it).
+    pub fn add(&mut self, line: SourceLine<'_>) {
+        let SourceLine { offset, file: name, line, column } = line;
+        let is_in_order = self.places.last().is_none_or(|last| last.offset <= offset);
+        if !is_in_order || name.contains('\0') {
+            return;
+        }
+        let file = match self.known.get(name) {
+            Some(known) => *known,
+            None => {
+                let (name, number) = (Arc::<str>::from(name), self.files.len() as u32);
+                self.files.push(Arc::clone(&name));
+                self.known.insert(name, number);
+                number
+            }
+        };
+        self.places.pop_if(|last| last.offset == offset);
+        self.places.push(Place { offset, file, line, column });
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// All of them, by offset.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = SourceLine<'_>> {
+        self.places.iter().map(|&Place { offset, file, line, column }| {
+            let file = &*self.files[file as usize];
+            SourceLine { offset, file, line, column }
+        })
+    }
+
+    /// The files, each once.
+    #[cfg(feature = "observe")]
+    pub(super) fn files(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.files.iter().map(|file| &**file)
+    }
+
+    /// All lines, each with the number of its file.
+    #[cfg(feature = "observe")]
+    pub(super) fn numbered(&self) -> impl ExactSizeIterator<Item = (usize, SourceLine<'_>)> {
+        self.places.iter().map(|place| place.file as usize).zip(self.iter())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_in_order_and_one_for_each_offset() {
+        let mut lines = SourceLines::new();
+        assert!(lines.is_empty());
+        for (offset, file, line) in [(0, "a.c", 1), (4, "b.h", 7), (4, "a.c", 2), (3, "a.c", 9), (8, "x\0y", 3)] {
+            lines.add(SourceLine { offset, file, line, column: 5 });
+        }
+        let found: Vec<_> = lines.iter().map(|line| (line.offset, line.file, line.line, line.column)).collect();
+        assert_eq!(found, [(0, "a.c", 1, 5), (4, "a.c", 2, 5)]);
+    }
+}

@@ -1,0 +1,43 @@
+//! Data that programs only read, in place on every node.
+
+use std::fmt;
+
+use palimpsest_sys::numa::NodeId;
+
+use super::nodes::PerNode;
+use crate::pack::Data;
+
+/// Data with a copy beside each copy of the programs. Dropping it retires all of them, as with [`Data`].
+pub struct ReplicatedData(PerNode<Data>);
+
+impl ReplicatedData {
+    pub(super) fn new(copies: PerNode<Data>) -> Self {
+        Self(copies)
+    }
+
+    /// First address of the copy that programs for threads on `node` are to read.
+    pub fn address_on(&self, node: NodeId) -> usize {
+        self.0.on(node).address()
+    }
+
+    /// First address of the copy of the node that the calling thread runs on.
+    pub fn address(&self) -> usize {
+        self.0.local().address()
+    }
+
+    /// Length of each copy in bytes.
+    pub fn len(&self) -> usize {
+        self.0.first().len()
+    }
+
+    /// Always false: empty data cannot be placed.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+impl fmt::Debug for ReplicatedData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.with_nodes()).finish()
+    }
+}

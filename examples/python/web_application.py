@@ -1,0 +1,19 @@
+"""An application that loads much when it is imported, for gunicorn with preload_app."""
+
+import os
+
+import palimpsest
+
+#: Megabytes, about.
+SIZE = int(os.environ.get("WEB_HEAP_MIB", "64"))
+
+heap = {number: str(number) * 50 for number in range(SIZE * 2300)}
+
+
+def application(environ, start_response):
+    """A hundred entries of the heap, of which each request takes others."""
+    number = int(environ.get("QUERY_STRING") or 0)
+    found = [heap[(number * 7919 + step * 104729) % len(heap)] for step in range(100)]
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    report = palimpsest.report()
+    return [f"{sum(map(len, found))} {os.getpid()} {report.frozen if report else 0}".encode()]

@@ -1,0 +1,113 @@
+//! The Python package: built, laid out as in its wheel, and tested with Debian's Python and a newer one.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    process,
+    step::{Depth, Done, LeftOut, StepError},
+    workspace::Workspace,
+};
+
+/// The target folder.
+pub(super) const FOLDER: &str = "python";
+/// The package, a workspace of its own.
+const ADAPTER: &str = "adapters/python";
+/// Debian's.
+const OLDER: &str = "/usr/bin/python3";
+/// The newest of these that runs.
+const NEWER: [&str; 3] = ["python3.14", "python3.13", "python3.12"];
+
+pub(super) const LEFT_OUT: &[LeftOut] = &[LeftOut {
+    what: "the wheel, made by maturin and installed",
+    reason: "it has the same files as the package that is tested, built once more, by a program from PyPI",
+}];
+
+pub(super) fn python(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
+    let manifest = workspace.root.join(ADAPTER).join("Cargo.toml");
+    let mut lint = process::cargo(workspace);
+    lint.args(["clippy", "--locked", "--manifest-path"]).arg(&manifest).args(["--", "-D", "warnings"]);
+    process::stream(process::apart(&mut lint, workspace, FOLDER))?;
+    let mut build = process::cargo(workspace);
+    build.args(["build", "--locked", "--manifest-path"]).arg(&manifest);
+    process::stream(process::apart(&mut build, workspace, FOLDER))?;
+    let package = lay_out(workspace)?;
+    let older = if process::is_runnable(OLDER) { OLDER } else { "python3" };
+    let newer = newer(workspace);
+    for python in std::iter::once(PathBuf::from(older)).chain(newer.clone()) {
+        let mut test = process::program(python, workspace);
+        test.args(["-m", "unittest", "-v"]).env("PYTHONPATH", &package).env("PYTHONDONTWRITEBYTECODE", "1");
+        process::stream(test.current_dir(workspace.root.join(ADAPTER).join("tests")))?;
+    }
+    let mut remarks = Vec::new();
+    if newer.is_none() {
+        remarks.push(format!("none of {} is here", NEWER.join(", ")));
+    }
+    if depth == Depth::Exhaustive {
+        remarks.extend(wheel(workspace, older)?);
+    }
+    Ok(if remarks.is_empty() { Done::Passed } else { Done::PassedWith(remarks.join("; ")) })
+}
+
+/// A newer Python, by its name in PATH or among those of pyenv.
+fn newer(workspace: &Workspace) -> Option<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let versions = fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().filter_map(Result::ok);
+    let versions: Vec<PathBuf> = versions.map(|version| version.path().join("bin/python3")).collect();
+    let runs = |python: &PathBuf| {
+        process::program(python, workspace).arg("--version").output().is_ok_and(|said| said.status.success())
+    };
+    NEWER.into_iter().find_map(|name| {
+        let version = name.trim_start_matches("python");
+        let is_it = |path: &&PathBuf| path.to_string_lossy().contains(&format!("/{version}."));
+        let found = versions.iter().filter(is_it).cloned();
+        std::iter::once(PathBuf::from(name)).chain(found).find(runs)
+    })
+}
+
+/// The folder for `PYTHONPATH`, with what the wheel has.
+fn lay_out(workspace: &Workspace) -> Result<PathBuf, StepError> {
+    let folder = workspace.separate_target(FOLDER).join("package");
+    let package = folder.join("palimpsest");
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| StepError::File { action: "write", path, source }
+    };
+    fs::create_dir_all(&package).map_err(failed(&package))?;
+    let sources = workspace.root.join(ADAPTER).join("python/palimpsest");
+    let entries = fs::read_dir(&sources).map_err(failed(&sources))?;
+    for entry in entries.filter_map(Result::ok).filter(|entry| entry.path().extension().is_some_and(|it| it == "py")) {
+        let to = package.join(entry.file_name());
+        fs::copy(entry.path(), &to).map_err(failed(&to))?;
+    }
+    let built = workspace.separate_target(FOLDER).join("debug/libpalimpsest_native.so");
+    let to = package.join("_native.abi3.so");
+    fs::copy(built, &to).map_err(failed(&to))?;
+    Ok(folder)
+}
+
+/// Makes the wheel, installs it where nothing else is, and freezes with it; or says why not.
+fn wheel(workspace: &Workspace, python: &str) -> Result<Option<String>, StepError> {
+    let folder = workspace.separate_target(FOLDER);
+    let (home, wheels) = (folder.join("venv"), folder.join("wheels"));
+    let made = process::stream(process::program(python, workspace).args(["-m", "venv", "--clear"]).arg(&home));
+    if made.is_err() {
+        return Ok(Some("no wheel: there is no module venv (Debian package python3-venv)".to_owned()));
+    }
+    let pip = |arguments: &[&str]| {
+        let mut pip = process::program(home.join("bin/pip"), workspace);
+        process::stream(pip.args(["install", "--quiet"]).args(arguments))
+    };
+    if pip(&["maturin>=1.7,<2"]).is_err() {
+        return Ok(Some("no wheel: maturin cannot be had from PyPI".to_owned()));
+    }
+    let mut build = process::program(home.join("bin/maturin"), workspace);
+    build.args(["build", "--locked", "--manifest-path"]).arg(workspace.root.join(ADAPTER).join("Cargo.toml"));
+    process::stream(process::apart(build.arg("--out").arg(&wheels), workspace, FOLDER))?;
+    pip(&["--no-index", "--find-links", &wheels.to_string_lossy(), "palimpsest"])?;
+    let freezes = "import palimpsest; print(palimpsest.freeze(measure=True))";
+    process::stream(process::program(home.join("bin/python"), workspace).args(["-c", freezes]))?;
+    Ok(None)
+}
