@@ -1,6 +1,6 @@
-//! Loaded objects that may discard memory by `madvise` and count on zeros afterwards, as jemalloc, mimalloc and tcmalloc
-//! do: frozen memory would show the bytes of the freeze again. The object of `palimpsest run` corrects such calls; this
-//! package comes too late for that, since calls are bound when objects are loaded.
+//! Loaded objects that may discard memory by `madvise` and count on zeros afterwards, as jemalloc, mimalloc and
+//! tcmalloc do: frozen memory would show the bytes of the freeze again. The object of `palimpsest run` corrects such
+//! calls; this package comes too late for that, since calls are bound when objects are loaded.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -87,7 +87,6 @@ const COMMANDS: &[(&str, Proof)] = &[
     ("cargo xtask package", Not("the step `package`")),
     ("cargo xtask guest paging", Not("the steps `guest-x86_64` and `guest-aarch64`")),
     ("cargo xtask guest paging --stress 200", Not("the same steps, with fewer rounds")),
-    ("cargo xtask guest paging --whole-programs", Not("the same steps, with shorter programs")),
     ("cargo xtask bench pack --quick", Not(PEERS)),
     ("cargo xtask bench pack --json pack.json --html pack.html", Not(PEERS)),
     ("cargo xtask bench paging --quick", Not(PEERS)),

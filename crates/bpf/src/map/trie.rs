@@ -17,8 +17,8 @@ const HEAD: usize = 4;
 #[derive(Debug)]
 pub(super) struct Trie {
     hash: Hash,
-    /// How many prefixes there are of each length, in bits: no fewer than look-ups can find. Changed by whoever puts one
-    /// in or takes one out.
+    /// How many prefixes there are of each length, in bits: no fewer than look-ups can find. Changed by whoever puts
+    /// one in or takes one out.
     lengths: Box<[AtomicU32]>,
 }
 

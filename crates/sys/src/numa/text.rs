@@ -325,7 +325,8 @@ impl Stand {
         if order == 0 { Ok(()) } else { Err(TextError::Different(self.place)) }
     }
 
-    /// The same, four times as slow, where pages cannot be had in advance: before Linux 5.14, or where some are missing.
+    /// The same, four times as slow, where pages cannot be had in advance: before Linux 5.14, or where some are
+    /// missing.
     fn compare_by_the_kernel(&self) -> Result<(), TextError> {
         let failed = |source| TextError::Read { span: self.place, source };
         let memory = File::open("/proc/self/mem").map_err(failed)?;

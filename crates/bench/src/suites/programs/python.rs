@@ -1,9 +1,9 @@
 //! Suite `python`: how long `os.fork` takes in CPython with 517 MB of objects.
 //!
-//! In each round every mode has a turn with a new interpreter and the same objects: the first fork, at
-//! which a freeze in slices is planned; forks in a row, each of which takes a slice as long as there is one to take, and
-//! whose children end at once; forks after `gc.collect()`, which writes to every object that holds others, a tenth of
-//! these; and forks after the policy has had the chance to repair. The program measures the call itself.
+//! In each round every mode has a turn with a new interpreter and the same objects: the first fork, at which a freeze
+//! in slices is planned; forks in a row, each of which takes a slice as long as there is one to take, and whose
+//! children end at once; forks after `gc.collect()`, which writes to every object that holds others, a tenth of these;
+//! and forks after the policy has had the chance to repair. The program measures the call itself.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Stdio};
