@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(loader(Arch::Aarch64, &stress), ["-device", "loader,addr=0x42f00000,data=7,data-len=8"]);
         let whole = ["--whole-programs"];
         assert_eq!(loader(Arch::X86_64, &whole), ["-device", "loader,addr=0x2f00008,data=1,data-len=8"]);
-        assert_eq!(parse(&whole).expect("valid arguments").limit().as_secs(), 1800);
+        assert_eq!(parse(&whole).expect("valid arguments").limit().as_secs(), 7200);
         assert_eq!(loader(Arch::Aarch64, &["--stress", "7", "--whole-programs"]).len(), 4);
     }
 }
