@@ -33,7 +33,9 @@ const UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "threads::signal::tests", reason: SIGNALS },
     Unsuitable { name: "sys.tracer", reason: SIGNALS },
     Unsuitable { name: "bpf.differential", reason: STALE },
+    Unsuitable { name: "bpf.guarded", reason: STALE },
     Unsuitable { name: "bpf.hooks", reason: STALE },
+    Unsuitable { name: "bpf.long", reason: COUNTS },
     Unsuitable { name: "bpf.verified", reason: STALE },
     Unsuitable { name: "programs_are_replaced_while_others_run_them", reason: STALE },
     Unsuitable { name: "faults_of_others_end_the_process", reason: SECCOMP },
@@ -64,6 +66,7 @@ const SECCOMP: &str = "seccomp, bare clone and exec of AArch64 programs are not 
 /// Translated code is kept by the address it ran at, and a write through the other view does not discard it.
 const STALE: &str = "dual-mapped code that is rewritten goes stale";
 const SMAPS: &str = "smaps and pagemap are made up";
+const COUNTS: &str = "counts of plain Rust, which are the same everywhere, take long here";
 const ASKED: &str = "an ioctl that asks for a mapping (PROCMAP_QUERY) is not there";
 
 pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {

@@ -8,7 +8,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use palimpsest_bpf::host::{Host, Linked};
-use palimpsest_bpf::interp::HelperError;
+use palimpsest_bpf::interp::{HelperError, Interpreter};
+use palimpsest_bpf::jit::{Target, compile};
 use palimpsest_bpf::map::{Definition, Kind, Map};
 use palimpsest_bpf::verify::{ContextAccess, Contract, Signature, Trust, Unproven};
 use palimpsest_bpf::{Code, asm};
@@ -77,6 +78,7 @@ fn on_every_cpu(work: cpu::Work) -> [u64; CPUS] {
 pub(super) fn run() {
     replicas();
     let host = Host::builder().build();
+    compilers(&host);
     rights(&host);
     maps();
     probes(&host);
@@ -102,6 +104,36 @@ fn replicas() {
         VALUES[cpu].store(place.map_or(u64::MAX, |place| memory::node_of(place).0.into()), Ordering::Relaxed);
     }
     check::equal("bpf.replicas.local", on_every_cpu(find), core::array::from_fn(|cpu| cpu::node_of(cpu).0.into()));
+}
+
+/// A program, and what each compiler makes of it: the listings that tests on every host compare with.
+const PROGRAM: &str = include_str!("../../../../crates/bpf/src/jit/golden/program.bpf");
+const LISTINGS: [(Target, &str); 2] = [
+    (Target::X86_64, include_str!("../../../../crates/bpf/src/jit/golden/x86_64.txt")),
+    (Target::Aarch64, include_str!("../../../../crates/bpf/src/jit/golden/aarch64.txt")),
+];
+
+/// Both compilers make here what they make everywhere, and what the one for this machine makes means what the
+/// interpreter says.
+fn compilers(host: &Arc<Host>) {
+    let bytes = asm::assemble(PROGRAM).unwrap_or_else(|error| panic!("{error}"));
+    let code = Code::new(&bytes).unwrap_or_else(|error| panic!("{error}"));
+    for (name, (target, listing)) in ["bpf.compiler.x86-64", "bpf.compiler.aarch64"].into_iter().zip(LISTINGS) {
+        let compiled = compile(&code, target, &()).unwrap_or_else(|error| panic!("{error}"));
+        let is: String = compiled.bytes()[..compiled.code_len()].iter().map(|byte| format!("{byte:02x}")).collect();
+        // Behind each instruction, its code.
+        let should: String = listing.lines().filter_map(|line| line.split_whitespace().next_back()).collect();
+        check::equal(name, is, should);
+    }
+    let context = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
+    let text = "r6 = *(u64 *)(r1 + 0)\nr7 = *(s16 *)(r1 + 8)\n*(u64 *)(r10 - 8) = r6\nr0 = 0\nr2 = 10\n\
+                again: r0 += r6\nw0 s>>= 3\nr0 ^= r7\nr6 *= 7\nr6 %= r2\nr2 += -1\nif r2 != 0 goto again\n\
+                r1 = *(u32 *)(r10 - 6)\nlock *(u64 *)(r10 - 8) += r0\nr2 = *(u64 *)(r10 - 8)\nr2 = bswap64 r2\n\
+                r0 += r1\nr0 ^= r2\nexit";
+    let linked = verified(host, contract(2), text);
+    let mut bytes: Vec<u8> = context.into_iter().flat_map(u64::to_le_bytes).collect();
+    let interpreted = linked.interpret(&Interpreter::default(), &mut bytes);
+    check::equal("bpf.interpreted", load(linked).run(&context).ok(), interpreted.ok());
 }
 
 fn rights(host: &Arc<Host>) {

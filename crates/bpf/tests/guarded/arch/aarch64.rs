@@ -2,6 +2,9 @@
 
 use super::{CURRENT, Entrance};
 
+/// Programs of every run: fewer, since it is emulated in most of them, and the verifier is the same.
+pub(crate) const PROGRAMS: u64 = 600;
+
 /// `x19` to `x28`, `x29`.
 pub(crate) const KEPT: usize = 11;
 

@@ -5,7 +5,7 @@
 mod isa;
 
 use isa::KEPT;
-pub(crate) use isa::{DEPTH, enter};
+pub(crate) use isa::{DEPTH, PROGRAMS, enter};
 
 /// What [`enter`] reads and writes; the assembly knows the offsets.
 #[derive(Debug, Default)]

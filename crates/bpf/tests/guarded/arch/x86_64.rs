@@ -2,6 +2,9 @@
 
 use super::{CURRENT, Entrance};
 
+/// Programs of every run.
+pub(crate) const PROGRAMS: u64 = 3000;
+
 /// `rbx`, `rbp`, `r12` to `r15`.
 pub(crate) const KEPT: usize = 6;
 
