@@ -32,7 +32,8 @@ pub(crate) struct Figures {
 }
 
 /// The length of extents for so many populated bytes. Each costs a fork and the child's exit about 0.65 µs together,
-/// for ever; one that was written to costs 14 µs for each MiB that is present, until a repair cuts the written piece out.
+/// for ever; one that was written to costs 14 µs for each MiB that is present, until a repair cuts the written piece
+/// out.
 pub(super) fn extent_len(wanted: ExtentLen, populated: usize) -> usize {
     let wanted = match wanted {
         ExtentLen::Auto => {

@@ -272,8 +272,8 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Looks at what is mapped, and tells how many bytes there are in the files whose inode is wanted. To be called after
-    /// each freeze, when new files show all that they hold.
+    /// Looks at what is mapped, and tells how many bytes there are in the files whose inode is wanted. To be called
+    /// after each freeze, when new files show all that they hold.
     pub(crate) fn look(&mut self, is_wanted: impl Fn(u64) -> bool) -> usize {
         let mut vmas = Vmas::with_capacity(10_000).expect("memory");
         vmas.read(Detail::Places).expect("/proc");
