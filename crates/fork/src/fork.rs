@@ -38,6 +38,8 @@ pub enum Forked {
 /// # Errors
 ///
 /// [`ForkError`] with the kernel's answer.
+// Inlined, as is what a child calls: in a child each stretch of 64 KiB of code is a page fault of its own.
+#[inline]
 pub unsafe fn fork() -> Result<Forked, ForkError> {
     let is_watched = |shared: &&Shared| {
         let is_frozen = shared.has_frozen() && !shared.statistics.is_over();

@@ -89,6 +89,7 @@ std::arch::global_asm!(
 const _: () = assert!(std::mem::offset_of!(Shared, statistics) + size_of::<Statistics>() <= 4096);
 
 /// The tables, if this process or one that it was forked from has frozen.
+#[inline]
 pub(crate) fn shared() -> Option<&'static Shared> {
     // Acquire, partner: the Release exchange in `make`. Forbids to see the tables without their contents.
     // SAFETY: null, or memory that is never given back.
@@ -202,6 +203,7 @@ impl Shared {
     /// In a child that was forked just now: whoever had the lock is not here, and its process id may be given to a
     /// child of this one. The account of the child begins when it first has the lock: until then the page that every
     /// fork uses is not written, and so not copied.
+    #[inline]
     pub(crate) fn unlock_in_child(&self) {
         // Relaxed: there is one thread. Not written without need, since the page would be copied.
         if self.owner.load(Ordering::Relaxed) != 0 {
@@ -210,6 +212,7 @@ impl Shared {
     }
 
     /// Whether what the account says is this process's own, and not its parent's.
+    #[inline]
     pub(crate) fn has_begun(&self) -> bool {
         // Relaxed: written by who has the lock; who sees it late begins nothing, since it must have the lock for that.
         borrowed::begun().is_none_or(|begun| begun.load(Ordering::Relaxed) != 0)
@@ -281,6 +284,7 @@ impl Shared {
     }
 
     /// Whether an extent may hold what was erased.
+    #[inline]
     pub(crate) fn has_erased(&self) -> bool {
         self.erased.load(Ordering::Relaxed) != 0
     }

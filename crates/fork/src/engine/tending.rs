@@ -96,6 +96,7 @@ impl Tending {
     }
 
     /// Nothing is done until the next fork, and a repair that is due is made.
+    #[inline]
     pub(crate) fn give_up(&self) {
         // Written only if it differs: in a child the page would be copied.
         if self.left.load(Ordering::Relaxed) != 0 {

@@ -14,6 +14,7 @@ static OWN: Wiped<[AtomicI32; 2]> = Wiped::new();
 /// The process whose memory this is, if it is not the calling one. Before Linux 4.14 that cannot be told.
 ///
 /// The first call in a process decides that it is its own: it must not come from a child of `vfork`.
+#[inline]
 pub(crate) fn owner() -> Option<i32> {
     let [word, _] = OWN.get()?;
     let own = rustix::process::getpid().as_raw_nonzero().get();
@@ -26,6 +27,7 @@ pub(crate) fn owner() -> Option<i32> {
 
 /// What is not 0 in a process that has begun its own account of forks, and 0 in a new child: it lies with the owner, so
 /// that a child needs one page for both.
+#[inline]
 pub(crate) fn begun() -> Option<&'static AtomicI32> {
     OWN.get().map(|[_, begun]| begun)
 }

@@ -38,6 +38,7 @@ impl<T: Zeroed> Wiped<T> {
     }
 
     /// The value; nothing before Linux 4.14, or without memory for a page.
+    #[inline]
     pub(crate) fn get(&self) -> Option<&'static T> {
         // Acquire, partner: the Release exchange in `settle`. Forbids to see the address before the page is wiped in
         // children.
