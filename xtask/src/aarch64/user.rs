@@ -47,7 +47,7 @@ const UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "text.hostile", reason: SECCOMP },
     Unsuitable { name: "text.stress", reason: STALE },
     Unsuitable { name: "text.poke", reason: STALE },
-    Unsuitable { name: "text.replicas", reason: STALE },
+    Unsuitable { name: "a_child_runs_what_it_inherits_and_has_packs_of_its_own", reason: WIPE },
     Unsuitable { name: "text.keys", reason: STALE },
     Unsuitable { name: "a_threshold_without_bound", reason: STALE },
     Unsuitable { name: "a_full_region_says_so_and_recovers", reason: STALE },
