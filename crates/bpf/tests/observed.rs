@@ -91,7 +91,12 @@ fn contract() -> Contract {
 
 /// The program of `STOP`, with `stop` as what it calls.
 fn stopping(packs: &Packs, stop: fn(u64)) -> HostedProgram {
-    let object = Object::parse(STOP).expect("an object");
+    of_object(packs, STOP, stop)
+}
+
+/// The same of these bytes of an object.
+fn of_object(packs: &Packs, bytes: &[u8], stop: fn(u64)) -> HostedProgram {
+    let object = Object::parse(bytes).expect("an object");
     let signature = Signature::new([Argument::Number]);
     let host = object.host().expect("it has no maps").helper(1000, signature, move |call| {
         stop(call.number(0));
@@ -157,6 +162,32 @@ fn a_jitdump_has_the_line_of_each_instruction() {
     }
     assert!(stopping.lines.is_sorted_by_key(|line| line.offset));
     assert!(stopping.lines.iter().all(|line| line.offset < stopping.len));
+}
+
+/// `STOP`, whose file has a name that is no text.
+fn nameless() -> Vec<u8> {
+    let mut bytes = STOP.to_vec();
+    // Symbols and DWARF call it otherwise.
+    let name = b"\0./stop.c\0";
+    let at = bytes.windows(name.len()).position(|part| part == name).expect("the name is there");
+    bytes[at + 1] = 0xff;
+    bytes
+}
+
+#[test]
+fn a_file_without_a_name_is_observed() {
+    if Target::NATIVE.is_none() {
+        eprintln!("skipped: there is no compiler for this machine");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let packs = Packs::builder().observer(GdbJit::new()).observer(JitDump::in_directory(directory.path()));
+    let packs = packs.open().expect("packs");
+    let stopping = of_object(&packs, &nameless(), |_| ());
+    assert_eq!(stopping.run_read_only(&[0, 4, 2, 0, 0, 0, 0, 0]), Ok(16));
+    let found = dumped(directory.path());
+    assert!(found[0].lines.iter().any(|line| line.line == line_of("packet[1]")), "{found:?}");
+    assert!(found[0].lines.iter().all(|line| line.file == "?"), "{found:?}");
 }
 
 /// Where gdb stops: by its line, since test programs are built without names of types and functions.

@@ -82,9 +82,16 @@ impl KernelTextWriter {
 
     /// Stores bytes of one page in all copies; how many there are.
     fn write_in_page(&self, address: usize, bytes: &[u8]) -> usize {
+        // Who runs the instruction meanwhile finds the old or the new one: to copy is to store byte by byte.
+        let is_one_store = isa::fits_single_store(address, bytes.len());
         let store = |place: *mut u8| {
-            // SAFETY: the physical map is writable, and the bytes lie in one page; one byte is one store.
-            unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+            if is_one_store {
+                // SAFETY: 1. the physical map is writable, and what fits one store lies in one page.
+                unsafe { isa::store_whole(place, bytes) };
+            } else {
+                // SAFETY: the physical map is writable, and the bytes lie in one page.
+                unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+            }
             code_was_written(place, bytes.len());
         };
         self.places(address).map(store).count()

@@ -26,6 +26,7 @@ pub(crate) unsafe extern "C" fn enter<R: Runner>(r1: u64, r2: u64, r3: u64, r4: 
     let place: *const Entry = with_exposed_provenance(entry as usize);
     // SAFETY: 1. entries are not changed while programs have their addresses.
     let entry = unsafe { &*place };
+    // The answer is the helper's own (1 of `Runner`): an address that it returns is one, and so is its function.
     match R::guard(|| entry.call([r1, r2, r3, r4, r5], &mut Vouched::<R>(PhantomData))) {
         Ok(Answer::Value(value)) => Outcome { value, gauge: if entry.calls() { r5 as i64 } else { 0 } },
         Ok(Answer::Iterate(iteration)) => iterate(iteration, r5 as i64),
@@ -83,7 +84,7 @@ fn iterate(mut iteration: Iteration, mut gauge: i64) -> Outcome {
     type Function = extern "C" fn(u64, u64, u64, u64, i64) -> Outcome;
     let place = with_exposed_provenance::<()>(iteration.function() as usize);
     // SAFETY: an iteration is made of an argument that is a function of the program (2 of `enter`), which the compiler
-    // makes callable in this way.
+    // makes callable in this way; it is of the call that was just made (1 of `Runner`).
     let function = unsafe { core::mem::transmute::<*const (), Function>(place) };
     let mut last = None;
     while let Some([r1, r2, r3, r4, _]) = iteration.next(last) {

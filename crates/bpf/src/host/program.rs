@@ -1,4 +1,5 @@
 //! Compiled programs of a host.
+#![expect(unsafe_code, reason = "a runner claims to pass on answers as they are")]
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -89,7 +90,8 @@ std::thread_local! {
 /// The threads of this process.
 struct Threads;
 
-impl Runner for Threads {
+// SAFETY: 1. `guard` calls it once, and returns its answer, or that it has panicked.
+unsafe impl Runner for Threads {
     /// What a helper leaves behind when it panics is the host's affair, as with any closure that is called again.
     fn guard(call: impl FnOnce() -> Result<Answer, HelperError>) -> Result<Answer, HelperError> {
         catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|raised| {

@@ -1,4 +1,5 @@
 //! What helpers ask about whoever runs the program that calls them.
+#![expect(unsafe_code, reason = "compiled code goes on with the answers that a runner passes on")]
 
 use crate::insn::Callee;
 use crate::interp::{Answer, HelperError};
@@ -8,7 +9,15 @@ use crate::interp::{Answer, HelperError};
 /// programs compiled by [`Linked::compile`](super::Linked::compile).
 ///
 /// What is noted here belongs to the run in progress on the thread, or CPU, that calls.
-pub trait Runner: 'static {
+///
+/// # Safety
+///
+/// Compiled code takes the answer of a helper for an address where its signature says so, and for a function that it
+/// may call. Therefore:
+///
+/// 1. [`guard`](Self::guard) calls `call` at most once, and returns what that very call has returned, or an error:
+///    never an answer that it has made, or kept from another call.
+pub unsafe trait Runner: 'static {
     /// Makes `call`. A panic must not unwind through compiled code, which no unwinder knows: where panics unwind it is
     /// caught, and [`HelperError::Panicked`] is the answer.
     ///

@@ -24,7 +24,8 @@ struct Kernel;
 
 const THERE: u64 = 0x1000;
 
-impl Runner for Kernel {
+// SAFETY: 1. `guard` is the call.
+unsafe impl Runner for Kernel {
     fn guard(call: impl FnOnce() -> Result<Answer, HelperError>) -> Result<Answer, HelperError> {
         call()
     }

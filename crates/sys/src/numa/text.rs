@@ -310,19 +310,26 @@ impl Stand {
 
     /// Whether its bytes are those at its place.
     fn compare(&self) -> Result<(), TextError> {
-        let own = ptr::with_exposed_provenance_mut::<libc::c_void>(self.own.start);
-        let there = ptr::with_exposed_provenance_mut::<libc::c_void>(self.place.start);
-        // Every page now: where a file has become shorter, this is refused (EFAULT), and a load would be SIGBUS.
-        // SAFETY: pages are read, and nothing changes: of a loaded object, or of whatever is there by now.
-        if unsafe { rustix::mm::madvise(there, self.own.len(), Advice::LinuxPopulateRead) }.is_err() {
-            return self.compare_by_the_kernel();
+        for offset in (0..self.own.len()).step_by(HUGE_PAGE) {
+            let len = HUGE_PAGE.min(self.own.len() - offset);
+            let own = ptr::with_exposed_provenance_mut::<libc::c_void>(self.own.start + offset);
+            let there = ptr::with_exposed_provenance_mut::<libc::c_void>(self.place.start + offset);
+            // Every page of the piece now: where the file has become shorter, or cannot be read, this is refused
+            // (EFAULT), and a load would be SIGBUS. The kernel may take a page back before it is compared, and then has
+            // to read it again: if that fails, the program ends, as it would when it executes the page. So pieces are
+            // small, and each is compared as soon as it is there.
+            // SAFETY: pages are read, and nothing changes: of a loaded object, or of whatever is there by now.
+            if unsafe { rustix::mm::madvise(there, len, Advice::LinuxPopulateRead) }.is_err() {
+                return self.compare_by_the_kernel();
+            }
+            // No slices: threads may write to their copies of these pages, which `move_over` then finds.
+            // SAFETY: `own` is in this value's own mapping (invariant 1), which can be read, as all parts can; `there`
+            // belongs to an object that is kept loaded, and its pages were all there just now.
+            if unsafe { libc::memcmp(own, there, len) } != 0 {
+                return Err(TextError::Different(self.place));
+            }
         }
-        // No slices: threads may write to their copies of these pages, which `move_over` then finds. Whoever makes the
-        // file shorter this instant ends the program in any case.
-        // SAFETY: `own` is this value's own mapping (invariant 1), which can be read, as all parts can; `there` belongs
-        // to an object that is kept loaded, and its pages were all there.
-        let order = unsafe { libc::memcmp(own, there, self.own.len()) };
-        if order == 0 { Ok(()) } else { Err(TextError::Different(self.place)) }
+        Ok(())
     }
 
     /// The same, four times as slow, where pages cannot be had in advance: before Linux 5.14, or where some are

@@ -2,6 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+/// What a file without a name is called: a table of lines has no empty names, since one ends its list of files.
+const UNNAMED: &str = "?";
+
 /// Which line of which file each part of a program comes from: each place holds up to the next one.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SourceLines {
@@ -42,9 +45,11 @@ impl SourceLines {
     }
 
     /// Adds a line. Of two at the same offset the later one stays; one that lies before the last is left out, since
-    /// code comes in order, and so is one whose file has no name that a debugger could be given (a zero byte in it).
+    /// code comes in order, and so is one whose file has no name that a debugger could be given (a zero byte in it). A
+    /// file whose name is empty is called `?`.
     pub fn add(&mut self, line: SourceLine<'_>) {
         let SourceLine { offset, file: name, line, column } = line;
+        let name = if name.is_empty() { UNNAMED } else { name };
         let is_in_order = self.places.last().is_none_or(|last| last.offset <= offset);
         if !is_in_order || name.contains('\0') {
             return;
@@ -102,5 +107,15 @@ mod tests {
         }
         let found: Vec<_> = lines.iter().map(|line| (line.offset, line.file, line.line, line.column)).collect();
         assert_eq!(found, [(0, "a.c", 1, 5), (4, "a.c", 2, 5)]);
+    }
+
+    #[test]
+    fn a_file_without_a_name_gets_one() {
+        let mut lines = SourceLines::new();
+        lines.add(SourceLine { offset: 0, file: "", line: 1, column: 0 });
+        lines.add(SourceLine { offset: 1, file: "?", line: 2, column: 0 });
+        let found: Vec<_> = lines.iter().map(|line| (line.offset, line.file, line.line)).collect();
+        assert_eq!(found, [(0, "?", 1), (1, "?", 2)]);
+        assert_eq!(lines.files.len(), 1);
     }
 }

@@ -59,6 +59,16 @@ struct Attachment {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Attached(u64);
 
+/// Why a program is not attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AttachError {
+    /// It was verified for more words of context than a call has: [`WORDS`].
+    Context {
+        /// Those that it needs.
+        words: usize,
+    },
+}
+
 /// In the order in which they run; null for none.
 static LIST: AtomicPtr<Vec<Attachment>> = AtomicPtr::new(core::ptr::null_mut());
 /// Whether somebody changes the list.
@@ -173,7 +183,10 @@ fn publish(change: impl FnOnce(&mut Vec<Attachment>)) {
 }
 
 /// Has `program` asked before each system call, those with smaller numbers first.
-pub(crate) fn attach(priority: i32, program: Arc<Program>) -> Attached {
+pub(crate) fn attach(priority: i32, program: Arc<Program>) -> Result<Attached, AttachError> {
+    if program.words() > WORDS {
+        return Err(AttachError::Context { words: program.words() });
+    }
     // Relaxed: only uniqueness matters.
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     // No CPU goes on with what it has fetched where the program lies now.
@@ -182,7 +195,7 @@ pub(crate) fn attach(priority: i32, program: Arc<Program>) -> Attached {
         let place = programs.partition_point(|other| other.priority <= priority);
         programs.insert(place, Attachment { priority, number, program });
     });
-    Attached(number)
+    Ok(Attached(number))
 }
 
 /// Takes it away again: no CPU runs it any more when this returns.

@@ -59,6 +59,11 @@ impl Program {
         Ok(Self { place, has_gauge: compiled.has_gauge(), fuel, words, linked })
     }
 
+    /// Words of context that it needs.
+    pub(super) fn words(&self) -> usize {
+        self.words
+    }
+
     /// Where it runs.
     pub(crate) fn entry(&self) -> VirtAddr {
         self.place.entry()

@@ -27,7 +27,8 @@ pub(super) fn take_held() -> Vec<u64> {
     core::mem::take(&mut *HELD[arch::cpu::number()].lock())
 }
 
-impl Runner for Cpus {
+// SAFETY: 1. `guard` is the call.
+unsafe impl Runner for Cpus {
     /// A panic ends this kernel.
     fn guard(call: impl FnOnce() -> Result<Answer, HelperError>) -> Result<Answer, HelperError> {
         call()

@@ -10,7 +10,7 @@ use palimpsest_bpf::map::{Kind, Map};
 use super::processes::areas;
 use super::programs::{contract, count_in, load, map, number, verified};
 use crate::bpf::Program;
-use crate::bpf::hook::{self, WORDS};
+use crate::bpf::hook::{self, AttachError, Attached, WORDS};
 use crate::counts::{COUNTS, now};
 use crate::cpu::{self, CPUS};
 use crate::process::user::{self, ENOUGH, NOBODY, REFUSED};
@@ -70,6 +70,11 @@ impl Seen {
     }
 }
 
+/// Attaches a program that is one for system calls.
+fn attach(priority: i32, program: Arc<Program>) -> Attached {
+    hook::attach(priority, program).unwrap_or_else(|error| panic!("{error:?}"))
+}
+
 /// System calls so far.
 fn system_calls() -> u64 {
     // Relaxed: a statistic.
@@ -100,6 +105,8 @@ pub(super) fn run() {
     let seen = Seen::new();
     let others = CPUS as u64 - 1;
     check::holds("hook.sites", !hook::sites().is_empty() && sites_are(false), format_args!("{:x?}", hook::sites()));
+    let long = Arc::new(load(verified(&seen.host, contract(WORDS + 1), "r0 = 0\nexit")));
+    check::equal("hook.long", hook::attach(0, long), Err(AttachError::Context { words: WORDS + 1 }));
     let (counter, refuser) = (seen.counter(), seen.refuser());
     let calls_of_cpus = |change: &mut dyn FnMut()| {
         let before = now();
@@ -107,10 +114,10 @@ pub(super) fn run() {
         before.since().sync_calls / others
     };
     let mut attached = None;
-    let first = calls_of_cpus(&mut || attached = Some(hook::attach(0, Arc::clone(&counter))));
+    let first = calls_of_cpus(&mut || attached = Some(attach(0, Arc::clone(&counter))));
     check::holds("hook.on", sites_are(true), format_args!("{:x?}", hook::sites()));
     let mut second = None;
-    let more = calls_of_cpus(&mut || second = Some(hook::attach(1, Arc::clone(&refuser))));
+    let more = calls_of_cpus(&mut || second = Some(attach(1, Arc::clone(&refuser))));
     let one = calls_of_cpus(&mut || second.take().into_iter().for_each(hook::detach));
     let last = calls_of_cpus(&mut || attached.take().into_iter().for_each(hook::detach));
     check::holds("hook.off", sites_are(false), format_args!("{:x?}", hook::sites()));
@@ -137,8 +144,8 @@ fn under_load(seen: &Seen, counter: Arc<Program>, refuser: Arc<Program>) {
     for turn in 0..TURNS {
         // What was there before, in a place of its own, goes when the next one is there.
         let again = if turn % 2 == 0 { Arc::clone(&refuser) } else { seen.refuser() };
-        let counting = hook::attach(0, Arc::clone(&counter));
-        let refusing = hook::attach(1, again);
+        let counting = attach(0, Arc::clone(&counter));
+        let refusing = attach(1, again);
         wait_for(refusals);
         hook::detach(refusing);
         let (refused, counted) = (refusals(), seen.all_calls());
@@ -150,7 +157,7 @@ fn under_load(seen: &Seen, counter: Arc<Program>, refuser: Arc<Program>) {
         wrong += u64::from(seen.all_calls() != counted || hook::counts().1 != asked);
     }
     check::equal("hook.turns", wrong, 0);
-    let ender = hook::attach(0, seen.ender());
+    let ender = attach(0, seen.ender());
     run_all();
     hook::detach(ender);
     let mut exits = take_exits();
