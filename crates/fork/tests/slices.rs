@@ -5,9 +5,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Memory, freeze, in_child, page, play, wait};
+use common::{Memory, freeze, guarded, in_child, page, play, wait};
+use palimpsest_fork::guard::Remap;
 use palimpsest_fork::{FreezeError, Measure, Options, OtherThreads, Pause, Progress, Stage, guard, progress};
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas};
+use rustix::io::Errno;
 
 const MIB: usize = 1 << 20;
 
@@ -437,5 +439,134 @@ fn beside_an_older_userfaultfd_there_are_no_slices() {
         assert!(report.stopped.as_ref().is_some_and(|reason| reason.contains("userfaultfd")), "{report}");
         assert_eq!((progress().stage, slice().stage), (Stage::Ended, Stage::Ended));
         assert!(memory.is_anonymous());
+    });
+}
+
+/// Memory of which slices freeze at least 2 MiB, in several extents, and which is given up for an erasure.
+fn given_up(len: usize) -> Memory {
+    let memory = Memory::apart(len);
+    memory.fill(0..memory.len, 1);
+    freeze(&in_slices());
+    while !is_shown_by_files(&memory, 0, 2 * MIB) {
+        assert_eq!(slice().stage, Stage::UnderWay);
+    }
+    give_up(&memory);
+    memory
+}
+
+fn is_shown_by_files(memory: &Memory, from: usize, to: usize) -> bool {
+    Memory { start: memory.at(from).cast(), len: to - from }.is_frozen()
+}
+
+/// Gives up one extent after the other.
+fn give_up(memory: &Memory) {
+    guard::forget(memory.range()).expect("forgotten");
+    assert!(memory.is_anonymous());
+}
+
+fn moved(memory: &Memory, to: usize, len: usize) -> Memory {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let remap = Remap { address: memory.at(0).addr(), len: memory.len, new_len: len, flags, new_address: to };
+    assert_eq!(guarded::mremap(remap), Ok(to));
+    Memory { start: std::ptr::with_exposed_provenance_mut(to), len }
+}
+
+/// Fails on: guards that forget what they have made anonymous, of which the kernel makes no one mapping again.
+#[test]
+fn what_was_given_up_is_resized_and_moved_as_one() {
+    play("what_was_given_up_is_resized_and_moved_as_one", || {
+        let memory = given_up(8 * MIB);
+        let asked =
+            |new_len, flags| Remap { address: memory.at(0).addr(), len: 8 * MIB, new_len, flags, new_address: 0 };
+        // Inaccessible pages lie behind it.
+        assert_eq!(guarded::mremap(asked(9 * MIB, 0)), Err(Errno::NOMEM));
+        // SAFETY: nobody uses what lies behind.
+        assert_eq!(unsafe { libc::munmap(memory.at(8 * MIB), 2 * MIB) }, 0);
+        assert_eq!(guarded::mremap(asked(9 * MIB, 0)), Ok(memory.at(0).addr()), "in place");
+        let grown = Memory { len: 9 * MIB, ..memory };
+        assert!(grown.holds(0..8 * MIB, 1) && grown.is_zero(8 * MIB..9 * MIB));
+        let there = Memory::apart(16 * MIB);
+        let elsewhere = moved(&grown, there.at(0).addr(), 12 * MIB);
+        assert!(elsewhere.holds(0..8 * MIB, 1) && elsewhere.is_zero(8 * MIB..12 * MIB));
+        let again = moved(&elsewhere, memory.at(0).addr(), 8 * MIB);
+        assert!(again.holds(0..8 * MIB, 1));
+        // SAFETY: the scenario's own memory.
+        assert_eq!(unsafe { libc::munmap(again.at(4 * MIB), page()) }, 0);
+        let asked = asked(12 * MIB, libc::MREMAP_MAYMOVE);
+        assert_eq!(guarded::mremap(asked), Err(Errno::FAULT), "it has a hole");
+    });
+}
+
+/// Fails on: one call for all of it, which the kernel refuses.
+#[test]
+fn what_was_given_up_moves_as_one_and_leaves_zeros() {
+    play("what_was_given_up_moves_as_one_and_leaves_zeros", || {
+        let (memory, plain) = (given_up(8 * MIB), Memory::apart(8 * MIB));
+        let leave = |memory: &Memory| {
+            let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+            let address = memory.at(0).addr();
+            guarded::mremap(Remap { address, len: 8 * MIB, new_len: 8 * MIB, flags, new_address: 0 })
+        };
+        if leave(&plain).is_err() {
+            common::skip("a kernel before 5.7");
+        }
+        let at = leave(&memory).expect("as of a plain mapping");
+        let moved = Memory { start: std::ptr::with_exposed_provenance_mut(at), len: 8 * MIB };
+        assert!(moved.holds(0..8 * MIB, 1) && memory.is_zero(0..8 * MIB));
+        moved.fill(0..8 * MIB, 2);
+        memory.fill(0..8 * MIB, 3);
+        let there = Memory::apart(8 * MIB);
+        let again = self::moved(&moved, there.at(0).addr(), 8 * MIB);
+        assert!(again.holds(0..8 * MIB, 2) && memory.holds(0..8 * MIB, 3));
+    });
+}
+
+/// Fails on: a round that writes anew what guards answer from, and has nothing of what was frozen before.
+#[test]
+fn what_was_given_up_is_one_after_another_freeze_and_in_children() {
+    play("what_was_given_up_is_one_after_another_freeze_and_in_children", || {
+        let memory = given_up(8 * MIB);
+        // Inaccessible pages lie behind it.
+        let grow = || {
+            let address = memory.at(0).addr();
+            guarded::mremap(Remap { address, len: 8 * MIB, new_len: 9 * MIB, flags: 0, new_address: 0 })
+        };
+        freeze(&Options::new().measure(Measure::Nothing).least(1 << 40));
+        assert!(memory.is_anonymous(), "it is too short");
+        assert_eq!(grow(), Err(Errno::NOMEM));
+        freeze(&in_slices());
+        assert_eq!(grow(), Err(Errno::NOMEM));
+        assert_eq!(in_child(|| i32::from(grow() != Err(Errno::NOMEM))), 0);
+        assert_eq!(to_the_end(|_| {}).stage, Stage::Done);
+        give_up(&memory);
+        let there = Memory::apart(8 * MIB);
+        let status = in_child(|| {
+            let is_refused = grow() == Err(Errno::NOMEM);
+            // What a child writes divides it no further, but the kernel joins less than in its parent.
+            memory.fill(0..MIB, 2);
+            let moved = moved(&memory, there.at(0).addr(), 8 * MIB);
+            i32::from(!is_refused || !moved.holds(0..MIB, 2) || !moved.holds(MIB..8 * MIB, 1))
+        });
+        assert_eq!(status, 0);
+        assert_eq!(grow(), Err(Errno::NOMEM));
+        assert!(memory.holds(0..memory.len, 1));
+    });
+}
+
+/// Fails on: a discard that replaces parts of memory which is anonymous again.
+#[test]
+fn what_was_given_up_is_discarded_by_the_kernel() {
+    play("what_was_given_up_is_discarded_by_the_kernel", || {
+        let memory = given_up(8 * MIB);
+        let before = memory.mappings();
+        for index in 0..64 {
+            assert_eq!(guarded::madvise(&memory, 2 * index * page(), page(), libc::MADV_DONTNEED), Ok(()));
+        }
+        let is_right = |index: usize| match index < 128 && index.is_multiple_of(2) {
+            true => memory.is_zero(index * page()..(index + 1) * page()),
+            false => memory.holds(index * page()..(index + 1) * page(), 1),
+        };
+        assert!((0..memory.len / page()).all(is_right));
+        assert_eq!(memory.mappings(), before, "mappings are divided");
     });
 }

@@ -8,6 +8,9 @@
 //! is what the kernel would do. What may be anything else must be taken out: a guard is told of each mapping that the
 //! program makes, and of rights that it changes.
 //!
+//! What was thawed stays in the map as well, without an extent: it is anonymous, but the kernel does not always join it
+//! with its neighbours again, and refuses to move or grow several mappings that are one to the program.
+//!
 //! What the C library does within itself is not told. It unmaps and maps memory of its heap and of stacks, which is
 //! private and anonymous; a hole shows when the kernel is asked to discard it. Files that it maps for itself it does
 //! not hand out.
@@ -99,6 +102,12 @@ impl Entry {
         Self(self.0 | ERASED)
     }
 
+    /// The same as anonymous memory: no extent is shown any more.
+    #[must_use]
+    pub(crate) const fn thawed(self) -> Self {
+        Self(self.0 & ((1 << SERIAL) - 1))
+    }
+
     /// The same with flags that were set and taken away.
     #[must_use]
     pub(crate) const fn with_flags(self, set: VmaFlags, cleared: VmaFlags) -> Self {
@@ -142,11 +151,16 @@ impl Entry {
         self.0 & SNAPSHOT != 0
     }
 
+    /// Whether it was frozen, and is anonymous for sure by now.
+    pub(crate) const fn is_thawed(self) -> bool {
+        self.is_sure() && !self.is_of_snapshot() && self.extent().is_none()
+    }
+
     pub(crate) const fn is_erased(self) -> bool {
         self.0 & ERASED != 0
     }
 
-    /// The serial number of the extent; nothing for a snapshot.
+    /// The serial number of the extent; nothing for a snapshot, and for what was thawed.
     pub(crate) const fn extent(self) -> Option<u32> {
         let serial = ((self.0 & !ERASED) >> SERIAL) as u32;
         if serial == 0 { None } else { Some(serial) }
@@ -289,8 +303,7 @@ impl FrozenMap {
 
     /// The first span that `is_wanted`, in no order.
     pub(crate) fn find(&self, is_wanted: impl Fn(Span, Entry) -> bool) -> Option<(Span, Entry)> {
-        let all = self.used().iter().map(Slot::read).filter(|(span, _)| !span.is_empty());
-        all.into_iter().find(|(span, entry)| is_wanted(*span, *entry))
+        self.all().find(|(span, entry)| is_wanted(*span, *entry))
     }
 
     /// The lowest span from `at` on that `is_wanted`.
@@ -394,8 +407,13 @@ impl FrozenMap {
         self.used().iter().any(is_locked) || later.iter().any(is_between) || free > self.free.load(Ordering::Relaxed)
     }
 
+    /// Notes that `span` is anonymous by now. Forgets it where room is short.
+    pub(crate) fn thaw(&self, span: Span) {
+        if self.has_room() { self.change(span, &Entry::thawed) } else { self.forget(span) }
+    }
+
     /// Whether there is room for what slices add, and a quarter of all for what guards divide.
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         let free = self.free.load(Ordering::Relaxed);
         self.used.load(Ordering::Relaxed).saturating_sub(free) <= SPANS - SPANS / 4
     }
@@ -440,7 +458,7 @@ impl FrozenMap {
     }
 
     /// Puts what `change` gives in the place of each entry in `span`, or takes it out.
-    fn rewrite(&self, span: Span, change: &dyn Fn(Entry) -> Option<Entry>) {
+    pub(crate) fn rewrite(&self, span: Span, change: &dyn Fn(Entry) -> Option<Entry>) {
         if !self.bounds().overlaps(span) {
             return;
         }
@@ -503,6 +521,11 @@ impl FrozenMap {
         slot.end.store(kept.end, Ordering::Relaxed);
         slot.start.store(kept.start, Ordering::Relaxed);
         slot.unlock(own);
+    }
+
+    /// All that it says, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Span, Entry)> {
+        self.used().iter().map(Slot::read).filter(|(span, _)| !span.is_empty())
     }
 
     /// From the first to the last address.

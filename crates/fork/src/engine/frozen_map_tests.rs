@@ -33,6 +33,24 @@ fn entries_keep_what_they_were_made_of() {
     assert_eq!(Entry::of_snapshot(READ_WRITE).extent(), None);
 }
 
+/// Fails on: one bit of a number that stays, or a slot taken for each piece that was thawed.
+#[test]
+fn what_was_thawed_stays_with_its_rights_and_without_an_extent() {
+    let map = empty();
+    let entry = Entry::new(READ_WRITE, Some(VmaFlags::DONT_DUMP), MOST_SERIAL).erased();
+    assert!(!entry.is_thawed() && !Entry::of_snapshot(READ_WRITE).is_thawed() && !entry.thawed().unsure().is_thawed());
+    map.append(pages(10, 20), entry);
+    map.thaw(pages(10, 20));
+    let thawed = Entry::new(READ_WRITE, Some(VmaFlags::DONT_DUMP), 0);
+    assert_eq!(map.first(pages(0, 100)), Some((pages(10, 20), thawed)));
+    assert!(thawed.is_thawed() && !thawed.is_erased());
+    assert_eq!(map.all().count(), 1);
+    map.append(pages(30, 40), entry);
+    map.used.store(SPANS, Ordering::Relaxed);
+    map.thaw(pages(30, 40));
+    assert!(!map.holds(pages(30, 40)), "room is for what is frozen");
+}
+
 #[test]
 fn slots_that_were_given_back_are_used_again() {
     let map = empty();

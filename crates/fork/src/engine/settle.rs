@@ -1,6 +1,7 @@
 //! The end of a round: map, tables and figures say again what the mappings are.
 
 use palimpsest_sys::memory::extent::FileId;
+use palimpsest_sys::memory::vec::MappedVec;
 use palimpsest_sys::pages::maps::Permissions;
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma};
 
@@ -11,6 +12,9 @@ use super::registry::Shared;
 use super::span::Span;
 use super::tables::Tables;
 use super::traits::Traits;
+
+/// So much that is anonymous again is in the map at most, so that there is room for what is frozen.
+const MOST_THAWED: usize = 1 << 11;
 
 /// Reads the mappings again, writes the map anew, forgets extents that nothing maps any more, and counts the round.
 /// Returns what is frozen then.
@@ -27,6 +31,10 @@ pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
         shared.origins.doubt();
         return frozen(tables.extents);
     }
+    // Without memory for this nothing is remembered.
+    let known = ever_frozen(&shared.map);
+    let known = known.as_deref().unwrap_or_default();
+    let mut room = MOST_THAWED;
     shared.map.clear();
     shared.forget_replacements();
     shared.forget_erased();
@@ -34,7 +42,14 @@ pub(super) fn settle(tables: &mut Tables<'_>, shared: &Shared) -> Memory {
     let mut bytes = 0;
     for index in 0..tables.vmas.len() {
         let vma = tables.vmas[index];
-        let Some(entry) = entry_of(tables, &vma) else { continue };
+        let Some(entry) = entry_of(tables, &vma) else {
+            let is_divided = !known.is_empty() && is_divided(&tables.vmas, index);
+            for (span, entry) in thawed_in(known, &vma).take(if is_divided { room } else { 0 }) {
+                runs.add(span, entry);
+                room -= 1;
+            }
+            continue;
+        };
         if entry.extent().is_some() {
             bytes += vma.range().len();
         }
@@ -91,6 +106,34 @@ fn entry_of(tables: &mut Tables<'_>, vma: &Vma) -> Option<Entry> {
         }
         None => None,
     }
+}
+
+/// What the map says of frozen memory and of what was thawed, ascending.
+fn ever_frozen(map: &FrozenMap) -> Option<MappedVec<(Span, Entry)>> {
+    let is_told = |(_, entry): &(Span, Entry)| entry.is_sure() && !entry.is_of_snapshot();
+    let mut known = MappedVec::with_capacity(map.all().filter(is_told).count()).ok()?;
+    map.all().filter(is_told).try_for_each(|one| known.push(one)).ok()?;
+    known.sort_unstable_by_key(|(span, _)| span.start);
+    Some(known)
+}
+
+/// What was frozen of a mapping that is anonymous now.
+fn thawed_in(known: &[(Span, Entry)], vma: &Vma) -> impl Iterator<Item = (Span, Entry)> {
+    let (all, permissions) = (Span::from(vma.range()), vma.permissions);
+    let first = known.partition_point(|(span, _)| span.end <= all.start);
+    let inside = known[first..].iter().take_while(move |(span, _)| span.start < all.end);
+    inside.map(move |(span, entry)| (span.intersection(all), entry.with_rights(permissions).thawed()))
+}
+
+/// Whether a mapping is anonymous and has a neighbour that is: both may be one to the program, now or once they have
+/// the same rights. So what was frozen of it must be remembered: the kernel moves and grows one mapping at a time.
+fn is_divided(vmas: &[Vma], index: usize) -> bool {
+    let is_anonymous = |vma: &Vma| {
+        let has_no_file = vma.inode == 0 && matches!(vma.label, Label::None | Label::Named);
+        has_no_file && !vma.permissions.contains(Permissions::SHARED)
+    };
+    let adjoins = |pair: &[Vma]| pair.iter().all(is_anonymous) && pair[0].end == pair[1].start;
+    vmas[index.saturating_sub(1)..vmas.len().min(index + 2)].windows(2).any(adjoins)
 }
 
 /// Puts mappings into the map, neighbours of which the same is said as one.

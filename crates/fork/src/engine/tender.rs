@@ -222,7 +222,7 @@ impl Tender<'_, '_> {
         if asked != Asked::Made {
             return Ok(Did::Nothing);
         }
-        self.shared.map.forget(piece);
+        self.shared.map.thaw(piece);
         for subject in &subjects {
             if !left.contains(&subject.serial) {
                 left.push(subject.serial);

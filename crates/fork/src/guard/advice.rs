@@ -79,12 +79,18 @@ pub unsafe fn madvise(address: usize, len: usize, advice: i32) -> Outcome {
         return Outcome::NotOurs;
     }
     match advice {
+        // The kernel's, and with that the question whether a freeze has come in between the caller's.
+        libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL if !parts(span).any(Part::is_shown) => {
+            Outcome::NotOurs
+        }
         libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED | GUARD_INSTALL => {
             let mut has_hole = false;
             for part in parts(span) {
                 let done = match part {
                     // SAFETY: 1. is this function's own.
                     Part::Other(span) => unsafe { calls::advise(span, advice) },
+                    // SAFETY: 1. is this function's own.
+                    Part::Frozen(span, entry) if entry.is_thawed() => unsafe { calls::advise(span, advice) },
                     // SAFETY: 1. is this function's own.
                     Part::Frozen(span, entry) => unsafe { discard(span, entry, advice) },
                 };

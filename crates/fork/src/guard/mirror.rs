@@ -177,11 +177,7 @@ impl Mirror {
         if mappings(plain, before * CELL)? > 1 {
             return Ok("nothing: several mappings");
         }
-        let moved = guarded(asked(frozen));
-        if is_divided(&moved, frozen, before * CELL)? {
-            return Ok("nothing: several mappings");
-        }
-        match (moved, raw(asked(plain))) {
+        match (guarded(asked(frozen)), raw(asked(plain))) {
             (Ok(frozen), Ok(plain)) => self.twins[index] = Twin { frozen, plain, cells },
             (Err(errno), Err(other)) if errno == other => {}
             (one, other) => return Err(format!("resized to {cells}: {one:x?}, and {other:x?} by the kernel")),
@@ -202,11 +198,7 @@ impl Mirror {
         if mappings(plain + cell * CELL, count * CELL)? > 1 {
             return Ok("nothing: several mappings");
         }
-        let outcome = guarded(asked(frozen, place(count)?));
-        if is_divided(&outcome, frozen + cell * CELL, count * CELL)? {
-            return Ok("nothing: several mappings");
-        }
-        match (outcome, raw(asked(plain, place(count)?))) {
+        match (guarded(asked(frozen, place(count)?)), raw(asked(plain, place(count)?))) {
             (Ok(at), Ok(other)) => {
                 let rest = cell + count;
                 let right = Twin { frozen: frozen + rest * CELL, plain: plain + rest * CELL, cells: cells - rest };
@@ -230,11 +222,7 @@ impl Mirror {
         if mappings(plain, len)? > 1 {
             return Ok("nothing: several mappings");
         }
-        let moved = guarded(asked(frozen));
-        if is_divided(&moved, frozen, len)? {
-            return Ok("nothing: several mappings");
-        }
-        match (moved, raw(asked(plain))) {
+        match (guarded(asked(frozen)), raw(asked(plain))) {
             (Ok(frozen), Ok(plain)) => self.twins.push(Twin { frozen, plain, cells }),
             (Err(errno), Err(other)) if errno == other => {}
             (one, other) => return Err(format!("{one:x?}, and {other:x?} by the kernel")),
@@ -263,12 +251,6 @@ impl Mirror {
 fn mappings(start: usize, len: usize) -> Result<usize, String> {
     let maps = Maps::read().map_err(|error| error.to_string())?;
     Ok(maps.overlapping(start..start + len).count())
-}
-
-/// Whether this was refused since the memory is of several mappings, as what was thawed or discarded at several times
-/// may be: the kernel does not always join them again.
-fn is_divided(outcome: &Result<usize, Errno>, start: usize, len: usize) -> Result<bool, String> {
-    Ok(*outcome == Err(Errno::FAULT) && mappings(start, len)? > 1)
 }
 
 fn same(one: Result<(), Errno>, other: Result<(), Errno>) -> Result<(), String> {

@@ -83,10 +83,12 @@ pub fn replaced(range: Range<usize>) {
 pub fn protected(range: Range<usize>, outcome: Result<Permissions, Errno>) {
     if let Some(shared) = registry::shared() {
         let change = |entry: Entry| match outcome {
-            Ok(permissions) => entry.with_rights(permissions),
-            Err(_) => entry.unsure(),
+            Ok(permissions) => Some(entry.with_rights(permissions)),
+            // No bytes of it can be lost.
+            Err(_) if entry.is_thawed() => None,
+            Err(_) => Some(entry.unsure()),
         };
-        shared.map.change(Span::of_pointers(range), &change);
+        shared.map.rewrite(Span::of_pointers(range), &change);
     }
 }
 

@@ -1,9 +1,9 @@
 //! `mremap` of frozen memory.
 //!
 //! The kernel moves or grows one mapping at a time, and a frozen range is several: extents, and whatever was replaced
-//! in between. And a mapping of a file that is shrunk and grown again shows old bytes. So here a range grows by fresh
-//! anonymous memory behind it, and moves part by part. Where one mapping ends and the next begins, the kernel tells by
-//! refusing to move both at once.
+//! in between. So is one that was thawed at several times: it is anonymous, and not joined again. And a mapping of a
+//! file that is shrunk and grown again shows old bytes. So here a range grows by fresh anonymous memory behind it, and
+//! moves part by part. Where one mapping ends and the next begins, the kernel tells by refusing to move both at once.
 
 use palimpsest_sys::arch::untagged;
 use palimpsest_sys::memory::calls;
@@ -15,7 +15,7 @@ use super::errno::Kept;
 use super::parts::{Part, dress, parts, whole_pages};
 use super::release::release;
 use super::{Outcome, touches};
-use crate::engine::frozen_map::FrozenMap;
+use crate::engine::frozen_map::{Entry, FrozenMap};
 use crate::engine::registry;
 use crate::engine::span::Span;
 use crate::engine::traits::Traits;
@@ -62,17 +62,20 @@ pub unsafe fn mremap(remap: Remap) -> Outcome<usize> {
         return Outcome::NotOurs;
     }
     if stays {
-        // After this the old place of anonymous memory is empty: thaw, and let the kernel do it. Where other threads
-        // must not be stopped for that, EINVAL is what a kernel before 5.13 says of all but anonymous memory.
+        // After this the old place of anonymous memory is empty: thaw. Where other threads must not be stopped for it,
+        // EINVAL is what a kernel before 5.13 says of all but anonymous memory.
+        let new = has(libc::MREMAP_FIXED).then_some(new_address);
         return match release(old) {
-            Ok(()) => Outcome::NotOurs,
+            Ok(()) if !touches(old.range()) => Outcome::NotOurs,
+            // SAFETY: 1. is this function's own.
+            Ok(()) => Outcome::Done(unsafe { move_to(old, new, new_len, Behind::Zeros) }),
             Err(Errno::NOMEM) => Outcome::Done(Err(Errno::NOMEM)),
             Err(_) => Outcome::Done(Err(Errno::INVAL)),
         };
     }
     let moved = if has(libc::MREMAP_FIXED) {
         // SAFETY: 1. is this function's own.
-        unsafe { move_to(old, Some(new_address), new_len) }
+        unsafe { move_to(old, Some(new_address), new_len, Behind::Nothing) }
     } else if new_len <= old.len() {
         // SAFETY: 1. is this function's own.
         unsafe { shrink(old, new_len) }
@@ -100,13 +103,37 @@ unsafe fn grow(old: Span, new_len: usize, flags: i32) -> Result<usize, Errno> {
     let tail = Span::new(old.end, old.start.checked_add(new_len).ok_or(Errno::NOMEM)?);
     if calls::fill_hole(tail, traits.permissions, traits.commit()) {
         dress(tail, traits);
+        note_tail(old, tail, traits);
         return Ok(old.start);
     }
     if flags & libc::MREMAP_MAYMOVE == 0 {
         return Err(Errno::NOMEM);
     }
     // SAFETY: 1. is this function's own.
-    unsafe { move_to(old, None, new_len) }
+    unsafe { move_to(old, None, new_len, Behind::Nothing) }
+}
+
+/// Notes that `tail`, where the map may still tell of memory that was unmapped, is fresh memory: one with `rest` to the
+/// program, and not to the kernel. What grows bit by bit is one entry.
+fn note_tail(rest: Span, tail: Span, traits: Traits) {
+    let Some(map) = registry::shared().map(|shared| &shared.map) else { return };
+    let entry = Entry::new(traits.permissions, Some(traits.flags), 0).with_key(traits.protection_key);
+    let all = match parts(rest).last() {
+        Some(Part::Frozen(last, known)) if known == entry => Span::new(last.start, tail.end),
+        _ => tail,
+    };
+    if !map.has_room() || !map.add(all, entry) {
+        map.forget(tail);
+    }
+}
+
+/// What is at the old place once memory has moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Behind {
+    /// A hole.
+    Nothing,
+    /// The same mapping, empty (`MREMAP_DONTUNMAP`): zeros, if it is anonymous.
+    Zeros,
 }
 
 /// Moves `old`, part by part, to `new` or to wherever there is room, with `new_len` bytes: what is more is zeros, what
@@ -115,7 +142,7 @@ unsafe fn grow(old: Span, new_len: usize, flags: i32) -> Result<usize, Errno> {
 /// # Safety
 ///
 /// 1. As [`mremap`].
-unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize) -> Result<usize, Errno> {
+unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize, behind: Behind) -> Result<usize, Errno> {
     let traits = uniform_traits(old)?;
     let map = &registry::shared().ok_or(Errno::NOMEM)?.map;
     let at = match new {
@@ -127,11 +154,12 @@ unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize) -> Result<usize
     map.forget(whole);
     let kept = Span::new(old.start, old.end.min(old.start.saturating_add(new_len)));
     // SAFETY: 1. the memory is the caller's to move, and the target was made above for it.
-    if let Err((moved_to, errno)) = unsafe { move_parts(map, kept, at) } {
-        // Moves everything back, so that nothing has changed. The old place is free, and no other code knows of it.
+    if let Err((moved_to, errno)) = unsafe { move_parts(map, kept, at, behind) } {
+        // Moves everything back, so that nothing has changed. The old place is free or has zeros, and no other code
+        // knows of it.
         let gone = Span::new(at, at + (moved_to - kept.start));
         // SAFETY: 1. moved there above.
-        let _ = unsafe { move_parts(map, gone, old.start) };
+        let _ = unsafe { move_parts(map, gone, old.start, Behind::Nothing) };
         // SAFETY: 1. reserved above; with a fixed address, what the caller wanted replaced.
         let _ = unsafe { calls::unmap(whole) };
         return Err(errno);
@@ -139,6 +167,7 @@ unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize) -> Result<usize
     let tail = Span::new(at + kept.len(), whole.end);
     if !tail.is_empty() {
         dress(tail, traits);
+        note_tail(Span::new(at, tail.start), tail, traits);
     }
     // SAFETY: 1. cut off by the caller's wish.
     unsafe { calls::unmap(Span::new(kept.end, old.end)) }?;
@@ -150,7 +179,7 @@ unsafe fn move_to(old: Span, new: Option<usize>, new_len: usize) -> Result<usize
 /// # Safety
 ///
 /// 1. The memory is the caller's to move, and so is what lies at `to`.
-unsafe fn move_parts(map: &FrozenMap, from: Span, to: usize) -> Result<(), (usize, Errno)> {
+unsafe fn move_parts(map: &FrozenMap, from: Span, to: usize, behind: Behind) -> Result<(), (usize, Errno)> {
     for part in parts(from) {
         let span = part.span();
         let target = Span::new(to + (span.start - from.start), to + (span.end - from.start));
@@ -162,10 +191,12 @@ unsafe fn move_parts(map: &FrozenMap, from: Span, to: usize) -> Result<(), (usiz
             if !map.add(target, entry) {
                 return Err((span.start, Errno::NOMEM));
             }
-            map.forget(span);
+            if behind == Behind::Nothing {
+                map.forget(span);
+            }
         }
         // SAFETY: 1. is this function's own.
-        if let Err((moved_to, errno)) = unsafe { relocate(span, target.start) } {
+        if let Err((moved_to, errno)) = unsafe { relocate(span, target.start, behind) } {
             if let Part::Frozen(span, entry) = part {
                 // There is room for what was just taken out. What has moved goes back, and finds its entry there.
                 map.add(Span::new(moved_to, span.end), entry);
@@ -182,13 +213,15 @@ unsafe fn move_parts(map: &FrozenMap, from: Span, to: usize) -> Result<(), (usiz
 /// # Safety
 ///
 /// 1. As [`move_parts`].
-unsafe fn relocate(from: Span, to: usize) -> Result<(), (usize, Errno)> {
+unsafe fn relocate(from: Span, to: usize, behind: Behind) -> Result<(), (usize, Errno)> {
     let page = rustix::param::page_size();
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let flags = if behind == Behind::Zeros { flags | libc::MREMAP_DONTUNMAP } else { flags };
     let mut next = from;
     while !next.is_empty() {
         // SAFETY: 1. is this function's own.
-        match unsafe { calls::relocate(next, to + (next.start - from.start)) } {
-            Ok(()) => next = Span::new(next.end, from.end),
+        match unsafe { calls::remap(next, next.len(), flags, to + (next.start - from.start)) } {
+            Ok(_) => next = Span::new(next.end, from.end),
             // Of several mappings, or with a hole.
             Err(Errno::FAULT) if next.len() > page => {
                 next.end = next.start + (next.len() / page / 2) * page;

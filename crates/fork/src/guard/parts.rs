@@ -10,7 +10,7 @@ use crate::engine::traits::Traits;
 /// A part of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Part {
-    /// It is frozen, or was and is anonymous by now.
+    /// It is frozen, or was and is anonymous by now, as its entry may tell.
     Frozen(Span, Entry),
     /// It is anything else, or nothing.
     Other(Span),
@@ -35,6 +35,11 @@ pub(super) fn parts(span: Span) -> impl Iterator<Item = Part> {
 }
 
 impl Part {
+    /// Whether it may show anything but anonymous memory of which nothing is to be kept right.
+    pub(super) const fn is_shown(self) -> bool {
+        matches!(self, Self::Frozen(_, entry) if !entry.is_thawed())
+    }
+
     pub(super) const fn span(self) -> Span {
         match self {
             Self::Frozen(span, _) | Self::Other(span) => span,

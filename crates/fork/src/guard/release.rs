@@ -266,7 +266,7 @@ impl Drop for Room {
     }
 }
 
-/// Makes all of `span` anonymous, piece by piece, and takes it out of the map. Goes on past pieces that cannot be, and
+/// Makes all of `span` anonymous, piece by piece, and notes it in the map. Goes on past pieces that cannot be, and
 /// returns the first reason.
 fn thaw_part(map: &FrozenMap, span: Span, entry: Entry, room: &Room, is_in_use: InUse<'_>) -> Result<(), Errno> {
     // A lock is given again; tags are not known well enough.
@@ -276,11 +276,22 @@ fn thaw_part(map: &FrozenMap, span: Span, entry: Entry, room: &Room, is_in_use: 
             return Err(Errno::BUSY);
         }
         // SAFETY: 1. private memory, says the map, to which nothing writes; 2. that of the room.
-        unsafe { make_anonymous(piece, room.at(piece.start), traits) }?;
-        map.forget(piece);
-        Ok(())
+        unsafe { make_anonymous(piece, room.at(piece.start), traits) }
     };
-    span.cut(PIECE).map(thaw).fold(Ok(()), Result::and)
+    // As long as nothing else runs, so that what follows each other is noted as one.
+    let (mut result, mut made) = (Ok(()), Span::new(span.start, span.start));
+    for piece in span.cut(PIECE) {
+        let done = thaw(piece);
+        if done.is_ok() {
+            made.end = piece.end;
+        } else {
+            map.thaw(made);
+            made = Span::new(piece.end, piece.end);
+        }
+        result = result.and(done);
+    }
+    map.thaw(made);
+    result
 }
 
 /// Puts anonymous memory with the same bytes in the place of `span`. Holes stay. An error leaves everything as it was.
