@@ -271,6 +271,30 @@ fn what_a_child_has_split_is_whole_before_the_next_fork_without_a_repair() {
     });
 }
 
+/// Fails on: pieces that were gathered before, of which a slice of a new plan mends as many as it finds.
+#[test]
+fn what_was_split_since_is_mended_piece_by_piece_by_a_new_plan_too() {
+    play("what_was_split_since_is_mended_piece_by_piece_by_a_new_plan_too", || {
+        needs_huge_pages();
+        let memory = filled();
+        plan(&in_slices());
+        to_the_end(|_| ());
+        let child = Child::fork(|| memory.holds(0..page(), 1));
+        (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), 2));
+        assert_eq!(memory.huge(), 0, "the kernel splits what is written beside a child");
+        child.end();
+        plan(&in_slices());
+        let mut huge = 0;
+        let done = to_the_end(|_| {
+            let now = memory.huge();
+            assert!(now <= huge + PIECE, "more than one piece in a slice");
+            huge = now;
+        });
+        assert!(huge + PIECE >= LEN, "more than one piece in the last slice");
+        assert_eq!((done.stage, memory.huge()), (Stage::Done, LEN));
+    });
+}
+
 /// Fails on: a write that is lost since its thread was not held.
 #[test]
 fn threads_write_on_while_their_memory_is_gathered_and_mended() {

@@ -20,9 +20,9 @@ use super::piece::PIECE;
 use super::registry::Shared;
 use super::span::Span;
 use super::tables::Tables;
-use super::tending::Tended;
+use super::tending::{Tended, is_late};
 use super::thawing::{collapse, collapse_run};
-use crate::clock::{Moment, nanos};
+use crate::clock::{Instant, Moment, nanos};
 use crate::options::{Options, Pause};
 
 /// Mappings of which nothing is put together: what the program wants otherwise, or may not be moved.
@@ -101,7 +101,8 @@ impl Mender<'_, '_> {
         if at == 0 {
             tables.ledger.begin_pass(options.pays);
         }
-        let (mut worked, mut in_a_row) = (0, 0);
+        let wall = Instant::now();
+        let (mut worked, mut tried, mut in_a_row) = (0, 0, 0);
         loop {
             if !tables.ledger.huge.is_open() {
                 return Ok((Tended::Done, worked));
@@ -110,8 +111,9 @@ impl Mender<'_, '_> {
                 return Ok((tending.end_of_pass(), worked));
             };
             // To look takes time as well, but there must be an end some day.
-            let is_late = at != tending.at() && started.elapsed() > nanos(time);
-            if is_late || !tending.fits(worked, started.elapsed(), time) {
+            let has_looked = at != tending.at() && started.elapsed() > nanos(time);
+            let has_slept = tried > 0 && is_late(wall.elapsed(), time);
+            if has_looked || has_slept || !tending.fits(tried, started.elapsed(), time) {
                 return Ok((Tended::More { at: piece.start }, worked));
             }
             let room = tending.room(started.elapsed(), time);
@@ -130,11 +132,17 @@ impl Mender<'_, '_> {
                 Found::Split => {
                     let before = Moment::now();
                     let is_huge = |piece: Span| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
-                    collapse_run(run, is_huge, |piece, came| {
+                    let mut mended = 0;
+                    at = collapse_run(run, is_huge, |piece, came| {
                         let place = tables.ledger.hot.in_span(piece).start;
-                        worked += usize::from(treat_split(tables, place, came) == Mended::Now);
+                        tried += 1;
+                        mended += usize::from(treat_split(tables, place, came) == Mended::Now);
                     });
-                    tending.took_piece(before.elapsed() / (run.len() / PIECE) as u64);
+                    worked += mended;
+                    // What fails is quick, and says nothing of what is made.
+                    if mended == run.len() / PIECE {
+                        tending.took_piece(before.elapsed() / mended as u64);
+                    }
                 }
             }
         }
