@@ -187,6 +187,17 @@ fn what_grows_is_no_loss() {
     assert!(!period(0) && period(0), "the same for old memory is one");
 }
 
+/// Fails on: pieces that are gathered by a list of mappings that nobody reads.
+#[test]
+fn pieces_are_gathered_where_the_kernel_tells_of_a_mapping_alone() {
+    let mut ledger = ledger(100, 50);
+    ledger.huge.begin(HugePages::Welcome);
+    let step = |places: &Places| ledger.first_step(Pays::Within(1500), (ScanWay::Ioctl, places), Where::Everywhere);
+    assert_eq!(step(&Places::Listed), Step::Freeze);
+    let asked = Places::Asked(std::fs::File::open("/proc/self/maps").expect("/proc").into());
+    assert_eq!(step(&asked), Step::Gather(Gathering::new(Where::Everywhere)));
+}
+
 /// What became of a piece of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Piece {

@@ -9,7 +9,7 @@
 use std::ops::{ControlFlow, Range};
 
 use palimpsest_sys::pages::maps::Permissions;
-use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
+use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 
 use super::agenda::MOST_SHARED;
@@ -97,6 +97,10 @@ impl Mender<'_, '_> {
         let Self { tables, shared, options, pagemap, started } = self;
         let tending = &shared.tending;
         let Pause::Within(time) = options.pause else { return Ok((Tended::Done, 0)) };
+        if pagemap.way() == ScanWay::Entries {
+            // Nobody tells which pages are huge: each would look split.
+            return Ok((Tended::Done, 0));
+        }
         let mut at = tending.at();
         if at == 0 {
             tables.ledger.begin_pass(options.pays);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use palimpsest_sys::memory::extent::FileId;
-use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
+use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use palimpsest_sys::pages::vmas::Vma;
 use palimpsest_sys::threads::own::Blocked;
 
@@ -129,7 +129,9 @@ impl Tender<'_, '_> {
 
     /// The next piece from `at` on that may need work. To search takes time as well: at least one window is looked at.
     fn next(&self, at: usize, time: Duration) -> Result<Next, PagemapError> {
-        let hot = self.tables.ledger.hot.next_huge(at);
+        // Without a scan nobody tells which pages are huge: each would look split.
+        let is_told = self.pagemap.way() == ScanWay::Ioctl;
+        let hot = self.tables.ledger.hot.next_huge(at).filter(|_| is_told);
         let mut from = at;
         let frozen = loop {
             let end = hot.map_or(usize::MAX, |(_, piece)| piece.start);
