@@ -330,6 +330,13 @@ impl Ledger {
         self.patience = (self.patience * 2).min(MOST_PATIENCE);
     }
 
+    /// A slice in the place of a repair has worked for so long: what it was bought with is spent.
+    pub(crate) fn tended(&mut self, taken: u64) {
+        self.account.repaired(taken);
+        self.debt = self.debt.saturating_sub(taken);
+        self.spent = self.spent.saturating_add(taken);
+    }
+
     /// A repair was made.
     pub(crate) fn repaired(&mut self, repair: Repair) {
         let Repair { quote, looked, worked, froze, fresh, huge, frozen } = repair;

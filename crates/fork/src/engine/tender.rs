@@ -12,6 +12,7 @@ use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use palimpsest_sys::pages::vmas::Vma;
 use palimpsest_sys::threads::own::Blocked;
 
+use super::agenda::MOST_SHARED;
 use super::budget::{Budget, Stopped};
 use super::guards::Guards;
 use super::huge::{Asked, suits};
@@ -76,7 +77,7 @@ impl Tender<'_, '_> {
         }
         self.places.begin(&mut self.tables.vmas)?;
         let mut budget = Budget::new(tending.mappings());
-        let (mut worked, mut made) = (0, 0);
+        let (mut worked, mut made, mut in_a_row) = (0, 0, 0);
         let mut left = ArrayVec::<u32, MOST_LEFT>::new();
         let outcome = loop {
             if !self.tables.ledger.huge.is_open() || self.shared.map.is_in_doubt() {
@@ -85,7 +86,7 @@ impl Tender<'_, '_> {
             let (piece, kind) = match self.next(at, time)? {
                 Next::Piece(piece, kind) => (piece, kind),
                 Next::Later { at } => break Tended::More { at },
-                Next::Nothing => break Tended::Done,
+                Next::Nothing => break tending.end_of_pass(),
             };
             if !tending.fits(worked, self.started.elapsed(), time) {
                 break Tended::More { at: piece.start };
@@ -105,9 +106,15 @@ impl Tender<'_, '_> {
                 Err(_) => break Tended::Done,
             };
             at = piece.end;
+            in_a_row = if did == Did::Waits { in_a_row + 1 } else { 0 };
+            if did == Did::Waits {
+                tending.note_child();
+            }
+            if in_a_row == MOST_SHARED {
+                break Tended::Later { at };
+            }
             match did {
-                Did::Waits => break Tended::Later { at: piece.start },
-                Did::Nothing => {
+                Did::Waits | Did::Nothing => {
                     // To look takes time as well.
                     if self.started.elapsed() > nanos(time) {
                         break Tended::More { at };
