@@ -460,8 +460,8 @@ fn mappings_are_listed_once_there_are_few_pages_to_look_at_unless_that_fits_into
     });
 }
 
-/// Fails on: a look at every page for the little that is left; a plan that has found nothing to do, and is made anew for
-/// ever at the price of nothing.
+/// Fails on: a look at every page for the little that is left; a plan that has found nothing to do, and is made anew
+/// for ever at the price of nothing.
 #[test]
 fn for_little_nothing_is_listed_and_plans_in_vain_get_dearer() {
     play("for_little_nothing_is_listed_and_plans_in_vain_get_dearer", || {

@@ -67,8 +67,8 @@ pub(crate) enum Tended {
     Done,
 }
 
-/// Whether a slice that has done something by now ends, since it has taken `elapsed` nanoseconds on the wall: a call may
-/// sleep until each CPU has done its part.
+/// Whether a slice that has done something by now ends, since it has taken `elapsed` nanoseconds on the wall: a call
+/// may sleep until each CPU has done its part.
 pub(super) fn is_late(elapsed: u64, budget: Duration) -> bool {
     elapsed > nanos(budget).saturating_mul(MOST_ON_THE_WALL)
 }
