@@ -13,6 +13,7 @@ use crate::engine::agenda::{Gathered, Gathering, Step, Terms, Where};
 use crate::engine::gather::Gatherer;
 use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, is_home, note_home};
+use crate::engine::piece::PIECE;
 use crate::engine::places::Places;
 use crate::engine::progress::{Progress, Stage};
 use crate::engine::registry::{self, Locked, Shared};
@@ -35,8 +36,9 @@ const CHILD: Duration = Duration::from_millis(10);
 const UNTIL_DOUBLED: u32 = 64;
 const MOST_DOUBLINGS: u32 = 8;
 
-/// What the list of all mappings takes for each MiB of base pages at most, in nanoseconds.
+/// What the list of all mappings takes for each MiB of base pages at most, in nanoseconds; and at least.
 const LOOK: u64 = 40_000;
+const LEAST_LOOK: u64 = 100_000;
 
 /// What is left of a gathering is frozen if it is more than this part of what was planned.
 const LITTLE: usize = 8;
@@ -49,12 +51,13 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     let (watcher, walked) = (Watcher::find()?, before.elapsed());
     let mut locked = registry::known()?.lock().ok_or(FreezeError::Busy)?;
     locked.drop_plan();
+    let places = Places::open()?;
     let shared = locked.shared;
     note_home();
     if let Some(anonymous) = unseen(budget) {
         let way = open_pages()?.0.way();
         locked.ledger().begin_round(options.pays, headroom.huge, |_| Ok(())).map_err(FreezeError::from)?;
-        let step = locked.ledger().first_step(options.pays, way, Where::Everywhere);
+        let step = locked.ledger().first_step(options.pays, (way, &places), Where::Everywhere);
         if step != Step::Freeze && watcher == Watcher::None {
             let (pages, mappings) = (options.pages, headroom.mappings);
             locked.agenda().begin_unseen(anonymous, Terms { budget, extent: 0, pages, mappings, looked: 0, step });
@@ -72,7 +75,7 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     let (started, wall) = (Moment::now(), Instant::now());
     let planned = played(&mut locked, options, Mode::Survey, |tables, agenda, done| {
         let looked = started.elapsed();
-        let step = tables.ledger().first_step(options.pays, done.way, Where::Planned);
+        let step = tables.ledger().first_step(options.pays, (done.way, &places), Where::Planned);
         let (extent, pages, mappings) = (done.extent, options.pages, headroom.mappings);
         let terms = Terms { budget, extent, pages, mappings, looked, step };
         let report = told(tables, Mode::Freeze, done);
@@ -140,11 +143,20 @@ pub unsafe fn freeze_slice() -> Result<Progress, FreezeError> {
 
 /// How many bytes of anonymous memory there are, if it takes longer than a slice to list their mappings.
 fn unseen(budget: Duration) -> Option<usize> {
+    anonymous().filter(|bytes| is_long_look(*bytes, budget))
+}
+
+/// Whether it takes longer than a slice to list mappings with so many bytes in base pages.
+fn is_long_look(bytes: usize, budget: Duration) -> bool {
+    (bytes >> 20) as u64 * LOOK > nanos(budget)
+}
+
+/// Bytes of anonymous memory.
+fn anonymous() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = text.split(' ').skip(1).map_while(|number| number.parse::<usize>().ok());
     let (resident, of_files) = (pages.next()?, pages.next()?);
-    let bytes = resident.saturating_sub(of_files) * rustix::param::page_size();
-    ((bytes >> 20) as u64 * LOOK > nanos(budget)).then_some(bytes)
+    Some(resident.saturating_sub(of_files) * rustix::param::page_size())
 }
 
 /// Plans what was not gathered; how many bytes that are.
@@ -343,8 +355,21 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
         // Since the last fork there was nothing but what a child shows, which will be no better after this one.
         Gathered::Waits { .. } | Gathered::Done => {}
     }
+    if gathering.place == Where::Everywhere
+        && let Some(anonymous) = anonymous()
+    {
+        let left = anonymous.saturating_sub(locked.ledger().huge() * PIECE);
+        if left <= anonymous / LITTLE {
+            locked.agenda().freeze_the_rest();
+            return finish(locked, Stage::Done, None);
+        }
+        // Nobody waits for a fork of many pages to list them as well, if the program waits some day.
+        let agenda = locked.agenda();
+        if occasion == Occasion::Fork && is_long_look(left, agenda.budget()) && agenda.puts_off_look() {
+            return;
+        }
+    }
     let (pays, agenda) = (locked.options().pays, locked.agenda());
-    let taken = agenda.gathering();
     let rest = match gathering.place {
         Where::Planned => Ok(agenda.planned.saturating_sub(agenda.gathered())),
         Where::Everywhere => plan_rest(locked),
@@ -353,7 +378,6 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
     agenda.freeze_the_rest();
     // Of little beside huge pages neither a fork nor a repair is worth a word: it stays as it is.
     let is_much = rest.as_ref().is_ok_and(|rest| *rest > (rest + agenda.gathered()) / LITTLE);
-    locked.ledger().gathered(taken);
     match rest {
         Ok(rest) if is_much && locked.ledger().pays(rest, pays) => {}
         Ok(_) => finish(locked, Stage::Done, None),
@@ -371,11 +395,20 @@ fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
     let shared = locked.shared;
     let agenda = locked.agenda();
     let (bytes, looked, taken) = (agenda.frozen(), agenda.looked(), agenda.freezing());
+    let (gathered, gathering) = (agenda.gathered(), agenda.gathering());
     if let Some(reason) = reason {
         agenda.end(reason);
     }
     let frozen = locked.frozen();
-    locked.ledger().froze(bytes, looked, looked.saturating_add(taken), frozen);
+    let ledger = locked.ledger();
+    if bytes == 0 && gathered == 0 {
+        // The next one must be worth twice as much.
+        ledger.refused(looked.saturating_add(gathering).max(LEAST_LOOK));
+    } else {
+        ledger.gathered(gathering);
+        // Where nothing was listed, the next time it may have to be.
+        ledger.froze(bytes, looked.max(LEAST_LOOK), looked.saturating_add(taken), frozen);
+    }
     shared.left_alone.end();
     shared.tending.begin(Instant::now().nanos());
     shared.progress.set(stage);

@@ -32,11 +32,20 @@ const A_WHILE: Duration = Duration::from_millis(10);
 /// [`FreezeError`]; nothing was done, and nothing will be until the next fork.
 pub(crate) unsafe fn tend(shared: &'static Shared) -> Result<(), FreezeError> {
     // SAFETY: 1. is this function's own.
-    let outcome = unsafe { slice(shared) };
+    let outcome = unsafe { slice(shared, PaidBy::Time) };
     if outcome.is_err() {
         shared.tending.give_up();
     }
     outcome
+}
+
+/// What a slice is paid by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PaidBy {
+    /// Its share of the time between forks.
+    Time,
+    /// The debt that a repair would take.
+    Debt,
 }
 
 /// Takes a slice in the place of a repair that is due, as long as slices find something to do; nothing once they do
@@ -48,13 +57,17 @@ pub(crate) unsafe fn tend(shared: &'static Shared) -> Result<(), FreezeError> {
 pub(crate) unsafe fn instead_of_repair(shared: &'static Shared) -> Option<Result<(), FreezeError>> {
     let pause = shared.lock()?.options().pause;
     // SAFETY: 1. is this function's own.
-    shared.tending.makes_way(pause).then(|| unsafe { tend(shared) })
+    let outcome = shared.tending.makes_way(pause).then(|| unsafe { slice(shared, PaidBy::Debt) })?;
+    if outcome.is_err() {
+        shared.tending.give_up();
+    }
+    Some(outcome)
 }
 
 /// # Safety
 ///
 /// As [`tend`].
-unsafe fn slice(shared: &'static Shared) -> Result<(), FreezeError> {
+unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeError> {
     let (started, cpu) = (Instant::now(), Moment::now());
     let options = shared.lock().ok_or(FreezeError::Busy)?.options();
     let checked = hazards::check_again(&options)?;
@@ -96,9 +109,12 @@ unsafe fn slice(shared: &'static Shared) -> Result<(), FreezeError> {
         let mender = Mender { tables: &mut tables, shared, options: &options, pagemap: &pagemap, started: cpu };
         mender.play().map_err(Stopped::from)
     };
-    drop(locked);
     let taken = cpu.elapsed();
     let (tended, worked) = played.unwrap_or((Tended::Done, 0));
+    if worked > 0 && paid_by == PaidBy::Debt {
+        locked.ledger().tended(taken);
+    }
+    drop(locked);
     shared.tending.took(taken, worked, tended);
     if matches!(tended, Tended::Later { .. }) {
         shared.progress.put_off(A_WHILE);

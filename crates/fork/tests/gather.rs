@@ -271,6 +271,30 @@ fn what_a_child_has_split_is_whole_before_the_next_fork_without_a_repair() {
     });
 }
 
+/// Fails on: pieces that were gathered before, of which a slice of a new plan mends as many as it finds.
+#[test]
+fn what_was_split_since_is_mended_piece_by_piece_by_a_new_plan_too() {
+    play("what_was_split_since_is_mended_piece_by_piece_by_a_new_plan_too", || {
+        needs_huge_pages();
+        let memory = filled();
+        plan(&in_slices());
+        to_the_end(|_| ());
+        let child = Child::fork(|| memory.holds(0..page(), 1));
+        (0..LEN).step_by(PIECE).for_each(|start| memory.fill(start..start + page(), 2));
+        assert_eq!(memory.huge(), 0, "the kernel splits what is written beside a child");
+        child.end();
+        plan(&in_slices());
+        let mut huge = 0;
+        let done = to_the_end(|_| {
+            let now = memory.huge();
+            assert!(now <= huge + PIECE, "more than one piece in a slice");
+            huge = now;
+        });
+        assert!(huge + PIECE >= LEN, "more than one piece in the last slice");
+        assert_eq!((done.stage, memory.huge()), (Stage::Done, LEN));
+    });
+}
+
 /// Fails on: a write that is lost since its thread was not held.
 #[test]
 fn threads_write_on_while_their_memory_is_gathered_and_mended() {
@@ -416,6 +440,9 @@ fn mappings_are_listed_once_there_are_few_pages_to_look_at_unless_that_fits_into
     play("mappings_are_listed_once_there_are_few_pages_to_look_at_unless_that_fits_into_a_slice", || {
         needs_huge_pages();
         let memory = filled();
+        // `apart` has the advice against huge pages.
+        let unwanted = Memory::apart(LEN);
+        unwanted.fill(0..LEN, 1);
         let begun = plan(&in_slices()).progress.expect("slices");
         assert!(begun.looked.is_zero() && begun.planned_bytes >= LEN, "{begun:?}");
         let done = to_the_end(|_| {
@@ -430,6 +457,54 @@ fn mappings_are_listed_once_there_are_few_pages_to_look_at_unless_that_fits_into
         let done = to_the_end(|_| ());
         assert_eq!((done.stage, memory.huge(), later.huge()), (Stage::Done, LEN, LEN));
         assert!(memory.holds(0..LEN, 1) && later.holds(0..LEN, 1));
+    });
+}
+
+/// Fails on: a look at every page for the little that is left; a plan that has found nothing to do, and is made anew
+/// for ever at the price of nothing.
+#[test]
+fn for_little_nothing_is_listed_and_plans_in_vain_get_dearer() {
+    play("for_little_nothing_is_listed_and_plans_in_vain_get_dearer", || {
+        needs_huge_pages();
+        let memory = filled();
+        let mut prices = Vec::new();
+        for turn in 0..3 {
+            plan(&in_slices());
+            let done = to_the_end(|_| ());
+            assert_eq!((done.stage, memory.huge()), (Stage::Done, LEN), "{done:?}");
+            assert!(done.looked.is_zero() && (done.gathered_bytes > 0) == (turn == 0), "{done:?}");
+            prices.push(status().price);
+        }
+        assert!(prices[0] >= 100_000 && prices.windows(2).all(|pair| pair[1] >= 2 * pair[0]), "{prices:?}");
+    });
+}
+
+/// Fails on: a fork that lists every page although the program waits; one that waits for a wait for ever.
+#[test]
+fn a_long_look_is_left_to_a_wait_for_some_forks() {
+    play("a_long_look_is_left_to_a_wait_for_some_forks", || {
+        needs_huge_pages();
+        for waits in [true, false] {
+            // `apart` has the advice against huge pages.
+            let (memory, unwanted) = (filled(), Memory::apart(2 * LEN));
+            unwanted.fill(0..2 * LEN, 1);
+            plan(&in_slices());
+            let mut forks = 0;
+            for _ in 0..1 << 10 {
+                if !progress().looked.is_zero() || waits && forks == 8 {
+                    break;
+                }
+                assert_eq!(in_child(|| 0), 0);
+                forks += usize::from(memory.huge() == LEN);
+            }
+            if waits {
+                slice();
+            }
+            assert!(!progress().looked.is_zero(), "{:?}", progress());
+            assert!(waits || forks > 16, "after {forks} forks");
+            to_the_end(|_| ());
+            assert!(memory.holds(0..LEN, 1) && unwanted.holds(0..2 * LEN, 1));
+        }
     });
 }
 

@@ -107,6 +107,8 @@ pub(crate) struct Agenda {
     gathering: u64,
     /// Refusals since the last slice.
     refusals: u32,
+    /// Forks at which the look at what was not gathered was put off.
+    put_off: u32,
     /// Why it has ended early.
     reason: Option<String>,
 }
@@ -177,6 +179,8 @@ pub(crate) struct Terms {
 const MAPPINGS_UNSEEN: usize = 512;
 /// After so many refusals in a row a freeze is given up.
 const PATIENCE: u32 = 64;
+/// So many forks leave a long look to a wait that may never come.
+const FORKS_WITHOUT_LOOK: u32 = 16;
 
 impl Agenda {
     pub(super) const fn new(items: MappedVec<Item>) -> Self {
@@ -196,6 +200,7 @@ impl Agenda {
             worked: 0,
             gathering: 0,
             refusals: 0,
+            put_off: 0,
             reason: None,
         }
     }
@@ -207,6 +212,7 @@ impl Agenda {
         (self.budget, self.extent, self.pages, self.mappings) = (budget, extent, pages, mappings);
         (self.next, self.looked, self.worked, self.refusals, self.reason) = (0, looked, 0, 0, None);
         (self.mappings_known, self.step, self.gathered, self.gathering) = (mappings, step, 0, 0);
+        self.put_off = 0;
         eligible.sort_unstable_by_key(|one| Reverse(one.populated - one.huge));
         let mut planned = 0;
         for one in eligible {
@@ -270,6 +276,17 @@ impl Agenda {
     pub(crate) const fn refused(&mut self) -> bool {
         self.refusals += 1;
         self.refusals >= PATIENCE
+    }
+
+    /// How long a slice may take.
+    pub(crate) const fn budget(&self) -> Duration {
+        self.budget
+    }
+
+    /// A fork is about to list all mappings. Tells whether that is put off to a wait.
+    pub(crate) const fn puts_off_look(&mut self) -> bool {
+        self.put_off += 1;
+        self.put_off <= FORKS_WITHOUT_LOOK
     }
 
     /// From the first to the last address.

@@ -25,13 +25,14 @@ use super::places::{Places, is_still_eligible};
 use super::registry::Shared;
 use super::span::Span;
 use super::tables::Tables;
+use super::tending::is_late;
 use super::thawing::collapse_run;
 use super::traits::{Traits, is_locked};
 use crate::clock::{Instant, Moment, nanos};
 
 /// How much is searched for the next populated page at a time.
 const WINDOW: usize = 16 * PIECE;
-/// Places that a slice which has found nothing looks at, when its time is used up.
+/// Places that a slice which has put nothing together looks at, when its time is used up.
 const MOST_LOOKS: u32 = 32;
 
 /// What a slice needs.
@@ -56,17 +57,19 @@ impl Gatherer<'_, '_> {
         let budget = self.agenda.budget;
         // Nobody is held: who is put aside by a busy machine meanwhile would have been so anyway.
         let (cpu, mut begun) = (Moment::now(), Moment::now());
-        let (mut bytes, mut in_slice, mut looks) = (0, 0, 0);
+        let (mut bytes, mut worked, mut looks) = (0, 0, 0);
         let outcome = loop {
             looks += 1;
             let elapsed = begun.elapsed();
-            let may_look = in_slice == 0 && looks <= MOST_LOOKS || elapsed < nanos(budget);
-            if !(may_look && self.shared.tending.fits(in_slice, elapsed, budget)) {
+            let may_look = worked == 0 && looks <= MOST_LOOKS || elapsed < nanos(budget);
+            // While a call sleeps, it takes no time of the processor.
+            let may_work = worked == 0 || !is_late(self.started.elapsed(), budget);
+            if !(may_look && may_work && self.shared.tending.fits(worked, elapsed, budget)) {
                 if !(self.is_idle)() {
                     break Ok(Gathered::More);
                 }
                 self.end_slice(bytes);
-                (in_slice, looks, begun) = (0, 0, Moment::now());
+                (worked, looks, begun) = (0, 0, Moment::now());
                 continue;
             }
             let next = match gathering.place {
@@ -84,13 +87,13 @@ impl Gatherer<'_, '_> {
             };
             let room = self.shared.tending.room(elapsed, budget);
             let taken = self.take(Span::new(piece.start, whole.end), room, traits);
-            let Taken { upto, made, waits, is_refused } = match taken {
+            let Taken { upto, worked: tried, made, waits, is_refused } = match taken {
                 Ok(taken) => taken,
                 Err(error) => break Err(error),
             };
             gathering.go_on_at(upto);
             gathering.has_made(made);
-            (bytes, in_slice) = (bytes + made * PIECE, in_slice + made);
+            (bytes, worked) = (bytes + made * PIECE, worked + tried);
             if is_refused {
                 break Ok(Gathered::Done);
             }
@@ -145,7 +148,7 @@ impl Gatherer<'_, '_> {
     /// Gathers the pieces at the start of `rest` that may be, `room` at most. All have these traits.
     fn take(&mut self, rest: Span, room: usize, traits: Traits) -> Result<Taken, PagemapError> {
         let mut run = Span::new(rest.start, rest.start);
-        let mut taken = Taken { upto: rest.start, made: 0, waits: false, is_refused: false };
+        let mut taken = Taken { upto: rest.start, worked: 0, made: 0, waits: false, is_refused: false };
         for piece in rest.cut(PIECE).take(room) {
             let found = self.look_at(piece, traits)?;
             if found == Found::Fit {
@@ -170,14 +173,23 @@ impl Gatherer<'_, '_> {
         let before = Moment::now();
         let pagemap = self.pagemap;
         let is_huge = |piece| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
-        let mut made = 0;
-        collapse_run(run, is_huge, |piece, came| {
-            // Split again, it was counted before.
+        let (mut made, mut whole) = (0, 0);
+        let upto = collapse_run(run, is_huge, |piece, came| {
+            taken.worked += 1;
+            whole += usize::from(came == Asked::Made);
+            // Split again, its bytes were counted before.
             made += usize::from(came == Asked::Made && !self.tables.ledger.hot.rests(piece));
             self.tables.ledger.asked(piece, came);
             taken.is_refused |= came == Asked::Refused;
         });
-        self.shared.tending.took_piece(before.elapsed() / (run.len() / PIECE) as u64);
+        // What fails is quick, and says nothing of what is made.
+        if whole == run.len() / PIECE {
+            self.shared.tending.took_piece(before.elapsed() / whole as u64);
+        }
+        if upto < run.end {
+            // What is behind them is looked at again.
+            (taken.upto, taken.waits) = (upto, false);
+        }
         taken.made += made;
         Ok(taken)
     }
@@ -226,7 +238,9 @@ enum Found {
 struct Taken {
     /// Up to where.
     upto: usize,
-    /// Huge pages that are there now.
+    /// Pieces that the kernel was asked to put together, whatever came of it.
+    worked: usize,
+    /// Huge pages that are there now, and were not known before.
     made: usize,
     /// Whether a child shows one that was looked at.
     waits: bool,

@@ -112,7 +112,9 @@ impl HotPieces {
     fn is_forgotten(&self, piece: &HotPiece) -> bool {
         let State::Frozen { since } = piece.state else { return false };
         let is_old = self.round - piece.found > 2 * piece.rest;
-        is_old && (piece.turns == 0 || self.forks - since > self.rest_of(piece.turns + 1))
+        // Where what is huge rests for ever, it is frozen only because the program has let it go.
+        let is_let_go = piece.turns == 0 || self.huge_rest == u64::MAX;
+        is_old && (is_let_go || self.forks - since > self.rest_of(piece.turns + 1))
     }
 
     /// For how many forks a piece rests that becomes huge for the `turns`-th time.

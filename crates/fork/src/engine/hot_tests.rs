@@ -147,3 +147,21 @@ fn what_is_let_go_is_neither_huge_nor_at_rest() {
     assert_eq!((pieces.huge(), pieces.resting(), pieces.rests(of(1))), (0, 0, false));
     assert_eq!((pieces.mendable(0), pieces.is_worth_mending(0)), (None, false));
 }
+
+/// Fails on: memory that was unmapped long ago, and keeps its place in the table.
+#[test]
+fn what_is_let_go_is_forgotten_where_huge_pages_rest_for_ever() {
+    let mut hot = HotPieces::new(MappedVec::with_capacity(16).expect("memory"));
+    hot.begin(u64::MAX, |_| Ok(())).expect("room");
+    hot.is_huge_now(Span::new(2 << 20, 4 << 20)).expect("room");
+    hot.let_go(0);
+    for _ in 0..4 {
+        assert!(hot.piece(0).is_some());
+        hot.end();
+        hot.begin(u64::MAX, |_| Ok(())).expect("room");
+        if hot.piece(0).is_none() {
+            return;
+        }
+    }
+    panic!("it is known for ever");
+}

@@ -33,6 +33,7 @@ use super::account::Account;
 use super::agenda::{Gathering, Step, Where};
 use super::hot::HotPieces;
 use super::huge::{Asked, Supply};
+use super::places::Places;
 use super::prices::{Memory, Prices};
 use super::span::Span;
 use crate::hazards::HugePages;
@@ -252,12 +253,11 @@ impl Ledger {
     }
 
     /// What a freeze in slices begins with.
-    pub(crate) fn first_step(&self, pays: Pays, way: ScanWay, place: Where) -> Step {
+    pub(crate) fn first_step(&self, pays: Pays, (way, places): (ScanWay, &Places), place: Where) -> Step {
+        // What is split later is found by a scan alone; and a list of mappings is old as soon as threads go on.
+        let is_told = way == ScanWay::Ioctl && matches!(places, Places::Asked(_));
         match pays {
-            // What is split later is found by a scan alone.
-            Pays::Within(forks)
-                if way == ScanWay::Ioctl && self.huge.is_open() && self.prices.is_better_huge(forks) =>
-            {
+            Pays::Within(forks) if is_told && self.huge.is_open() && self.prices.is_better_huge(forks) => {
                 Step::Gather(Gathering::new(place))
             }
             _ => Step::Freeze,
@@ -328,6 +328,13 @@ impl Ledger {
         self.debt = 0;
         self.look = self.look.max(taken);
         self.patience = (self.patience * 2).min(MOST_PATIENCE);
+    }
+
+    /// A slice in the place of a repair has worked for so long: what it was bought with is spent.
+    pub(crate) fn tended(&mut self, taken: u64) {
+        self.account.repaired(taken);
+        self.debt = self.debt.saturating_sub(taken);
+        self.spent = self.spent.saturating_add(taken);
     }
 
     /// A repair was made.

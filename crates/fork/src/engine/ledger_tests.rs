@@ -66,6 +66,18 @@ fn what_is_refused_is_tried_again_ever_more_seldom() {
     assert!(gaps.windows(2).all(|pair| pair[0] <= pair[1]) && gaps[0] < gaps[gaps.len() - 1] / 8, "{gaps:?}");
 }
 
+/// Fails on: slices for which nobody pays, after which one repair may cost all that forks have lost meanwhile.
+#[test]
+fn slices_in_the_place_of_a_repair_are_paid_for() {
+    let mut ledger = ledger(100, 50);
+    (0..10).for_each(|_| ledger.forked(150));
+    let spent = ledger.spent;
+    ledger.tended(300);
+    assert_eq!((ledger.debt(), ledger.most(), ledger.spent), (700, 700, spent + 300));
+    ledger.tended(5000);
+    assert_eq!((ledger.debt(), ledger.is_due()), (0, false));
+}
+
 #[test]
 fn a_child_owes_nothing() {
     let mut ledger = ledger(100, 50);
@@ -185,6 +197,17 @@ fn what_grows_is_no_loss() {
     };
     assert!(!(0..10).any(|_| period(20 * saved)));
     assert!(!period(0) && period(0), "the same for old memory is one");
+}
+
+/// Fails on: pieces that are gathered by a list of mappings that nobody reads.
+#[test]
+fn pieces_are_gathered_where_the_kernel_tells_of_a_mapping_alone() {
+    let mut ledger = ledger(100, 50);
+    ledger.huge.begin(HugePages::Welcome);
+    let step = |places: &Places| ledger.first_step(Pays::Within(1500), (ScanWay::Ioctl, places), Where::Everywhere);
+    assert_eq!(step(&Places::Listed), Step::Freeze);
+    let asked = Places::Asked(std::fs::File::open("/proc/self/maps").expect("/proc").into());
+    assert_eq!(step(&asked), Step::Gather(Gathering::new(Where::Everywhere)));
 }
 
 /// What became of a piece of the model.

@@ -9,7 +9,7 @@
 use std::ops::{ControlFlow, Range};
 
 use palimpsest_sys::pages::maps::Permissions;
-use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
+use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 
 use super::agenda::MOST_SHARED;
@@ -20,9 +20,9 @@ use super::piece::PIECE;
 use super::registry::Shared;
 use super::span::Span;
 use super::tables::Tables;
-use super::tending::Tended;
+use super::tending::{Tended, is_late};
 use super::thawing::{collapse, collapse_run};
-use crate::clock::{Moment, nanos};
+use crate::clock::{Instant, Moment, nanos};
 use crate::options::{Options, Pause};
 
 /// Mappings of which nothing is put together: what the program wants otherwise, or may not be moved.
@@ -97,11 +97,16 @@ impl Mender<'_, '_> {
         let Self { tables, shared, options, pagemap, started } = self;
         let tending = &shared.tending;
         let Pause::Within(time) = options.pause else { return Ok((Tended::Done, 0)) };
+        if pagemap.way() == ScanWay::Entries {
+            // Nobody tells which pages are huge: each would look split.
+            return Ok((Tended::Done, 0));
+        }
         let mut at = tending.at();
         if at == 0 {
             tables.ledger.begin_pass(options.pays);
         }
-        let (mut worked, mut in_a_row) = (0, 0);
+        let wall = Instant::now();
+        let (mut worked, mut tried, mut in_a_row) = (0, 0, 0);
         loop {
             if !tables.ledger.huge.is_open() {
                 return Ok((Tended::Done, worked));
@@ -110,8 +115,9 @@ impl Mender<'_, '_> {
                 return Ok((tending.end_of_pass(), worked));
             };
             // To look takes time as well, but there must be an end some day.
-            let is_late = at != tending.at() && started.elapsed() > nanos(time);
-            if is_late || !tending.fits(worked, started.elapsed(), time) {
+            let has_looked = at != tending.at() && started.elapsed() > nanos(time);
+            let has_slept = tried > 0 && is_late(wall.elapsed(), time);
+            if has_looked || has_slept || !tending.fits(tried, started.elapsed(), time) {
                 return Ok((Tended::More { at: piece.start }, worked));
             }
             let room = tending.room(started.elapsed(), time);
@@ -130,11 +136,17 @@ impl Mender<'_, '_> {
                 Found::Split => {
                     let before = Moment::now();
                     let is_huge = |piece: Span| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
-                    collapse_run(run, is_huge, |piece, came| {
+                    let mut mended = 0;
+                    at = collapse_run(run, is_huge, |piece, came| {
                         let place = tables.ledger.hot.in_span(piece).start;
-                        worked += usize::from(treat_split(tables, place, came) == Mended::Now);
+                        tried += 1;
+                        mended += usize::from(treat_split(tables, place, came) == Mended::Now);
                     });
-                    tending.took_piece(before.elapsed() / (run.len() / PIECE) as u64);
+                    worked += mended;
+                    // What fails is quick, and says nothing of what is made.
+                    if mended == run.len() / PIECE {
+                        tending.took_piece(before.elapsed() / mended as u64);
+                    }
                 }
             }
         }

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use palimpsest_sys::memory::extent::FileId;
-use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, Wanted};
+use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use palimpsest_sys::pages::vmas::Vma;
 use palimpsest_sys::threads::own::Blocked;
 
+use super::agenda::MOST_SHARED;
 use super::budget::{Budget, Stopped};
 use super::guards::Guards;
 use super::huge::{Asked, suits};
@@ -76,7 +77,7 @@ impl Tender<'_, '_> {
         }
         self.places.begin(&mut self.tables.vmas)?;
         let mut budget = Budget::new(tending.mappings());
-        let (mut worked, mut made) = (0, 0);
+        let (mut worked, mut made, mut in_a_row) = (0, 0, 0);
         let mut left = ArrayVec::<u32, MOST_LEFT>::new();
         let outcome = loop {
             if !self.tables.ledger.huge.is_open() || self.shared.map.is_in_doubt() {
@@ -85,7 +86,7 @@ impl Tender<'_, '_> {
             let (piece, kind) = match self.next(at, time)? {
                 Next::Piece(piece, kind) => (piece, kind),
                 Next::Later { at } => break Tended::More { at },
-                Next::Nothing => break Tended::Done,
+                Next::Nothing => break tending.end_of_pass(),
             };
             if !tending.fits(worked, self.started.elapsed(), time) {
                 break Tended::More { at: piece.start };
@@ -105,9 +106,15 @@ impl Tender<'_, '_> {
                 Err(_) => break Tended::Done,
             };
             at = piece.end;
+            in_a_row = if did == Did::Waits { in_a_row + 1 } else { 0 };
+            if did == Did::Waits {
+                tending.note_child();
+            }
+            if in_a_row == MOST_SHARED {
+                break Tended::Later { at };
+            }
             match did {
-                Did::Waits => break Tended::Later { at: piece.start },
-                Did::Nothing => {
+                Did::Waits | Did::Nothing => {
                     // To look takes time as well.
                     if self.started.elapsed() > nanos(time) {
                         break Tended::More { at };
@@ -129,7 +136,9 @@ impl Tender<'_, '_> {
 
     /// The next piece from `at` on that may need work. To search takes time as well: at least one window is looked at.
     fn next(&self, at: usize, time: Duration) -> Result<Next, PagemapError> {
-        let hot = self.tables.ledger.hot.next_huge(at);
+        // Without a scan nobody tells which pages are huge: each would look split.
+        let is_told = self.pagemap.way() == ScanWay::Ioctl;
+        let hot = self.tables.ledger.hot.next_huge(at).filter(|_| is_told);
         let mut from = at;
         let frozen = loop {
             let end = hot.map_or(usize::MAX, |(_, piece)| piece.start);

@@ -21,6 +21,8 @@ use crate::options::Pause;
 const SHARE: u64 = 20;
 /// Pieces that one call puts together at most.
 const MOST_AT_ONCE: usize = 16;
+/// How many times its budget a slice may take on the wall before it asks for another piece.
+const MOST_ON_THE_WALL: u64 = 4;
 /// What a piece is expected to take at first, in nanoseconds.
 const CAUTIOUS: u64 = 1_000_000;
 
@@ -63,6 +65,12 @@ pub(crate) enum Tended {
     },
     /// It has come to the end.
     Done,
+}
+
+/// Whether a slice that has done something by now ends, since it has taken `elapsed` nanoseconds on the wall: a call
+/// may sleep until each CPU has done its part.
+pub(super) fn is_late(elapsed: u64, budget: Duration) -> bool {
+    elapsed > nanos(budget).saturating_mul(MOST_ON_THE_WALL)
 }
 
 impl Tending {

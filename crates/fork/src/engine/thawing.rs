@@ -147,10 +147,21 @@ pub(super) fn collapse(piece: Span) -> Asked {
     Asked::of(unsafe { calls::advise(piece, libc::MADV_COLLAPSE) })
 }
 
-/// The same for a run of neighbouring pieces, in one call: each has the kernel empty a list of every CPU first. `told`
-/// is told of each piece; `is_huge` tells whether one is.
-pub(super) fn collapse_run(run: Span, is_huge: impl Fn(Span) -> bool, mut told: impl FnMut(Span, Asked)) {
+/// The same for a run of neighbouring pieces, in one call: each has the kernel empty a list of every CPU first, and may
+/// sleep meanwhile. `told` is told of each piece up to the address that this returns; `is_huge` tells whether one is.
+/// After a run that has failed one piece is asked for by itself: who has time for more comes again.
+pub(super) fn collapse_run(run: Span, is_huge: impl Fn(Span) -> bool, told: impl FnMut(Span, Asked)) -> usize {
+    collapse_run_by(collapse, run, is_huge, told)
+}
+
+fn collapse_run_by(
+    mut collapse: impl FnMut(Span) -> Asked,
+    run: Span,
+    is_huge: impl Fn(Span) -> bool,
+    mut told: impl FnMut(Span, Asked),
+) -> usize {
     let all = collapse(run);
+    let mut has_retried = false;
     for piece in run.cut(PIECE) {
         let came = match all {
             Asked::Made => Asked::Made,
@@ -158,13 +169,18 @@ pub(super) fn collapse_run(run: Span, is_huge: impl Fn(Span) -> bool, mut told: 
             Asked::Refused => Asked::Refused,
             // The kernel leaves the others of the run at some errors.
             Asked::Unfit if run == piece => Asked::Unfit,
-            Asked::Unfit => collapse(piece),
+            Asked::Unfit if has_retried => return piece.start,
+            Asked::Unfit => {
+                has_retried = true;
+                collapse(piece)
+            }
         };
         told(piece, came);
         if came == Asked::Refused {
-            return;
+            return piece.end;
         }
     }
+    run.end
 }
 
 /// Gives a piece rights: those of the program, and for a moment the right to be read. A refusal, for too many mappings,
@@ -172,4 +188,32 @@ pub(super) fn collapse_run(run: Span, is_huge: impl Fn(Span) -> bool, mut told: 
 fn protect(piece: Span, permissions: Permissions) {
     // SAFETY: 1. no code that runs meanwhile uses the memory.
     let _ = unsafe { calls::protect(piece, permissions) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails on: a slice that asks for each piece of a run that has failed; one that never gets behind a bad piece.
+    #[test]
+    fn after_a_run_that_has_failed_one_piece_is_asked_for_and_the_rest_is_handed_back() {
+        let at = |piece: usize| piece * PIECE;
+        let run = Span::new(at(1), at(9));
+        // The kernel has left the run at the second piece, which is never fit.
+        let (mut asked, mut told) = (Vec::new(), Vec::new());
+        let collapse = |span: Span| {
+            asked.push(span);
+            Asked::Unfit
+        };
+        let upto = collapse_run_by(collapse, run, |piece| piece.start == at(1), |piece, came| told.push((piece, came)));
+        assert_eq!(upto, at(3));
+        assert_eq!(asked, [run, Span::new(at(2), at(3))]);
+        assert_eq!(told, [(Span::new(at(1), at(2)), Asked::Made), (Span::new(at(2), at(3)), Asked::Unfit)]);
+        // No huge page at all.
+        let mut told = 0;
+        let upto = collapse_run_by(|_| Asked::Refused, run, |_| false, |_, _| told += 1);
+        assert_eq!((upto, told), (at(2), 1));
+        let upto = collapse_run_by(|_| Asked::Made, run, |_| false, |_, came| assert_eq!(came, Asked::Made));
+        assert_eq!(upto, run.end);
+    }
 }

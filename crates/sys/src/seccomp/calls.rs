@@ -29,6 +29,8 @@ pub enum FreezeCall {
     Msync,
     /// `madvise`: populates, collapses and restores advice.
     Madvise,
+    /// `mremap`: keeps what was written aside while a huge page is made for it.
+    Remap,
     /// `mlock2`: locks as before.
     Lock,
     /// `munlock`: keeps tables from being populated under `mlockall`.
@@ -55,7 +57,7 @@ pub enum FreezeCall {
 
 impl FreezeCall {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::MemfdCreate,
         Self::Truncate,
         Self::Write,
@@ -66,6 +68,7 @@ impl FreezeCall {
         Self::Mincore,
         Self::Msync,
         Self::Madvise,
+        Self::Remap,
         Self::Lock,
         Self::Unlock,
         Self::ProtectionKey,
@@ -92,6 +95,7 @@ impl FreezeCall {
             Self::Mincore => libc::SYS_mincore,
             Self::Msync => libc::SYS_msync,
             Self::Madvise => libc::SYS_madvise,
+            Self::Remap => libc::SYS_mremap,
             Self::Lock => libc::SYS_mlock2,
             Self::Unlock => libc::SYS_munlock,
             Self::ProtectionKey => libc::SYS_pkey_mprotect,
@@ -150,6 +154,12 @@ impl FreezeCall {
                     make([0, 0, advice as usize, 0, 0]);
                 }
             }
+            // To a length of zero, which is refused whatever the flags.
+            Self::Remap => {
+                for flags in [libc::MREMAP_DONTUNMAP, libc::MREMAP_FIXED] {
+                    make([0, 0, 0, (libc::MREMAP_MAYMOVE | flags) as usize, 0]);
+                }
+            }
             Self::Lock => make([0, 0, libc::MLOCK_ONFAULT as usize, 0, 0]),
             Self::ProtectionKey => make([0, 0, 0, NO_KEY, 0]),
             Self::Mincore | Self::Unlock | Self::MemoryPolicy | Self::AsyncSubmit => make([0; 5]),
@@ -178,6 +188,7 @@ impl FreezeCall {
             Self::Mincore => "mincore",
             Self::Msync => "msync",
             Self::Madvise => "madvise",
+            Self::Remap => "mremap",
             Self::Lock => "mlock2",
             Self::Unlock => "munlock",
             Self::ProtectionKey => "pkey_mprotect",
