@@ -34,6 +34,11 @@ impl Shell {
         line.trim_end().to_owned()
     }
 
+    /// Sends a line to whoever reads one.
+    fn go_on(&mut self) {
+        self.child.stdin.as_mut().expect("a pipe").write_all(b"\n").expect("it reads");
+    }
+
     fn end(&mut self) {
         // A shell that has ended reads no line.
         let _gone = self.child.stdin.take().map(|mut input| input.write_all(b"\n"));
@@ -92,12 +97,21 @@ fn a_frozen_process_tells_its_figures() {
 }
 
 #[test]
-fn a_child_counts_for_itself() {
-    let script = format!("{GROWN} (exit 0); (exit 0); echo $$; (sh -c 'echo $PPID'; read line); exit 0");
-    let mut shell = Shell::start(&script);
+fn a_child_counts_for_itself_from_its_first_fork_on() {
+    let child = "(sh -c 'echo $PPID'; read line; (exit 0); echo; read line)";
+    let mut shell = Shell::start(&format!("{GROWN} (exit 0); (exit 0); echo $$; {child}; exit 0"));
     let pids = [shell.line(), shell.line()];
-    let Some(looks) = told(&[&pids[0], &pids[1]]) else { return };
-    for ((look, pid), forks) in looks.iter().zip(pids).zip([3, 0]) {
+    let pids = [&pids[0][..], &pids[1]];
+    let Some(looks) = told(&pids) else { return };
+    let [parent, child] = &looks[..] else { panic!("{looks:?}") };
+    assert_eq!((parent["figures"]["forks"].as_u64(), parent.get("remarks")), (Some(3), None), "{parent}");
+    // Until then it has written nothing: a page of its own is what a fork is spared.
+    assert_eq!(child["figures"]["process"].to_string(), pids[0], "{child}");
+    assert_eq!(child["remarks"], serde_json::json!(["of-parent"]), "{child}");
+    shell.go_on();
+    assert_eq!(shell.line(), "");
+    let looks = told(&pids).expect("as before");
+    for ((look, pid), forks) in looks.iter().zip(pids).zip([3, 1]) {
         assert_eq!(look["figures"]["process"].to_string(), pid, "{look}");
         assert_eq!(look["figures"]["forks"].as_u64(), Some(forks), "{look}");
         assert_eq!(look.get("remarks"), None, "{look}");
