@@ -21,7 +21,7 @@ use palimpsest_sys::broken_pipe;
 use palimpsest_sys::proc::stat::Incarnation;
 use rustix::process::geteuid;
 
-use crate::run::arguments::{At, Pause, PaysAfter, Threads};
+use crate::run::arguments::{At, Huge, Pause, PaysAfter, Threads};
 use crate::run::object::{Folders, Object, ObjectError};
 use crate::run::program::{ProgramError, Way};
 use crate::run::proof::NotLoaded;
@@ -154,8 +154,10 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
     if let Some(place) = &arguments.report {
         variables.push(("PALIMPSEST_REPORT", place.clone()));
     }
-    if arguments.huge {
-        variables.push(("PALIMPSEST_HUGE", "collapse".into()));
+    match arguments.huge {
+        Some(Huge::Collapse) => variables.push(("PALIMPSEST_HUGE", "collapse".into())),
+        Some(Huge::Gather) => variables.push(("PALIMPSEST_HUGE", "gather".into())),
+        None => (),
     }
     match arguments.threads {
         Some(Threads::Stop) => variables.push(("PALIMPSEST_THREADS", "stop".into())),

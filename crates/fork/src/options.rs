@@ -22,6 +22,10 @@ pub enum Pages {
     /// Huge pages where a piece of 2 MiB is mostly populated (`MADV_COLLAPSE`, Linux 6.1); where the kernel refuses,
     /// base pages.
     Collapse,
+    /// As [`Base`](Self::Base). But a freeze in slices ([`Pause::Within`]) that is to pay within so many forks
+    /// ([`Pays::Within`]) puts memory into huge pages where it is, and freezes what cannot be put so: for programs that
+    /// touch most of their memory between two forks, as a database under load does.
+    Gather,
 }
 
 /// What to do about other threads, whose writes during the freeze would be lost.

@@ -57,7 +57,7 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     if let Some(anonymous) = unseen(budget) {
         let way = open_pages()?.0.way();
         locked.ledger().begin_round(options.pays, headroom.huge, |_| Ok(())).map_err(FreezeError::from)?;
-        let step = locked.ledger().first_step(options.pays, (way, &places), Where::Everywhere);
+        let step = locked.ledger().first_step((options.pages, options.pays), (way, &places), Where::Everywhere);
         if step != Step::Freeze && watcher == Watcher::None {
             let (pages, mappings) = (options.pages, headroom.mappings);
             locked.agenda().begin_unseen(anonymous, Terms { budget, extent: 0, pages, mappings, looked: 0, step });
@@ -75,7 +75,7 @@ pub(crate) fn begin(options: &Options, budget: Duration) -> Result<Report, Freez
     let (started, wall) = (Moment::now(), Instant::now());
     let planned = played(&mut locked, options, Mode::Survey, |tables, agenda, done| {
         let looked = started.elapsed();
-        let step = tables.ledger().first_step(options.pays, (done.way, &places), Where::Planned);
+        let step = tables.ledger().first_step((options.pages, options.pays), (done.way, &places), Where::Planned);
         let (extent, pages, mappings) = (done.extent, options.pages, headroom.mappings);
         let terms = Terms { budget, extent, pages, mappings, looked, step };
         let report = told(tables, Mode::Freeze, done);

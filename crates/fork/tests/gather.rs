@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{Memory, freeze, guarded, in_child, page, play, skip, status_kb, wait};
-use palimpsest_fork::{Forked, Measure, Options, OtherThreads, Pause, Pays, Progress, Report, Stage, progress, status};
+use palimpsest_fork::{
+    Forked, Measure, Options, OtherThreads, Pages, Pause, Pays, Progress, Report, Stage, progress, status,
+};
 use palimpsest_sys::pages::pagemap::ScanWay;
 use palimpsest_sys::proc::thp;
 
@@ -19,7 +21,7 @@ const LEN: usize = 8 * PIECE;
 /// Many forks, since the memory of a test is small; and few enough that what is huge would not pay once frozen.
 fn in_slices() -> Options {
     let pays = Pays::Within(1500);
-    Options::new().measure(Measure::Nothing).pays(pays).pause(Pause::Within(Duration::ZERO))
+    Options::new().measure(Measure::Nothing).pages(Pages::Gather).pays(pays).pause(Pause::Within(Duration::ZERO))
 }
 
 /// Ends the scenario where nothing can be gathered.

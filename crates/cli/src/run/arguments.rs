@@ -41,9 +41,11 @@ pub(crate) struct Arguments {
     /// Tell what was frozen and what it gains: on standard error, or `fd:N`, or appended to a file.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "stderr")]
     pub(crate) report: Option<OsString>,
-    /// Ask for huge pages (MADV_COLLAPSE).
-    #[arg(long, conflicts_with = "no_freeze")]
-    pub(crate) huge: bool,
+    /// Ask for huge pages (MADV_COLLAPSE): of frozen memory, or with `gather` of memory where it is, before the rest is
+    /// frozen: for programs that touch most of their memory between two forks, as Redis does under a load.
+    #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "collapse",
+          conflicts_with = "no_freeze")]
+    pub(crate) huge: Option<Huge>,
     /// What to do if the program has other threads when it is time.
     #[arg(long, value_name = "WHAT", conflicts_with = "no_freeze")]
     pub(crate) threads: Option<Threads>,
@@ -82,6 +84,15 @@ fn file_name(name: OsString) -> Result<OsString, NoFileName> {
 #[derive(Debug, thiserror::Error)]
 #[error("allowed: the name of a program's file without its folder, such as redis-server")]
 struct NoFileName;
+
+/// Which memory is to be in huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Huge {
+    /// What is frozen.
+    Collapse,
+    /// All that can be, where it is; what is left is frozen.
+    Gather,
+}
 
 /// What to do about other threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -37,7 +37,7 @@ use super::places::Places;
 use super::prices::{Memory, Prices};
 use super::span::Span;
 use crate::hazards::HugePages;
-use crate::options::Pays;
+use crate::options::{Pages, Pays};
 
 /// The longest patience: how many times its price a repair must be worth after many that gained nothing. More would
 /// save next to nothing, and put off the repair that does gain something when a program becomes quiet.
@@ -253,11 +253,13 @@ impl Ledger {
     }
 
     /// What a freeze in slices begins with.
-    pub(crate) fn first_step(&self, pays: Pays, (way, places): (ScanWay, &Places), place: Where) -> Step {
+    pub(crate) fn first_step(&self, wish: (Pages, Pays), (way, places): (ScanWay, &Places), place: Where) -> Step {
         // What is split later is found by a scan alone; and a list of mappings is old as soon as threads go on.
         let is_told = way == ScanWay::Ioctl && matches!(places, Places::Asked(_));
-        match pays {
-            Pays::Within(forks) if is_told && self.huge.is_open() && self.prices.is_better_huge(forks) => {
+        match wish {
+            (Pages::Gather, Pays::Within(forks))
+                if is_told && self.huge.is_open() && self.prices.is_better_huge(forks) =>
+            {
                 Step::Gather(Gathering::new(place))
             }
             _ => Step::Freeze,

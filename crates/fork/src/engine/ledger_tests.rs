@@ -204,7 +204,9 @@ fn what_grows_is_no_loss() {
 fn pieces_are_gathered_where_the_kernel_tells_of_a_mapping_alone() {
     let mut ledger = ledger(100, 50);
     ledger.huge.begin(HugePages::Welcome);
-    let step = |places: &Places| ledger.first_step(Pays::Within(1500), (ScanWay::Ioctl, places), Where::Everywhere);
+    let step = |places: &Places| {
+        ledger.first_step((Pages::Gather, Pays::Within(1500)), (ScanWay::Ioctl, places), Where::Everywhere)
+    };
     assert_eq!(step(&Places::Listed), Step::Freeze);
     let asked = Places::Asked(std::fs::File::open("/proc/self/maps").expect("/proc").into());
     assert_eq!(step(&asked), Step::Gather(Gathering::new(Where::Everywhere)));

@@ -117,9 +117,10 @@ impl Settings {
             ExtentLen::Auto,
             extent,
         )?;
-        let pages = variables.read("PALIMPSEST_HUGE", "off, collapse", Pages::Base, |text| match text {
+        let pages = variables.read("PALIMPSEST_HUGE", "off, collapse, gather", Pages::Base, |text| match text {
             "off" => Some(Pages::Base),
             "collapse" => Some(Pages::Collapse),
+            "gather" => Some(Pages::Gather),
             _ => None,
         })?;
         let threads =
