@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStringExt;
 use libfuzzer_sys::fuzz_target;
 use settings::Settings;
 
-const VARIABLES: [&str; 12] = [
+const VARIABLES: [&str; 13] = [
     "PALIMPSEST_FREEZE",
     "PALIMPSEST_EXTENT",
     "PALIMPSEST_HUGE",
@@ -29,6 +29,7 @@ const VARIABLES: [&str; 12] = [
     "PALIMPSEST_DRY_RUN",
     "PALIMPSEST_ONLY",
     "PALIMPSEST_PAUSE",
+    "__AFL_SHM_ID",
 ];
 
 fuzz_target!(|bytes: &[u8]| {
