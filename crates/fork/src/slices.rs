@@ -218,10 +218,10 @@ pub unsafe fn freeze_while(is_idle: &mut dyn FnMut() -> bool) -> Result<Progress
 pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeError> {
     let gathers = || shared.lock().is_some_and(|mut locked| matches!(locked.agenda().step(), Step::Gather(_)));
     if shared.progress.has_waited() && gathers() {
-        // Whoever waits between forks has slices there: this fork need not take longer for one.
+        // Who waits between forks has slices there: this fork is not to be longer for one.
         return Ok(());
     }
-    // SAFETY: 1. is this function's own. 2. the closure does nothing.
+    // SAFETY: 1. is this function's own. 2. it does nothing.
     unsafe { next(shared, Occasion::Fork, &mut || false) }
 }
 

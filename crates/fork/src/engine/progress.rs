@@ -1,6 +1,6 @@
 //! How far a freeze in slices has come: figures that anybody may read at any time.
 //!
-//! Relaxed everywhere: each is read by itself, and publishes nothing. Whoever holds the lock writes.
+//! Relaxed everywhere: each is read for itself, and nothing is published with it. Written by who holds the lock.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -81,7 +81,7 @@ pub(crate) struct Figures {
     not_before: AtomicU64,
     /// 1 if huge pages were made at a wait since the last fork.
     has_waited: AtomicUsize,
-    /// How many looks before slices in a row took longer than a pause may: each looks at every descriptor.
+    /// How many looks before a slice in a row took longer than a pause may: each looks at every descriptor.
     long_looks: AtomicUsize,
 }
 
@@ -123,7 +123,7 @@ impl Figures {
         self.not_before.store(Instant::now().nanos().saturating_add(rest), Ordering::Relaxed);
     }
 
-    /// Notes that huge pages were made while the program waited.
+    /// Huge pages were made while the program waited.
     pub(crate) fn gathered_in_wait(&self) {
         self.has_waited.store(1, Ordering::Relaxed);
     }
