@@ -1,8 +1,8 @@
-//! What this object's own code calls instead of the functions that it defines, by `--wrap` (`build.rs`).
+//! What this object's own code calls instead of the functions that it defines, through `--wrap` (`build.rs`).
 
 use crate::arch::{jump, own_syscall};
 
-// Hidden, so that no other object is bound to them.
+// Hidden, so that no other object binds to them.
 std::arch::global_asm!(
     ".macro palimpsest_own name, target",
     ".hidden __wrap_\\name",
