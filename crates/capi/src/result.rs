@@ -53,6 +53,10 @@ impl Failure {
         Self::new(PALIMPSEST_INVALID, message)
     }
 
+    pub(crate) fn code(&self) -> palimpsest_result {
+        self.code
+    }
+
     /// The error with its causes.
     pub(crate) fn of(code: palimpsest_result, error: &(dyn Error + 'static)) -> Self {
         let errors = iter::successors(Some(error), |&error| error.source());
