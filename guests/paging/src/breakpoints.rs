@@ -31,6 +31,9 @@ pub(crate) fn set(writer: &KernelTextWriter, site: &Site) -> Result<(), Unmapped
 /// Takes it away.
 pub(crate) fn remove(writer: &KernelTextWriter, site: &Site) -> Result<(), Unmapped> {
     store(writer, site.address, &site.old.as_slice()[..TRAP.len()])?;
+    // In QEMU a trap may have lived on until it was overwritten once more (see `KernelTextWriter::settle`), and who has
+    // run into it asks `hit` yet.
+    flush::synchronize_all();
     // Relaxed: all CPUs have answered since the last trap was overwritten.
     AT.store(0, Ordering::Relaxed);
     Ok(())

@@ -117,6 +117,27 @@ pub(crate) fn make() {
     *SPACE.lock() = Some(alloc::boxed::Box::leak(alloc::boxed::Box::new(space)));
 }
 
+/// How often text, read-only data and packs exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Copies {
+    /// Once, on the first node.
+    One,
+    /// Once for each node.
+    EachNode,
+}
+
+/// Makes or drops the replicas of text, read-only data and packs: the kernel's, and so those of processes that are made
+/// from now on.
+pub(crate) fn set_copies(copies: Copies) {
+    for range in [image_range(ImageRights::Constant), crate::packs::range()] {
+        let flush = match copies {
+            Copies::One => get().drop_replicas(range),
+            Copies::EachNode => get().replicate(range).map(|(_, flush)| flush),
+        };
+        flush.unwrap_or_else(|error| panic!("{error}")).finish();
+    }
+}
+
 /// The physical address at which a walk of `root` for a kernel address ends, as the hardware walks: how the tables of
 /// one node translate it.
 pub(crate) fn walk(root: Frame, address: VirtAddr) -> Option<u64> {

@@ -15,6 +15,7 @@
 //! | `packs` | programs in the kernel's space, and what their faults and traps mean |
 //! | `bpf` | programs that are verified, compiled into packs, and attached to system calls |
 //! | `process` | user mode |
+//! | `caches`, `fetches` | a model of caches, and the kernel's instructions shown to it |
 //! | `checks` | what is proved |
 
 #![no_std]
@@ -25,12 +26,14 @@ extern crate alloc;
 mod arch;
 mod bpf;
 mod breakpoints;
+mod caches;
 mod call;
 mod check;
 mod checks;
 mod console;
 mod counts;
 mod cpu;
+mod fetches;
 mod flush;
 mod kernel_space;
 mod kernel_text_writer;

@@ -2,6 +2,7 @@
 
 mod breakpoints;
 mod counts;
+mod fetches;
 mod hooks;
 mod kernel;
 mod locality;
@@ -23,5 +24,6 @@ pub(crate) fn run() {
     processes::run();
     counts::run();
     operations::run();
+    fetches::run();
     stress::run();
 }

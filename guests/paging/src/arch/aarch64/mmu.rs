@@ -36,11 +36,6 @@ pub(crate) fn new_user_space(_kernel: &KernelSpace, id: SpaceId) -> Result<UserS
     UserSpace::new(Memory, id, &nodes(), SpaceOptions::default())
 }
 
-/// What a process's space needs after a fork: nothing, since the kernel is not in it.
-pub(crate) fn after_fork(_space: &UserSpace) -> Result<(), NoTables> {
-    Ok(())
-}
-
 /// Walks the kernel's own tables from now on, and no process's.
 pub(crate) fn load_kernel(root: Frame) {
     // SAFETY: the tables map the kernel as it is linked, and stay.

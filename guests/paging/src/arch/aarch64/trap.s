@@ -33,8 +33,14 @@
     mov x1, #\kind
     b kernel_common
 .endm
+.set first_from_user, 1
 .macro from_user kind
     .balign 0x80
+    .if (\kind == 0) && first_from_user
+    .global system_call_vector
+system_call_vector:
+    .set first_from_user, 0
+    .endif
     stp x0, x1, [sp, #-16]!
     mov x1, #\kind
     b user_common
@@ -53,6 +59,8 @@ trap_vectors:
     from_kernel 2
     from_kernel 2
     from_user 0
+.global system_call_vector_end
+system_call_vector_end:
     from_user 1
     from_user 2
     from_user 2
@@ -79,6 +87,8 @@ kernel_common:
     eret
 
 // From user mode: the registers go to the context that `run_user` has left on the stack, and `run_user` returns.
+.global from_user_common
+from_user_common:
 user_common:
     ldr x0, [sp, #16]
     x2_to_x29 stp, x0
@@ -93,9 +103,13 @@ user_common:
     x19_to_x28 ldp
     ldp x29, x30, [sp], #96
     ret
+.global from_user_end
+from_user_end:
 
 // run_user(context): returns at the next trap from user mode.
 .global run_user
+.global to_user
+to_user:
 run_user:
     stp x29, x30, [sp, #-96]!
     x19_to_x28 stp
@@ -108,6 +122,8 @@ run_user:
     x2_to_x29 ldp, x0
     ldp x0, x1, [x0]
     eret
+.global to_user_end
+to_user_end:
 
 // probe_store(address, value) -> 1, or 0 if the store faults.
 .global probe_store

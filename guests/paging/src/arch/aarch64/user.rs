@@ -40,6 +40,11 @@ impl Context {
         self.registers[0] = result;
     }
 
+    /// Has the thread go on at `instruction`.
+    pub(crate) fn divert(&mut self, instruction: VirtAddr) {
+        self.instruction = instruction.0;
+    }
+
     /// Goes on in user mode until the next trap. The process's tables are loaded.
     pub(crate) fn run(&mut self) -> Trap {
         // SAFETY: the context is a user's, traps write to it alone, and come back here.

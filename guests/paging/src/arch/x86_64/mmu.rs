@@ -2,11 +2,10 @@
 
 use core::arch::asm;
 
-use palimpsest_paging::{AddressSpace, Frame, MemoryType, NoTables, SpaceId, VirtAddr, format};
+use palimpsest_paging::{AddressSpace, ForkError, Frame, MemoryType, NoTables, SpaceId, VirtAddr, format};
 
-use crate::kernel_space::{self, ImageRights};
 use crate::memory::Memory;
-use crate::packs;
+use crate::process::CHILD;
 
 /// The format of the kernel's tables.
 pub(crate) type KernelFormat = format::X86_64;
@@ -24,27 +23,14 @@ pub(crate) const ORDINARY: MemoryType = MemoryType(0);
 
 /// A space for a process, with nothing of its own yet: the kernel's, once more, with its replicas.
 pub(crate) fn new_user_space(kernel: &KernelSpace, id: SpaceId) -> Result<UserSpace, NoTables> {
-    let forked = kernel.fork(id);
-    let (space, flush) = match forked {
-        Ok(forked) => forked,
-        Err(palimpsest_paging::ForkError::NoMemory(error)) => return Err(error),
-        Err(error @ palimpsest_paging::ForkError::NoPage { .. }) => panic!("no page of the kernel is pinned: {error}"),
-    };
-    flush.finish();
-    after_fork(&space)?;
-    Ok(space)
-}
-
-/// A fork starts without replicas; the kernel's are the same for all.
-pub(crate) fn after_fork(space: &UserSpace) -> Result<(), NoTables> {
-    for range in [kernel_space::image_range(ImageRights::Constant), packs::range()] {
-        match space.replicate(range) {
-            Ok((_, flush)) => flush.finish(),
-            Err(palimpsest_paging::ChangeError::NoMemory(error)) => return Err(error),
-            Err(error) => panic!("the image and packs are mapped in whole pages: {error}"),
+    match kernel.fork_with(id, CHILD) {
+        Ok((space, flush)) => {
+            flush.finish();
+            Ok(space)
         }
+        Err(ForkError::NoMemory(error)) => Err(error),
+        Err(error @ ForkError::NoPage { .. }) => panic!("no page of the kernel is pinned: {error}"),
     }
-    Ok(())
 }
 
 fn load(root: Frame) {

@@ -7,6 +7,14 @@ trap_stubs:
 .set vector, 0
 .rept 256
     .balign 16
+    .if vector == 0x80
+    .global system_call_stub
+system_call_stub:
+    .endif
+    .if vector == 0x81
+    .global system_call_stub_end
+system_call_stub_end:
+    .endif
     # Vectors with an error code: SDM volume 3, table 7-1.
     .if (vector == 8) || ((vector >= 10) && (vector <= 14)) || (vector == 17) || (vector == 21) || (vector == 29) || (vector == 30)
     .else
@@ -18,6 +26,8 @@ trap_stubs:
     .set vector, vector + 1
 .endr
 
+.global from_user
+from_user:
 trap_common:
     test byte ptr [rsp + 24], 3
     push rax
@@ -45,12 +55,29 @@ trap_common:
     pop rbp
     pop rbx
     ret
+.global from_user_end
+from_user_end:
 1:  mov rdi, rsp
     mov rbp, rsp
     and rsp, -16
     cld
     call kernel_trap
     mov rsp, rbp
+    jmp 2f
+
+# run_user(context): returns at the next trap from user mode.
+.global run_user
+.global to_user
+to_user:
+run_user:
+    push rbx
+    push rbp
+    push r12
+    push r13
+    push r14
+    push r15
+    mov [rdi + 8], rsp
+    lea rsp, [rdi + 16]
 2:  pop r15
     pop r14
     pop r13
@@ -68,19 +95,8 @@ trap_common:
     pop rax
     add rsp, 16
     iretq
-
-# run_user(context): returns at the next trap from user mode.
-.global run_user
-run_user:
-    push rbx
-    push rbp
-    push r12
-    push r13
-    push r14
-    push r15
-    mov [rdi + 8], rsp
-    lea rsp, [rdi + 16]
-    jmp 2b
+.global to_user_end
+to_user_end:
 
 # probe_store(address, value) -> 1, or 0 if the store faults.
 .global probe_store

@@ -60,6 +60,11 @@ impl Context {
         self.registers[RAX] = result;
     }
 
+    /// Has the thread go on at `instruction`.
+    pub(crate) fn divert(&mut self, instruction: VirtAddr) {
+        self.instruction = instruction.0;
+    }
+
     /// Goes on in user mode until the next trap. The process's tables are loaded.
     pub(crate) fn run(&mut self) -> Trap {
         let context: *mut Self = self;
