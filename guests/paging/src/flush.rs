@@ -186,6 +186,7 @@ pub(crate) fn serve() {
 /// Does a flush on this CPU alone.
 pub(crate) fn here(request: &FlushRequest<'_>) {
     add(&COUNTS.local_flushes, 1);
+    mmu::tables_changed();
     match request.what {
         FlushRanges::All => mmu::flush_all(),
         FlushRanges::Some(ranges) => {
@@ -208,6 +209,7 @@ fn do_here(slot: &Slot) {
         arch::cpu::serialize();
         return;
     }
+    mmu::tables_changed();
     if what == What::Everything as u32 {
         mmu::flush_all();
     } else {

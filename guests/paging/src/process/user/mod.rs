@@ -119,6 +119,9 @@ pub(crate) const FAULTED_NOT_MAPPED: u64 = 0x1000;
 /// How a thread ends by an access that the rights do not allow.
 pub(crate) const FAULTED_DENIED: u64 = 0x1001;
 
+/// How a thread ends at an address of the kernel's half at which its tables have nothing.
+pub(crate) const FAULTED_HIDDEN: u64 = 0x1003;
+
 /// How a thread ends that faults at the same place for ever, though each fault is said to be resolved.
 pub(crate) const FAULTED_FOREVER: u64 = 0x1002;
 /// How a thread ends that would wait in vain.
