@@ -98,6 +98,16 @@ pub(crate) fn follow() {
     }
 }
 
+/// Whether `cpu`, which is this one, finds the same by the lower halves of the roots that it has loaded and that it
+/// walks in user mode.
+pub(crate) fn user_half_is_same(cpu: usize) -> bool {
+    /// The mark that walks leave in an entry (SDM volume 3, table 5-15).
+    const ACCESSED: u64 = 1 << 5;
+    let (kernel, user) = (entries(loaded_kernel_root()), entries(user_root(cpu)));
+    let value = |entry: &AtomicU64| entry.load(Ordering::Relaxed) & !ACCESSED;
+    kernel[..ENTRIES / 2].iter().map(value).eq(user[..ENTRIES / 2].iter().map(value))
+}
+
 /// The entries of a root that this CPU has loaded, or of one that stays.
 fn entries(root: Frame) -> &'static [AtomicU64; ENTRIES] {
     // SAFETY: the space that this CPU runs keeps its roots meanwhile; the entry's and the CPUs' own stay for ever.

@@ -5,6 +5,7 @@
 mod calls;
 mod flushes;
 mod forks;
+mod hidden;
 mod operations;
 mod races;
 pub(crate) mod wanderer;
@@ -12,6 +13,7 @@ pub(crate) mod wanderer;
 pub(crate) use calls::{ENOUGH, NOBODY, REFUSED, asker};
 pub(crate) use flushes::{stale_reader, stale_writer, unmapped_reader, unmapper, withdrawer, writer};
 pub(crate) use forks::{breaker, counter, family, protector, snapshots};
+pub(crate) use hidden::{FAR, far_mapper, far_reader, peeker};
 pub(crate) use operations::{operations, signalled};
 pub(crate) use races::{RACE_PAGES, RACE_ROUNDS, racer, racers};
 
