@@ -41,7 +41,9 @@ fn store(writer: &KernelTextWriter, address: usize, bytes: &[u8]) -> Result<(), 
     writer.write_anywhere(address, bytes)?;
     flush::synchronize_all();
     // Once more, for the sake of QEMU: see `KernelTextWriter::settle`.
-    writer.write_anywhere(address, bytes)
+    writer.write_anywhere(address, bytes)?;
+    flush::settle_all();
+    Ok(())
 }
 
 /// Where to go on after a trap at `address`, if it is the breakpoint's.
