@@ -5,8 +5,8 @@ use std::ffi::c_long;
 
 use crate::errno;
 
-/// The body of `syscall(3)`: each `$call` goes to `$watched`, all others to the kernel without a stack frame of ours, as
-/// in the C library: the child of a `clone` through here must find no return address but that of its caller.
+/// The body of `syscall(3)`: each `$call` goes to `$watched`, all others to the kernel without a stack frame of ours,
+/// as in the C library: the child of a `clone` through here must find no return address but that of its caller.
 ///
 /// Not variadic, which Rust cannot define: all seven arguments are in registers for both kinds of function.
 macro_rules! watch {

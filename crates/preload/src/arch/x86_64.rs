@@ -5,8 +5,8 @@ use std::ffi::c_long;
 
 use crate::errno;
 
-/// The body of `syscall(3)`: each `$call` goes to `$watched`, all others to the kernel without a stack frame of ours, as
-/// in the C library: the child of a `clone` through here must find no return address but that of its caller.
+/// The body of `syscall(3)`: each `$call` goes to `$watched`, all others to the kernel without a stack frame of ours,
+/// as in the C library: the child of a `clone` through here must find no return address but that of its caller.
 ///
 /// Not variadic, which Rust cannot define: the first six arguments are in registers and the seventh at `rsp + 8` for
 /// both kinds of function, and reading one that was not passed is harmless.
