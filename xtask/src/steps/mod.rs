@@ -44,6 +44,9 @@ const AARCH64_LINKER: Need = Need::Program { program: aarch64::LINKER, package: 
 const AARCH64_LIBC: Need = Need::File { path: "/usr/aarch64-linux-gnu/lib/crt1.o", package: "libc6-dev-arm64-cross" };
 const QEMU_USER: Need = Need::Program { program: "qemu-aarch64", package: "qemu-user" };
 const QEMU_SYSTEM: Need = Need::Program { program: "qemu-system-aarch64", package: "qemu-system-arm" };
+/// What the guest with a kernel of its own needs.
+const AARCH64_SYSTEM: &[Need] =
+    &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC, QEMU_SYSTEM, Need::GuestKernel(guest::Arch::Aarch64)];
 
 /// Every step there is.
 pub(crate) fn all() -> Vec<Step> {
@@ -135,20 +138,14 @@ pub(crate) fn all() -> Vec<Step> {
             needs: &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC, QEMU_USER],
             wants: &[],
             scratch: Some(aarch64::build::FOLDER),
-            left_out: &[],
-            run: Check::Always(aarch64::user::step),
+            left_out: aarch64::user::LEFT_OUT,
+            run: Check::ByDepth(|workspace, depth| aarch64::user::step(workspace, depth, AARCH64_SYSTEM)),
         },
         Step {
             name: "aarch64-system",
             about: "every AArch64 test passes in a guest with a kernel of its own",
             pace: Pace::Slow,
-            needs: &[
-                Need::Aarch64Std,
-                AARCH64_LINKER,
-                AARCH64_LIBC,
-                QEMU_SYSTEM,
-                Need::GuestKernel(guest::Arch::Aarch64),
-            ],
+            needs: AARCH64_SYSTEM,
             wants: &[],
             scratch: Some(aarch64::build::FOLDER),
             left_out: aarch64::system::LEFT_OUT,
