@@ -19,6 +19,7 @@ pub(crate) type Slots<T> = SlotMap<DefaultKey, Arc<T>>;
 #[derive(Default)]
 pub(crate) struct Handles {
     packs: Slots<Packs>,
+    // Each is locked by the one call that writes into it or takes it; `None` once it was taken.
     allocations: Slots<Mutex<Option<Allocation>>>,
     staged: Slots<Mutex<Option<Staged>>>,
     staged_data: Slots<Mutex<Option<StagedData>>>,
@@ -60,6 +61,7 @@ kinds! {
     Data = data, "data";
 }
 
+/// Read by calls that look a handle up, written by those that make or give one back.
 static HANDLES: LazyLock<RwLock<Handles>> = LazyLock::new(RwLock::default);
 
 /// Looks at the tables. A thread that forks has the lock, and its handlers (`pthread_atfork`) may call us.

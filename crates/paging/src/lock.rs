@@ -12,6 +12,7 @@ const NOBODY: u64 = 0;
 
 #[derive(Debug, Default)]
 pub(crate) struct SpinLock<T> {
+    /// Set by exchange, by any thread that wants the value; cleared by the one that has it.
     held: AtomicBool,
     /// Who set `held`, if it has a name. Written by the holder alone.
     holder: AtomicU64,

@@ -21,7 +21,7 @@ struct Cost {
 
 /// A fork of `bytes` that are mapped by pages of 4 KiB.
 fn fork(bytes: u64, share: ShareTables) -> Cost {
-    let computer = Computer::new::<X86_64>(Config { tables: 1 << 17, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().tables(1 << 17));
     // Memory that is not counted, taken for one's own: pages are no part of the cost.
     let machine = Mutant { computer: &computer, mistake: Some(Mistake::AlwaysExclusive), watch: None };
     let options = SpaceOptions::new().share(share);

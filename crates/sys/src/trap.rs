@@ -92,7 +92,7 @@ static BEHIND: AtomicPtr<Action> = AtomicPtr::new(ptr::null_mut());
 /// All actions that have ever been behind ours.
 static KNOWN: AtomicPtr<Action> = AtomicPtr::new(ptr::null_mut());
 
-/// The claim, as a number, zero before the first installation.
+/// The claim, as a number, zero before the first installation. Written by who installs, read by handlers.
 static CLAIM: AtomicUsize = AtomicUsize::new(0);
 
 /// A signal that is being passed on: the address of its frame, and the action that it was last passed to.

@@ -71,7 +71,7 @@ pub(crate) struct Desk {
     stack: Stack,
 }
 
-/// One call: what the parent asks, and the answers.
+/// One call: what the parent asks, and the child answers. Theirs by turns, see the module.
 struct Call {
     request: AtomicU32,
     tid: AtomicI32,

@@ -19,8 +19,10 @@ use crate::poke::{Batch, PokeError};
 /// `F` is a function pointer type.
 #[repr(C)]
 pub struct StaticCall<F> {
-    /// Where it leads. First, since entries on x86-64 jump through it while their own jump is being changed.
+    /// Where it leads. First, since entries on x86-64 jump through it while their own jump is being changed. Written by
+    /// who holds `lock`, read by anybody.
     target: AtomicPtr<()>,
+    /// See the module `lock`. Who holds it may change the sites, too.
     lock: AtomicU64,
     function: PhantomData<F>,
 }

@@ -120,7 +120,7 @@ impl Drop for JitDump {
 #[derive(Debug)]
 struct Dump {
     directory: PathBuf,
-    /// Living observers.
+    /// Living observers: each adds one when it is made, and takes it away when it is dropped.
     users: AtomicUsize,
     files: PerProcess<DumpFile>,
 }
@@ -181,9 +181,9 @@ enum DumpError {
 struct DumpFile {
     output: OutputFile,
     pid: u32,
-    /// Number of programs so far; `perf inject` names its files by it.
+    /// Number of programs so far; `perf inject` names its files by it. Any thread that loads one adds one.
     programs: AtomicU64,
-    /// A record was cut off, so what follows cannot be read.
+    /// A record was cut off, so what follows cannot be read. Set by who wrote it, read by who wants to write.
     broken: AtomicBool,
 }
 

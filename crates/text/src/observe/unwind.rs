@@ -64,6 +64,7 @@ impl Unit {
 /// in a list before, where every unwinding pays for all of them once.
 #[derive(Debug)]
 pub struct UnwindRegistry {
+    /// By where programs begin. Locked by who loads or retires one.
     registered: Mutex<HashMap<usize, Registration>>,
 }
 

@@ -32,11 +32,12 @@ pub(super) struct Slot {
     /// Every slot of a run points to the same pack.
     pub(super) pack: AtomicPtr<Pack>,
     /// A guess for the allocator, so that it need not lock in vain: kind in the upper half, and in the lower an upper
-    /// bound of the longest free run in chunks as of the last look.
+    /// bound of the longest free run in chunks as of the last look. Written under `state`'s lock.
     hint: AtomicU32,
     /// Whose threads look here first: the shard's number plus one, zero for nobody's. Written
     /// by whoever makes or releases the pack, read by anybody.
     home: AtomicUsize,
+    /// Locked by who places into the pack, gives back, makes or unmaps it.
     state: Mutex<State>,
 }
 

@@ -90,14 +90,7 @@ impl Default for Case {
 impl Case {
     /// A computer for it.
     pub fn config(&self) -> Config {
-        Config {
-            nodes: self.nodes,
-            cpus: CPUS,
-            delivery: self.delivery,
-            marking: self.marking,
-            seed: self.seed,
-            ..Config::default()
-        }
+        Config::default().nodes(self.nodes).cpus(CPUS).delivery(self.delivery).marking(self.marking).seed(self.seed)
     }
 }
 

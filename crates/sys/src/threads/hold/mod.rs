@@ -125,8 +125,9 @@ impl Seat {
 
 /// Zeroed memory is a valid one.
 struct Table {
-    /// The generation that holds threads; 0 while none does. The futex.
+    /// The generation that holds threads; 0 while none does. The futex: the holder writes it, handlers wait on it.
     holding: AtomicU32,
+    /// The last generation. The holder's own.
     generation: AtomicU32,
     seats: [Seat; SEATS],
     desk: Desk,
