@@ -139,7 +139,7 @@ fn fill_table() {
         let stub = stubs + vector as u64 * STUB;
         let stack = u64::from(vector == DOUBLE_FAULT);
         let privilege = if vector == SYSTEM_CALL { 3 } else { 0 };
-        // A gate of type 14 takes the interrupt flag away.
+        // A gate of type 14 clears the interrupt flag.
         let kind = 0x8e | privilege << 5;
         *gate = [
             stub & 0xffff | u64::from(KERNEL_CODE) << 16 | stack << 32 | kind << 40 | (stub >> 16 & 0xffff) << 48,
@@ -148,7 +148,7 @@ fn fill_table() {
     }
 }
 
-/// Where traps from user mode put what the CPU saves.
+/// Sets where the CPU saves its state in traps from user mode.
 pub(super) fn set_trap_frame_end(cpu: usize, end: u64) {
     let task = PER_CPU[cpu].0.get().wrapping_byte_add(core::mem::offset_of!(PerCpu, task));
     let stack = task.wrapping_byte_add(core::mem::offset_of!(Task, stacks)).cast::<u64>();
