@@ -152,8 +152,8 @@ fn take(count: usize) -> Option<Chunk> {
 
 impl Place {
     /// Puts code into a pack: it runs at [`entry`](Self::entry), on this CPU at once, and on others once they have been
-    /// called. `faults` are the loads that may fault, each with where it continues, in bytes from the start of the code,
-    /// in order.
+    /// called. `faults` are the loads that may fault, each with where it continues, in bytes from the start of the
+    /// code, in order.
     pub(crate) fn new(code: &[u8], faults: &[(u32, u32)]) -> Result<Self, Full> {
         let table = code.len().next_multiple_of(8);
         let bytes = table + size_of_val(faults);
