@@ -19,7 +19,7 @@ enum Bytes {
     Written,
 }
 
-/// A place that is taken, and where in it the program begins. Given back on drop.
+/// A place that is taken, and the offset of the program in it. Dropping it gives the place back.
 pub(super) struct Block {
     shard: Arc<Shard>,
     /// # Invariants
@@ -32,9 +32,9 @@ pub(super) struct Block {
     bytes: Bytes,
 }
 
-// SAFETY: the pack is `Sync`, and the chunks are this block's alone.
+// SAFETY: the pack is `Sync`, and the chunks belong only to this block.
 unsafe impl Send for Block {}
-// SAFETY: a shared block gives its addresses away and nothing else.
+// SAFETY: a shared block only reveals its addresses.
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -125,7 +125,7 @@ impl Block {
         self.place.chunks = chunks;
     }
 
-    /// Makes the block a program that can be found; which is retired when the result is dropped.
+    /// Makes the block a program that can be found. Dropping the result retires it.
     pub(super) fn publish(self, extras: Option<Box<Extras>>) -> Tenant {
         let block = std::mem::ManuallyDrop::new(self);
         // SAFETY: the block is not dropped, so its reference to the shard is moved out once.
@@ -141,7 +141,7 @@ impl Block {
         // SAFETY: 1. reserved with the block; 2. the chunks are the block's own.
         let meta = unsafe { block.pack().directory.publish(block.place.first_chunk, block.place.entry, meta) };
         shard.tally().loads.add(1);
-        // SAFETY: 1. just published, and nobody else is given it.
+        // SAFETY: 1. just published, and nobody else gets it.
         unsafe { Tenant::new(shard, meta) }
     }
 }
