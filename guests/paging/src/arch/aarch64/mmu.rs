@@ -81,8 +81,8 @@ pub(crate) fn follow() {
     super::entry::set_roots(here, loaded_kernel_root().address(), user_root(here).address());
 }
 
-/// Whether `cpu`, which is this one, finds the same by the lower half of addresses in the kernel and in user mode: there
-/// is one root for it.
+/// Returns whether `cpu`, which is this one, finds the same by the lower half of addresses in the kernel and in user
+/// mode: always, since there is one root for it.
 pub(crate) fn user_half_is_same(_cpu: usize) -> bool {
     true
 }

@@ -1,4 +1,4 @@
-//! Exceptions out of the kernel itself: calls of other CPUs, single steps, probes, and programs.
+//! Exceptions in the kernel itself: calls of other CPUs, single steps, probes, and programs.
 
 use core::arch::asm;
 
