@@ -10,7 +10,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // One round: shows that all do the same work. `Effort::Quick` measures.
-//! let request = Request { filter: Some("pack.load".to_owned()), effort: Effort::Check, ..Request::default() };
+//! let request = Request::default().filter("pack.load").effort(Effort::Check);
 //! let report = suites::run(suites::all(), &request, &Silent)?;
 //! for figure in &report.results {
 //!     println!("{}: {} {:?}, ratio {:?}", figure.id, figure.median, figure.unit, figure.ratio);

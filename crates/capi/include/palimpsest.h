@@ -31,6 +31,15 @@
 // The unwinder of this process, for programs with `.eh_frame` (`palimpsest_staged_set_eh_frame`), which it trusts.
 #define PALIMPSEST_UNWIND 8
 
+// The part that runs.
+#define PALIMPSEST_CODE 0
+
+// The part that the code reads.
+#define PALIMPSEST_READ_ONLY 1
+
+// The part that the code reads and writes.
+#define PALIMPSEST_READ_WRITE 2
+
 // A runtime manages its memory by system calls of its own (Go, musl), and never gives memory back by discarding it.
 #define PALIMPSEST_RAW_ALLOCATOR 1
 
@@ -175,6 +184,85 @@ struct palimpsest_staged_data {
 struct palimpsest_data {
   // Not to be computed with.
   uint64_t handle;
+};
+
+// How long a part is to be.
+struct palimpsest_alloc_part {
+  // Bytes; 0 for no such part.
+  size_t len;
+  // A power of two, at most 4096.
+  size_t align;
+};
+
+// What is to be allocated. `size` is that of this structure, set by the caller.
+struct palimpsest_alloc_request {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // What runs.
+  struct palimpsest_alloc_part code;
+  // Data that the code reads.
+  struct palimpsest_alloc_part read_only;
+  // Data that the code reads and writes.
+  struct palimpsest_alloc_part read_write;
+  // 0: the bytes are written to an image on the heap, and copied when they are finalized. 1: they are written in
+  // place, through the packs' second view (`write_view` 0), where what is written can be run at once by whoever
+  // jumps there.
+  int in_place;
+  // 0.
+  int reserved;
+};
+
+// Places for code and data, and where their bytes are written, until it is finalized or dropped.
+struct palimpsest_alloc {
+  // Nothing to be computed with.
+  uint64_t handle;
+};
+
+// Where a part will be, and where its bytes are written meanwhile. Zeros if there is no such part.
+struct palimpsest_alloc_place {
+  // Where it will be: final.
+  size_t address;
+  // Bytes.
+  size_t len;
+  // `len` bytes to be written until the allocation is finalized or dropped: traps (code) or zeros at first. Stays
+  // where it is when the part shrinks. Not for children of `fork`, if it is in place.
+  void *working;
+};
+
+// The places of an allocation. `size` is that of this structure, set by the caller.
+struct palimpsest_alloc_places {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // Of the code.
+  struct palimpsest_alloc_place code;
+  // Of the data that the code reads.
+  struct palimpsest_alloc_place read_only;
+  // Of the data that the code reads and writes.
+  struct palimpsest_alloc_place read_write;
+};
+
+// Addresses.
+struct palimpsest_alloc_range {
+  // The first.
+  size_t start;
+  // Bytes.
+  size_t len;
+};
+
+// What is allocated at an address. `size` is that of this structure, set by the caller.
+struct palimpsest_alloc_found {
+  // Bytes of this structure, set by the caller.
+  size_t size;
+  // Which part the address is in: `PALIMPSEST_CODE`, `_READ_ONLY` or `_READ_WRITE`.
+  int part;
+  // 0: in place. 1: released, and not yet reclaimed.
+  int state;
+  // The code; zeros if there is none, as with the others.
+  struct palimpsest_alloc_range code;
+  // The data that the code reads.
+  struct palimpsest_alloc_range read_only;
+  // The data that the code reads and writes.
+  struct palimpsest_alloc_range read_write;
 };
 
 // One instruction to be replaced by another of the same length.
@@ -541,6 +629,78 @@ enum palimpsest_result palimpsest_staged_data_drop(struct palimpsest_staged_data
 
 // Releases data. As with programs, it stays as it is until nobody can be in a program that uses it.
 enum palimpsest_result palimpsest_data_release(struct palimpsest_data data);
+
+// Takes places for code, data that it reads and data that it writes, near each other: relative calls, and loads and
+// stores relative to the instruction, reach from each to each. Fills in as much of `places` as its field `size` says
+// it has.
+//
+// # Safety
+//
+// 1. `request` is null or valid for reading as many bytes as its first field says.
+// 2. `alloc` is null or valid for writing.
+// 3. `places` is null, or valid for reading its first field and for writing as many bytes as that says.
+enum palimpsest_result palimpsest_alloc_allocate(struct palimpsest_packs packs,
+                                                 const struct palimpsest_alloc_request *request,
+                                                 struct palimpsest_alloc *alloc,
+                                                 struct palimpsest_alloc_places *places);
+
+// Gives all but the first `len` bytes of a part back: as many whole 64 bytes as are behind them. `len` is at least 1.
+enum palimpsest_result palimpsest_alloc_shrink(struct palimpsest_alloc alloc, int part, size_t len);
+
+// Names it, for observers and `palimpsest_lookup`.
+//
+// # Safety
+//
+// 1. `name` is null or a string with a zero at its end.
+enum palimpsest_result palimpsest_alloc_set_name(struct palimpsest_alloc alloc, const char *name);
+
+// Gives the code unwind tables: the bytes of an `.eh_frame` section with absolute pointers to its final address.
+//
+// # Safety
+//
+// 1. `eh_frame` is null, or valid for reading `len` bytes.
+enum palimpsest_result palimpsest_alloc_set_eh_frame(struct palimpsest_alloc alloc, const void *eh_frame, size_t len);
+
+// Puts allocations in place, all with one core synchronisation where the machine needs it, and one opening of the
+// write view (`write_view` 1). From then on they are known by their addresses alone, and stay until
+// `palimpsest_alloc_release`, also when the packs are closed. After an error none is in place. The handles are gone
+// then, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
+//
+// # Safety
+//
+// 1. `allocs` is null or valid for reading `count` handles.
+// 2. Nobody writes to their `working` bytes meanwhile or later.
+enum palimpsest_result palimpsest_alloc_finalize(struct palimpsest_packs packs,
+                                                 const struct palimpsest_alloc *allocs,
+                                                 size_t count);
+
+// Gives the places of an allocation back that is not finalized.
+enum palimpsest_result palimpsest_alloc_drop(struct palimpsest_alloc alloc);
+
+// Releases what is in place, each by the first address of any of its parts. Its bytes stay as they are until no pinned
+// thread and no forked child can be inside. `PALIMPSEST_NOT_FOUND` if nothing is at one of the addresses,
+// `PALIMPSEST_STALE` if it was released before, `PALIMPSEST_INVALID` if it is inside a part or a program's; those
+// before it in the list are released then, and those behind it are not: `released` says how many are, and may be null.
+//
+// # Safety
+//
+// 1. `addresses` is null or valid for reading `count` addresses.
+// 2. `released` is null or valid for writing.
+enum palimpsest_result palimpsest_alloc_release(struct palimpsest_packs packs,
+                                                const size_t *addresses,
+                                                size_t count,
+                                                size_t *released);
+
+// Finds the allocation that covers `address`, released ones included as long as they may run. For signal handlers,
+// too: waits for nobody, takes nothing from the heap, and leaves no message. `PALIMPSEST_NOT_FOUND` also for programs
+// and data of other functions; `PALIMPSEST_BUSY` if another thread changes handles, or forks, just then.
+//
+// # Safety
+//
+// 1. `found` is null, or valid for reading its first field and for writing as many bytes as that says.
+enum palimpsest_result palimpsest_alloc_query(struct palimpsest_packs packs,
+                                              size_t address,
+                                              struct palimpsest_alloc_found *found);
 
 // Says that this thread may run programs of `packs` by address from now on, until as many calls of `palimpsest_unpin`:
 // what others release meanwhile stays as it is. Not for signal handlers. Pin anew in forked children.

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 
-use palimpsest_text::{Data, Packs, Program, Staged, StagedData};
+use palimpsest_text::{Allocation, Data, Packs, Program, Staged, StagedData};
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 
 use crate::result::{Failure, palimpsest_result};
@@ -19,6 +19,8 @@ pub(crate) type Slots<T> = SlotMap<DefaultKey, Arc<T>>;
 #[derive(Default)]
 pub(crate) struct Handles {
     packs: Slots<Packs>,
+    // Each is locked by the one call that writes into it or takes it; `None` once it was taken.
+    allocations: Slots<Mutex<Option<Allocation>>>,
     staged: Slots<Mutex<Option<Staged>>>,
     staged_data: Slots<Mutex<Option<StagedData>>>,
     programs: Slots<Program>,
@@ -52,12 +54,14 @@ macro_rules! kinds {
 
 kinds! {
     Packs = packs, "packs";
+    Mutex<Option<Allocation>> = allocations, "allocation that is not finalized";
     Mutex<Option<Staged>> = staged, "staged program";
     Mutex<Option<StagedData>> = staged_data, "staged data";
     Program = programs, "program";
     Data = data, "data";
 }
 
+/// Read by calls that look a handle up, written by those that make or give one back.
 static HANDLES: LazyLock<RwLock<Handles>> = LazyLock::new(RwLock::default);
 
 /// Reads the tables. A thread that forks holds the lock, and its handlers (`pthread_atfork`) may call us.

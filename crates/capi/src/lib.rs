@@ -10,6 +10,7 @@
 //! | module | functions |
 //! |---|---|
 //! | [`packs`], [`programs`], [`data`], [`pins`] | programs in executable huge pages, and data beside them |
+//! | [`allocations`] | code and data that come and go together, by addresses: for linkers of compilers |
 //! | [`poke`], [`keys`] | changing code that runs; branches in C that are switched by rewriting them |
 //! | [`freeze`], [`guards`] | freezing, forking, and memory calls of a process that has frozen |
 //! | [`snapshots`] | states of memory that are restored in the same process |
@@ -27,6 +28,7 @@
 //! unsafe { palimpsest_arena_free(block) };
 //! ```
 
+pub mod allocations;
 pub mod arena;
 pub mod data;
 pub mod freeze;

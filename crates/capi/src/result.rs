@@ -3,8 +3,10 @@
 use std::cell::RefCell;
 use std::error::Error;
 use std::ffi::{CString, c_char, c_int};
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::{fmt, iter};
+
+use palimpsest_sys::Causes;
 
 /// What became of a call.
 #[repr(C)]
@@ -53,10 +55,13 @@ impl Failure {
         Self::new(PALIMPSEST_INVALID, message)
     }
 
+    pub(crate) fn code(&self) -> palimpsest_result {
+        self.code
+    }
+
     /// The error with its causes.
     pub(crate) fn of(code: palimpsest_result, error: &(dyn Error + 'static)) -> Self {
-        let errors = iter::successors(Some(error), |&error| error.source());
-        Self::new(code, errors.map(ToString::to_string).collect::<Vec<_>>().join(": "))
+        Self::new(code, Causes(error))
     }
 }
 

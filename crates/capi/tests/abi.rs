@@ -12,6 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, process};
 
+use palimpsest_capi::allocations::{
+    palimpsest_alloc, palimpsest_alloc_found, palimpsest_alloc_part, palimpsest_alloc_place, palimpsest_alloc_places,
+    palimpsest_alloc_range, palimpsest_alloc_request,
+};
 use palimpsest_capi::arena::Stats as palimpsest_arena_stats;
 use palimpsest_capi::data::{palimpsest_data, palimpsest_staged_data};
 use palimpsest_capi::freeze::{palimpsest_freeze_options, palimpsest_freeze_report};
@@ -56,6 +60,13 @@ macro_rules! layouts {
 /// Returns Rust's layouts.
 fn in_rust() -> BTreeMap<String, String> {
     let mut found = layouts! {
+        palimpsest_alloc { handle }
+        palimpsest_alloc_found { size, part, state, code, read_only, read_write }
+        palimpsest_alloc_part { len, align }
+        palimpsest_alloc_place { address, len, working }
+        palimpsest_alloc_places { size, code, read_only, read_write }
+        palimpsest_alloc_range { start, len }
+        palimpsest_alloc_request { size, code, read_only, read_write, in_place, reserved }
         palimpsest_applied { size, sites, syncs, mode, reserved }
         palimpsest_arena_stats { size, blocks, bytes, shared, frozen, anonymous, free, segments, refused }
         palimpsest_data { handle }

@@ -16,9 +16,20 @@ const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 fn the_header_is_made_of_the_sources() {
     let config = cbindgen::Config::from_file(Path::new(CRATE).join("cbindgen.toml")).expect("a configuration");
     let mut builder = cbindgen::Builder::new().with_config(config);
-    for name in
-        ["result", "packs", "programs", "data", "pins", "poke", "keys", "freeze", "snapshots", "guards", "arena"]
-    {
+    for name in [
+        "result",
+        "packs",
+        "programs",
+        "data",
+        "allocations",
+        "pins",
+        "poke",
+        "keys",
+        "freeze",
+        "snapshots",
+        "guards",
+        "arena",
+    ] {
         builder = builder.with_src(Path::new(CRATE).join(format!("src/{name}.rs")));
     }
     let mut made = Vec::new();

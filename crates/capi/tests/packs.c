@@ -1,22 +1,10 @@
 /* A C program with programs in packs, a site that is rewritten, static keys, and mistakes, which are errors. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <palimpsest.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MUST(condition)                                                                          \
-    do {                                                                                         \
-        if (!(condition)) {                                                                      \
-            printf("line %d: %s is false: %s\n", __LINE__, #condition, palimpsest_error_message()); \
-            return 1;                                                                            \
-        }                                                                                        \
-    } while (0)
-#define IS(expected, call) MUST((call) == PALIMPSEST_##expected)
-#define SAYS(text) MUST(strstr(palimpsest_error_message(), text) != NULL)
+#include "must.h"
 
 /* A function that returns a number, and the instruction that says which. */
 #if defined(__x86_64__)

@@ -35,7 +35,8 @@ fn runs_with(source: &str, library: &Path) {
 }
 
 /// From this crate's folder. The examples are the book's.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
+    "tests/alloc.c",
     "tests/arena.c",
     "tests/packs.c",
     "tests/snapshot.c",

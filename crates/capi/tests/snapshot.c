@@ -1,24 +1,13 @@
 /* Snapshots from C: what is restored, rounds, and mistakes, which are errors. */
 #define _GNU_SOURCE
-#include <palimpsest.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MUST(condition)                                                                          \
-    do {                                                                                         \
-        if (!(condition)) {                                                                      \
-            printf("line %d: %s is false: %s\n", __LINE__, #condition, palimpsest_error_message()); \
-            return 1;                                                                            \
-        }                                                                                        \
-    } while (0)
-#define IS(expected, call) MUST((call) == PALIMPSEST_##expected)
-#define SAYS(text) MUST(strstr(palimpsest_error_message(), text) != NULL)
+#include "must.h"
 
 static struct palimpsest_snapshot shared;
 static int counter;

@@ -1,4 +1,8 @@
-//! `palimpsest`: a look at what it does (`tour`), what this machine allows (`doctor`), what that is worth (`bench`),
+#![doc = include_str!("../README.md")]
+//!
+//! # Commands
+//!
+//! A look at what it does (`tour`), what this machine allows (`doctor`), what that is worth (`bench`),
 //! programs with it (`run`), and what it does for them (`top`), eBPF programs (`bpf`), and NUMA nodes (`numa`).
 //!
 //! Exit codes are part of the interface; see [`exit`].

@@ -25,7 +25,9 @@ pub unsafe extern "C" fn syscall(
     fifth: c_long,
     sixth: c_long,
 ) -> c_long {
-    watch!(watched)
+    // All that `watched` does something about.
+    watch!(watched, SYS_madvise SYS_mremap SYS_mmap SYS_mlock SYS_mlock2 SYS_mlockall SYS_mprotect SYS_pkey_mprotect
+        SYS_seccomp SYS_prctl SYS_execve SYS_execveat)
 }
 
 /// Makes the kernel's call as the caller wants it, past the functions of other objects.

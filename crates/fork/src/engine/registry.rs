@@ -47,10 +47,15 @@ pub(crate) struct Shared {
     owner: AtomicI32,
     /// Figures.
     pub(crate) statistics: Statistics,
+    /// # Invariants
+    ///
+    /// Touched by who holds `owner`, and by nobody else.
     lasting: UnsafeCell<Lasting>,
-    /// Ranges of frozen memory discarded since the last freeze.
+    /// Ranges in frozen memory that were discarded since the last freeze. Guards add to it, in any thread and in signal
+    /// handlers; rounds begin anew.
     replacements: AtomicUsize,
-    /// 1 if the program has erased something that an extent still holds.
+    /// 1 if the program has erased something that is still in an extent. Set by guards, in any thread and in signal
+    /// handlers, and by rounds; cleared by rounds, and by guards that find no mark left. Every fork reads it.
     erased: AtomicUsize,
     /// When forks try to get rid of it.
     pub(crate) trials: Trials,
