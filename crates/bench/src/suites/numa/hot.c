@@ -1,4 +1,4 @@
-/* 20 000 functions in 33 MB, of which every page is executed again and again: a program that is bound by its text. */
+/* 20 000 functions in 33 MB, all of whose pages are executed again and again: a program limited by its text. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

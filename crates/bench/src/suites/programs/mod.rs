@@ -52,7 +52,7 @@ enum Threads {
 impl Mode {
     const ALL: [Self; 4] = [Self::Plain, Self::Thp, Self::Frozen, Self::FrozenHuge];
 
-    /// As in the ids of figures.
+    /// Returns the name in the ids of figures.
     fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",

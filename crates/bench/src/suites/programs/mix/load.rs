@@ -35,15 +35,15 @@ pub(super) struct Writes {
     pub(super) value: usize,
 }
 
-/// What sender and reader know of each other. Relaxed everywhere: flags and a number, with which nothing is published;
-/// a request more or less at either end of the measured time is no matter.
+/// What sender and reader share. Relaxed everywhere: flags and a number, which publish nothing; one request more or
+/// less at either end of the measured time does not matter.
 struct Common {
-    /// Set by who ends the load, read by both.
+    /// Whoever ends the load sets this, both read it.
     is_over: AtomicBool,
-    /// The measured time, in nanoseconds since the start. Set by who measures, read by the reader.
+    /// The measured time, in nanoseconds since the start. The measuring thread sets it, the reader reads it.
     from: AtomicU64,
     until: AtomicU64,
-    /// When each request that was sent and not answered was to be sent. The sender adds, the reader takes.
+    /// When each unanswered request was due. The sender adds, the reader takes.
     waiting: Mutex<VecDeque<Duration>>,
 }
 
