@@ -1,5 +1,5 @@
-//! The steps, in the order in which they begin: cheap and telling ones first, then long before short ones, so that both
-//! lanes end together.
+//! The steps, in the order in which they begin: first the cheap ones that find much, then the long before the short, so
+//! that both lanes end together.
 
 mod fuzz;
 mod python;
@@ -45,7 +45,7 @@ const AARCH64_LIBC: Need = Need::File { path: "/usr/aarch64-linux-gnu/lib/crt1.o
 const QEMU_USER: Need = Need::Program { program: "qemu-aarch64", package: "qemu-user" };
 const QEMU_SYSTEM: Need = Need::Program { program: "qemu-system-aarch64", package: "qemu-system-arm" };
 
-/// Every step there is.
+/// Returns every step there is.
 pub(crate) fn all() -> Vec<Step> {
     vec![
         Step {
