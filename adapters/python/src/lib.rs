@@ -1,5 +1,9 @@
-//! The native part of the Python package `palimpsest`: freezing, forking, and reports on both. What users see, and why
-//! each call is allowed, is in `python/palimpsest/__init__.py`.
+#![doc = include_str!("../README.md")]
+//!
+//! # This crate
+//!
+//! The native part of the package: freezing, forking, and reports on both. What users see, and why each call is
+//! allowed, is in `python/palimpsest/__init__.py`.
 
 mod discards;
 mod forking;

@@ -225,8 +225,9 @@ struct Generation {
 
 #[derive(Default)]
 struct Slot {
+    /// Written once, by the thread that has claimed it; read by all.
     made: OnceLock<Result<Copy, CopyError>>,
-    /// Whether some thread is making it, or has tried to.
+    /// Whether some thread is making it, or has tried to: the first one that finds no copy sets this, by an exchange.
     claimed: AtomicBool,
 }
 

@@ -117,7 +117,7 @@
 //! use palimpsest_paging::sim::{Computer, Config, MapSimulated};
 //! use palimpsest_paging::{format::AArch64, *};
 //!
-//! let computer = Computer::new::<AArch64>(Config { nodes: 2, cpus: 2, ..Config::default() });
+//! let computer = Computer::new::<AArch64>(Config::default().nodes(2).cpus(2));
 //! let space = AddressSpace::<AArch64, _>::new(&computer, SpaceId(1), &[Node(0), Node(1)], SpaceOptions::default())?;
 //! let text = VirtAddr(0x40_0000)..VirtAddr(0x40_4000);
 //! let memory = computer.allocate(Node(0), 4 * PAGE, PageSize::Small).expect("memory is left");

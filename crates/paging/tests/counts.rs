@@ -21,7 +21,7 @@ struct Cost {
 
 /// Forks `bytes` mapped by pages of 4 KiB. Returns the cost.
 fn fork(bytes: u64, share: ShareTables) -> Cost {
-    let computer = Computer::new::<X86_64>(Config { tables: 1 << 17, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().tables(1 << 17));
     // Uncounted memory, treated as exclusive: pages are no part of the cost.
     let machine = Mutant { computer: &computer, mistake: Some(Mistake::AlwaysExclusive), watch: None };
     let options = SpaceOptions::new().share(share);

@@ -382,7 +382,7 @@ fn random_steps<F: Hardware>() {
     for seed in 0..64_u64 {
         let nodes = 1 + (seed / 4 % 2) as u8;
         let delivery = [Delivery::Late, Delivery::Random, Delivery::AtOnce][(seed % 3) as usize];
-        let config = Config { nodes: nodes.into(), cpus: 2, delivery, seed, ..Config::default() };
+        let config = Config::default().nodes(nodes.into()).cpus(2).delivery(delivery).seed(seed);
         let computer = Computer::new::<F>(config);
         let mut world = World::<F>::new(&computer, shares[(seed % 4) as usize], nodes, seed + 1);
         for _ in 0..12 {

@@ -32,7 +32,7 @@ formats!(a_shared_table_is_copied_once_and_only_to_be_changed: x86_64 X86_64, aa
 
 /// What is taken has the marks of every node, and no others.
 fn marks_are_told_exactly<F: Hardware>() {
-    let computer = Computer::new::<F>(Config { nodes: 2, ..Config::default() });
+    let computer = Computer::new::<F>(Config::default().nodes(2));
     let space: AddressSpace<F, &Computer> = scene::space(&computer, ShareTables::Last, 2);
     scene::fill(&space, 0..8, Rights::READ, PageSize::Small);
     scene::fill(&space, 8..12, RW, PageSize::Small);
@@ -275,7 +275,7 @@ fn a_cursor_reaches_the_last_page_that_a_range_can_hold() {
 /// The other nodes' pages would be left over, or a device would lose the page.
 #[test]
 fn a_large_page_that_is_replicated_or_pinned_is_not_split() {
-    let computer = Computer::new::<X86_64>(Config { nodes: 2, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().nodes(2));
     let space: AddressSpace<X86_64, &Computer> = scene::space(&computer, ShareTables::Last, 2);
     scene::fill(&space, 0..512, Rights::READ, PageSize::Large);
     scene::fill(&space, 1 << 18..(1 << 18) + 512, RW, PageSize::Large);

@@ -144,7 +144,7 @@ fn a_split_copies_no_table_of_pages() {
 /// 2 MiB of large pages need no table for small ones, and a giant page none at all.
 #[test]
 fn large_pages_reserve_no_tables_below() {
-    let computer = Computer::new::<X86_64>(Config { frames: 1 << 20, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().frames(1 << 20));
     let space = space::<X86_64, _>(&computer, ShareTables::Last, 1);
     let before = computer.counts().tables_allocated;
     fill(&space, 0..1 << 18, RW, PageSize::Giant);
@@ -267,7 +267,7 @@ fn errors_name_addresses_of_the_upper_half() {
 /// A page is single in a table with copies, and a CPU of the second node has written it: the first's entry has no mark.
 #[test]
 fn a_child_with_replicas_keeps_marks_of_all_nodes() {
-    let computer = Computer::new::<X86_64>(Config { nodes: 2, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().nodes(2));
     let parent = space::<X86_64, _>(&computer, ShareTables::Last, 2);
     fill(&parent, 0..1, RW, PageSize::Small);
     fill(&parent, 1..2, Rights::READ, PageSize::Small);

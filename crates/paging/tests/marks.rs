@@ -13,7 +13,7 @@ use palimpsest_paging::*;
 const READ_ONLY: Rights = Rights::READ;
 
 fn on_two_nodes<F: Hardware>(marking: Marking) -> Computer {
-    Computer::new::<F>(Config { nodes: 2, marking, ..Config::default() })
+    Computer::new::<F>(Config::default().nodes(2).marking(marking))
 }
 
 /// Clears all marks of the pages.

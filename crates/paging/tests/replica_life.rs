@@ -12,7 +12,7 @@ const RX: Rights = Rights::READ.union(Rights::EXECUTE);
 
 /// Makes a computer whose CPU n is on node n.
 fn computer<F: Hardware>(nodes: usize) -> Computer {
-    Computer::new::<F>(Config { nodes, cpus: nodes.max(2), ..Config::default() })
+    Computer::new::<F>(Config::default().nodes(nodes).cpus(nodes.max(2)))
 }
 
 /// Maps text in pages 0 to 7 and data in 8 to 15, on as many nodes as the computer has.

@@ -22,7 +22,7 @@ fn two_nodes<F: Hardware>(computer: &Computer) -> AddressSpace<F, &Computer> {
 }
 
 fn computer<F: Hardware>() -> Computer {
-    Computer::new::<F>(Config { nodes: 2, ..Config::default() })
+    Computer::new::<F>(Config::default().nodes(2))
 }
 
 fn replicate<F: Hardware>(space: &AddressSpace<F, &Computer>, range: std::ops::Range<u64>) -> Replicated {
@@ -140,7 +140,7 @@ fn r04_rights_change_on_all_nodes() {
 
 #[test]
 fn r05_a_node_without_memory_uses_another() {
-    let computer = Computer::new::<X86_64>(Config { nodes: 3, cpus: 3, frames: 32, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().nodes(3).cpus(3).frames(32));
     let space = two_nodes::<X86_64>(&computer);
     // Node 1 has nothing left; the machine returns the nearest memory.
     let taken = computer.allocate(Node(1), 32 * PAGE, PageSize::Small).unwrap();

@@ -11,7 +11,7 @@ use palimpsest_paging::sim::{Computer, Config, Hardware};
 use palimpsest_paging::*;
 
 fn computer<F: Hardware>() -> Computer {
-    Computer::new::<F>(Config { nodes: 2, ..Config::default() })
+    Computer::new::<F>(Config::default().nodes(2))
 }
 
 /// Taking marks changes no table: a walk that has reached the last one continues there.
@@ -312,7 +312,7 @@ fn a_private_mapping_does_not_write_through() {
 /// The CPU has fewer address bits than entries could hold.
 #[test]
 fn frames_that_the_machine_does_not_have_are_refused() {
-    let computer = Computer::new::<X86_64>(Config { physical_bits: 48, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().physical_bits(48));
     let space = space::<X86_64, _>(&computer, ShareTables::Last, 1);
     let first = Frame::new((1 << 48) - PAGE).unwrap();
     let error = MapError::Physical { first, bytes: 2 * PAGE, end: 1 << 48, format: X86_64::NAME };
@@ -329,7 +329,7 @@ fn frames_that_the_machine_does_not_have_are_refused() {
 /// A mapping that cannot succeed takes no memory from others before it fails.
 #[test]
 fn a_mapping_that_is_too_large_takes_no_frame() {
-    let computer = Computer::new::<X86_64>(Config { tables: 1 << 10, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().tables(1 << 10));
     let space = space::<X86_64, _>(&computer, ShareTables::Last, 1);
     let before = computer.counts().tables_allocated;
     let range = VirtAddr(1 << 40)..VirtAddr(2 << 40);

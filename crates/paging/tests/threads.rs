@@ -63,7 +63,7 @@ fn fork_often<F: Hardware>(parent: &AddressSpace<F, &Computer>, cpu: usize, next
 }
 
 fn stress<F: Hardware>(share: ShareTables, delivery: Delivery) {
-    let computer = Computer::new::<F>(Config { cpus: 4, delivery, ..Config::default() });
+    let computer = Computer::new::<F>(Config::default().cpus(4).delivery(delivery));
     let parent = space::<F, _>(&computer, share, 1);
     fill(&parent, 0..PAGES, RW, PageSize::Small);
     let (stop, next) = (AtomicBool::new(false), AtomicU64::new(2));

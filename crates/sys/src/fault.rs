@@ -33,10 +33,10 @@ pub struct FaultHandlerError {
 
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// The actions that were there before ours.
+/// The actions that were there before ours. Written once, by who installs ours; read by handlers.
 static BEHIND: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
 
-/// The claim, as a number; zero before the first installation.
+/// The claim, as a number; zero before the first installation. Written by the installer, read by handlers.
 static CLAIM: AtomicUsize = AtomicUsize::new(0);
 
 /// Puts the handler in front of the present actions, on the first call. `claim` must be the same in each call: only one

@@ -92,7 +92,7 @@ static BEHIND: AtomicPtr<Action> = AtomicPtr::new(ptr::null_mut());
 /// All actions that were ever behind ours.
 static KNOWN: AtomicPtr<Action> = AtomicPtr::new(ptr::null_mut());
 
-/// The claim, as a number; zero before the first installation.
+/// The claim, as a number; zero before the first installation. Written by the installer, read by handlers.
 static CLAIM: AtomicUsize = AtomicUsize::new(0);
 
 /// A signal that is being passed on: the address of its frame, and the action that got it last.

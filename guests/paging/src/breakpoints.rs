@@ -41,7 +41,9 @@ fn store(writer: &KernelTextWriter, address: usize, bytes: &[u8]) -> Result<(), 
     writer.write_anywhere(address, bytes)?;
     flush::synchronize_all();
     // A second time, because of QEMU: see `KernelTextWriter::settle`.
-    writer.write_anywhere(address, bytes)
+    writer.write_anywhere(address, bytes)?;
+    flush::settle_all();
+    Ok(())
 }
 
 /// Returns where to continue after a trap at `address`, if that is the breakpoint's.

@@ -66,6 +66,11 @@ pub(crate) fn user_image() -> Range<VirtAddr> {
     VirtAddr((&raw const user_start) as u64)..VirtAddr((&raw const user_end) as u64)
 }
 
+/// Whether an address is in the half that the kernel has.
+pub(crate) fn is_half_of(address: VirtAddr) -> bool {
+    address.0 >> 63 == 1
+}
+
 /// Returns where a part of the image was loaded.
 pub(crate) fn image_frames(part: ImageRights) -> Range<u64> {
     let range = image_range(part);
@@ -114,6 +119,28 @@ pub(crate) fn make() {
     assert!(image_frames(ImageRights::Write).end <= packs, "the image ends before the packs begin");
     map(crate::packs::range(), packs, Rights::READ | Rights::EXECUTE, mmu::ORDINARY, PageSize::Large);
     *SPACE.lock() = Some(alloc::boxed::Box::leak(alloc::boxed::Box::new(space)));
+}
+
+/// How often text, read-only data and packs exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Copies {
+    /// Once, on the first node.
+    One,
+    /// Once for each node.
+    EachNode,
+}
+
+/// Makes or drops the replicas of text, read-only data and packs: the kernel's, and so those of processes that are made
+/// from now on.
+pub(crate) fn set_copies(copies: Copies) {
+    for range in [image_range(ImageRights::Constant), crate::packs::range()] {
+        let flush = match copies {
+            Copies::One => get().drop_replicas(range),
+            Copies::EachNode => get().replicate(range).map(|(_, flush)| flush),
+        };
+        flush.unwrap_or_else(|error| panic!("{error}")).finish();
+    }
+    crate::entry::set_copies(copies);
 }
 
 /// Returns the physical address to which the tables below `root` translate a kernel address, walked as the hardware

@@ -60,25 +60,75 @@ pub enum Marking {
     ByWalker,
 }
 
-/// The configuration of a computer.
+/// The configuration of a computer: one node with two CPUs, unless told otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
+    nodes: usize,
+    cpus: usize,
+    frames: u64,
+    tables: usize,
+    delivery: Delivery,
+    marking: Marking,
+    physical_bits: u32,
+    seed: u64,
+}
+
+impl Config {
     /// Nodes, 1 to 8.
-    pub nodes: usize,
+    #[must_use]
+    pub const fn nodes(mut self, count: usize) -> Self {
+        self.nodes = count;
+        self
+    }
+
     /// CPUs, up to 64; CPU n is on node n modulo the number of nodes.
-    pub cpus: usize,
+    #[must_use]
+    pub const fn cpus(mut self, count: usize) -> Self {
+        self.cpus = count;
+        self
+    }
+
     /// Frames for pages on each node.
-    pub frames: u64,
+    #[must_use]
+    pub const fn frames(mut self, count: u64) -> Self {
+        self.frames = count;
+        self
+    }
+
     /// Frames for tables on each node.
-    pub tables: usize,
+    #[must_use]
+    pub const fn tables(mut self, count: usize) -> Self {
+        self.tables = count;
+        self
+    }
+
     /// When interrupts arrive.
-    pub delivery: Delivery,
+    #[must_use]
+    pub const fn delivery(mut self, delivery: Delivery) -> Self {
+        self.delivery = delivery;
+        self
+    }
+
     /// Who marks pages.
-    pub marking: Marking,
+    #[must_use]
+    pub const fn marking(mut self, marking: Marking) -> Self {
+        self.marking = marking;
+        self
+    }
+
     /// Bits of the CPUs' physical addresses.
-    pub physical_bits: u32,
+    #[must_use]
+    pub const fn physical_bits(mut self, bits: u32) -> Self {
+        self.physical_bits = bits;
+        self
+    }
+
     /// The seed of random choices.
-    pub seed: u64,
+    #[must_use]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
 }
 
 impl Default for Config {

@@ -1,6 +1,7 @@
 //! A write view that is open only during writes.
 
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::MprotectFlags;
@@ -18,6 +19,8 @@ pub struct Shutter {
     mapping: Mapping,
     /// The number of open windows. The thread that holds the lock changes it, and changes the rights.
     windows: Mutex<usize>,
+    /// How often the first window was opened; changed under the same lock, read by anybody.
+    openings: AtomicU64,
 }
 
 /// The right to write to a [`Shutter`]'s memory, for the whole process, until the last window is dropped.
@@ -31,7 +34,7 @@ impl Shutter {
     ///
     /// See [`MapError`]; then the mapping is gone.
     pub fn new(mapping: Mapping) -> Result<Self, MapError> {
-        let shutter = Self { mapping, windows: Mutex::new(0) };
+        let shutter = Self { mapping, windows: Mutex::new(0), openings: AtomicU64::new(0) };
         shutter.close()?;
         Ok(shutter)
     }
@@ -45,9 +48,17 @@ impl Shutter {
         let mut windows = self.lock();
         if *windows == 0 {
             self.mapping.set_protection(MprotectFlags::READ | MprotectFlags::WRITE)?;
+            // Relaxed: a count.
+            self.openings.fetch_add(1, Ordering::Relaxed);
         }
         *windows += 1;
         Ok(Window(self))
+    }
+
+    /// How often the memory was made writable.
+    pub fn openings(&self) -> u64 {
+        // Relaxed: a count.
+        self.openings.load(Ordering::Relaxed)
     }
 
     fn close(&self) -> Result<(), MapError> {

@@ -66,8 +66,10 @@ const SEATS: usize = 1 << 14;
 /// One thread's part in the current broadcast.
 #[derive(Default)]
 struct Seat {
+    /// Which thread. The broadcast's own: handlers leave it alone.
     tid: AtomicI32,
-    /// Twice the generation of the broadcast that uses the seat, plus one when its thread has answered.
+    /// Twice the generation of the broadcast that uses the seat, plus one when its thread has answered. The broadcast
+    /// writes it; then the thread's handler exchanges it once, or the broadcast settles it.
     answer: AtomicU64,
 }
 
@@ -77,6 +79,7 @@ struct Table {
     process: ForkDetector,
     /// Keeps broadcasts apart.
     broadcasts: Mutex<()>,
+    /// The last one. Read and written by who holds `broadcasts`.
     generation: AtomicU32,
     seats: Box<[Seat]>,
 }

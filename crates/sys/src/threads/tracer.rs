@@ -71,7 +71,7 @@ pub(crate) struct Desk {
     stack: Stack,
 }
 
-/// One call: the parent's request and the answers.
+/// One call: the parent's request and the child's answers. Each writes in its turn; see the module.
 struct Call {
     request: AtomicU32,
     tid: AtomicI32,

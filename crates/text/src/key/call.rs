@@ -20,8 +20,9 @@ use crate::poke::{Batch, PokeError};
 #[repr(C)]
 pub struct StaticCall<F> {
     /// The present function. First field, since entries on x86-64 jump through it while their own jump is being
-    /// changed.
+    /// changed. Written by the holder of `lock`, read by anybody.
     target: AtomicPtr<()>,
+    /// See the module `lock`. Who holds it may change the sites, too.
     lock: AtomicU64,
     function: PhantomData<F>,
 }

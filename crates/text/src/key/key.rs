@@ -26,10 +26,13 @@ pub struct Key {
     name_len: usize,
     /// The note of the object that the key is in.
     note: *const Note,
-    /// See the module `lock`. Its holder may change the fields below, and the sites.
+    /// See the module `lock`. Its holder may change the fields below, and the sites; anybody may read all three.
     pub(super) lock: AtomicU64,
+    /// How many want it on.
     enabled: AtomicU32,
+    /// 1 if operators want it on.
     switch: AtomicU32,
+    /// 1 if it is on.
     on: AtomicU32,
     starts_on: u32,
 }

@@ -119,7 +119,7 @@ impl Drop for JitDump {
 #[derive(Debug)]
 struct Dump {
     directory: PathBuf,
-    /// Number of living observers.
+    /// Number of living observers: each adds one when it is made, and subtracts one when it is dropped.
     users: AtomicUsize,
     files: PerProcess<DumpFile>,
 }
@@ -180,9 +180,9 @@ enum DumpError {
 struct DumpFile {
     output: OutputFile,
     pid: u32,
-    /// Number of programs so far; `perf inject` names its files by it.
+    /// Number of programs so far; `perf inject` names its files by it. Any thread that loads one adds one.
     programs: AtomicU64,
-    /// Whether a record was cut off, so that what follows cannot be read.
+    /// Whether a record was cut off, so that what follows cannot be read. Set by its writer, read before each write.
     broken: AtomicBool,
 }
 

@@ -64,6 +64,7 @@ impl Unit {
 /// a tree; before, in a list, of which each unwinding searches all once.
 #[derive(Debug)]
 pub struct UnwindRegistry {
+    /// By where programs begin. Locked by who loads or retires one.
     registered: Mutex<HashMap<usize, Registration>>,
 }
 

@@ -1,12 +1,14 @@
 //! A pack, and its directory's entries for the places in it.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-use super::CHUNK;
 use super::directory::{Directory, EntryId};
 use super::fault::Fault;
+use super::group::Group;
 use super::memory::{Kind, PackMemory};
 use super::retired::Linked;
+use super::{CHUNK, PACK};
 use crate::address::CodeAddress;
 use crate::primitive::AtomicPtr;
 
@@ -17,6 +19,13 @@ pub(super) struct Pack {
     pub(super) memory: PackMemory,
     pub(super) directory: Directory<Meta>,
     pub(super) kind: Kind,
+}
+
+impl Pack {
+    /// Whether it is longer than a slot, for one program.
+    pub(super) fn is_run(&self) -> bool {
+        self.memory.len() > PACK
+    }
 }
 
 /// Some chunks of a pack, and the entry for them.
@@ -47,6 +56,8 @@ pub(super) struct Extras {
     pub(super) name: Box<str>,
     /// Sorted by offset.
     pub(super) faults: Box<[Fault]>,
+    /// The allocation that it is a part of.
+    pub(super) group: Option<Arc<Group>>,
 }
 
 /// The entry of a program in its pack's directory. 56 bytes.

@@ -57,7 +57,7 @@ impl StagedData {
             return Err(FinalizeError::Forked { address: self.block.address() });
         }
         self.block.write(&self.image)?;
-        Ok(Data(self.block.publish(None)))
+        Ok(Data::new(self.block.publish(None)))
     }
 }
 
@@ -65,6 +65,10 @@ impl StagedData {
 pub struct Data(Tenant);
 
 impl Data {
+    pub(super) fn new(tenant: Tenant) -> Self {
+        Self(tenant)
+    }
+
     /// Returns the first address.
     pub fn address(&self) -> usize {
         self.0.meta().address().get()

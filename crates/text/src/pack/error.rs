@@ -4,6 +4,7 @@ use palimpsest_sys::{Causes, CoreSyncSetupError, MapError, ProcMemError, SyncErr
 
 use super::backing::{Backing, BackingError};
 use super::fault::Fault;
+use super::parts::Part;
 use super::policy::WriteView;
 use super::{MAX_ALIGN, PACK};
 use crate::address::CodeAddress;
@@ -121,6 +122,99 @@ pub enum StageError {
     /// This process was forked from the one that opened the packs, and cannot open its own.
     #[error("a forked child could not open packs of its own")]
     Child(#[source] Box<OpenError>),
+}
+
+/// Why there is no place for an allocation.
+#[derive(Debug, thiserror::Error)]
+pub enum AllocateError {
+    /// No part has bytes.
+    #[error("an allocation of 0 bytes: give one of its parts a length")]
+    Nothing,
+    /// A part has no place.
+    #[error("no place for the part {part:?}, of {len} bytes")]
+    Part {
+        /// Which.
+        part: Part,
+        /// Its length, in bytes.
+        len: usize,
+        /// Why not.
+        #[source]
+        source: StageError,
+    },
+    /// The packs cannot be written at all times.
+    #[error(
+        "packs of {backing} with the write view {write_view:?} cannot be written in place; open them with \
+         WriteView::Standing, or write to a private image"
+    )]
+    InPlace {
+        /// What the packs are made of.
+        backing: Backing,
+        /// When they can be written.
+        write_view: WriteView,
+    },
+}
+
+/// Why an allocation was not shrunk. It is as it was.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ShrinkError {
+    /// It has no such part.
+    #[error("the allocation has no part {part:?}")]
+    NoPart {
+        /// Which.
+        part: Part,
+    },
+    /// A part cannot be longer than it was, or have no bytes.
+    #[error("the part {part:?} has {len} bytes and cannot have {wanted}: 1 to {len} are possible")]
+    Length {
+        /// Which.
+        part: Part,
+        /// Its length, in bytes.
+        len: usize,
+        /// What was asked for, in bytes.
+        wanted: usize,
+    },
+    /// The place is the parent's.
+    #[error(transparent)]
+    Forked(#[from] ForkedError),
+}
+
+/// A forked child cannot write to places of its parent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the process was forked after {address} was allocated in place; allocate it again in the child")]
+pub struct ForkedError {
+    /// The place.
+    pub address: CodeAddress,
+}
+
+/// Why nothing was released.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReleaseError {
+    /// Nothing covers the address.
+    #[error("nothing is at {address:#x}: it was released and reclaimed, is of other packs, or never was allocated")]
+    NotFound {
+        /// The address.
+        address: usize,
+    },
+    /// What covers it begins elsewhere.
+    #[error("{address:#x} is inside what begins at {start}; release it by that address")]
+    Inside {
+        /// The address.
+        address: usize,
+        /// Where the part begins.
+        start: CodeAddress,
+    },
+    /// Somebody holds it by a handle.
+    #[error("what is at {address:#x} is held by a handle (Program, Data or Allocated): drop that")]
+    Held {
+        /// The address.
+        address: usize,
+    },
+    /// It was released before.
+    #[error("what is at {address:#x} was released before, and is not yet reclaimed")]
+    Released {
+        /// The address.
+        address: usize,
+    },
 }
 
 /// Why a fault table was refused.

@@ -1,9 +1,12 @@
 //! What is found at an address.
 
 use std::fmt;
+use std::ops::Range;
 
 use super::contents::Meta;
 use super::directory::ReadGuard;
+use super::group::{Group, Ownership};
+use super::parts::{Part, Parts};
 use crate::address::CodeAddress;
 
 /// The program or data that covers an address, as [`Packs::lookup`](super::Packs::lookup) finds it.
@@ -45,6 +48,26 @@ impl<'a> Found<'a> {
     /// Returns the distance of the looked-up address from the program's start, in bytes.
     pub fn offset(&self) -> u32 {
         self.offset
+    }
+
+    /// What it is: code, or data of which kind.
+    pub fn part(&self) -> Part {
+        self.meta.pack().kind.part()
+    }
+
+    /// Where all parts are of the [allocation](super::Allocation) that it is one of, if it is; empty ranges for those
+    /// that are not there.
+    pub fn parts(&self) -> Option<&Parts<Range<usize>>> {
+        self.group().map(Group::ranges)
+    }
+
+    /// Who holds it. A program or data without an allocation has a handle, as long as it is not retired.
+    pub fn ownership(&self) -> Ownership {
+        self.group().map_or(Ownership::Handle, Group::ownership)
+    }
+
+    pub(super) fn group(&self) -> Option<&Group> {
+        self.meta.extras.as_ref()?.group.as_deref()
     }
 
     /// Returns where to continue if the instruction at the address has faulted, if the program tells.

@@ -75,7 +75,7 @@ impl Packs {
     ///
     /// See [`StageError`]; the packs stay usable.
     pub fn stage(&self, len: usize, align: usize) -> Result<Staged, StageError> {
-        Ok(Staged::new(self.allocate(Kind::Code, len, align)?))
+        Ok(Staged::new(self.take_place(Kind::Code, len, align)?))
     }
 
     /// Reserves a place for `len` bytes of data at a multiple of `align` bytes, in the same region as the code.
@@ -84,7 +84,7 @@ impl Packs {
     ///
     /// See [`StageError`]; the packs stay usable.
     pub fn stage_data(&self, access: DataAccess, len: usize, align: usize) -> Result<StagedData, StageError> {
-        Ok(StagedData::new(self.allocate(access.kind(), len, align)?))
+        Ok(StagedData::new(self.take_place(access.kind(), len, align)?))
     }
 
     /// Loads position-independent code, at a multiple of `align` bytes.
@@ -106,7 +106,7 @@ impl Packs {
     }
 
     fn load_with(&self, extras: Option<Box<Extras>>, code: &[u8], align: usize) -> Result<Program, LoadError> {
-        let mut block = self.allocate(Kind::Code, code.len(), align)?;
+        let mut block = self.take_place(Kind::Code, code.len(), align)?;
         block.write(code).map_err(FinalizeError::from)?;
         synchronize(block.store())?;
         Ok(publish(block, extras, &Described { code, eh_frame: None, lines: None }))
@@ -261,7 +261,7 @@ impl Packs {
         &self.root
     }
 
-    fn allocate(&self, kind: Kind, len: usize, align: usize) -> Result<Block, StageError> {
+    pub(super) fn take_place(&self, kind: Kind, len: usize, align: usize) -> Result<Block, StageError> {
         let generation = self.root.current().map_err(|error| StageError::Child(Box::new(error)))?;
         generation.store.allocate(generation.shard(), kind, len, align)
     }

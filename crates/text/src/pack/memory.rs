@@ -12,6 +12,7 @@ use palimpsest_sys::{
 
 use super::backing::{Backing, BackingError};
 use super::error::WriteError;
+use super::parts::Part;
 use super::policy::{ForkPolicy, WriteView};
 
 /// What a pack holds.
@@ -21,6 +22,26 @@ pub(super) enum Kind {
     Code = 1,
     ReadOnlyData = 2,
     ReadWriteData = 3,
+}
+
+impl Kind {
+    /// That of packs for such parts.
+    pub(super) fn of(part: Part) -> Self {
+        match part {
+            Part::Code => Self::Code,
+            Part::ReadOnly => Self::ReadOnlyData,
+            Part::ReadWrite => Self::ReadWriteData,
+        }
+    }
+
+    /// What lies in packs of this kind.
+    pub(super) fn part(self) -> Part {
+        match self {
+            Self::Code => Part::Code,
+            Self::ReadOnlyData => Part::ReadOnly,
+            Self::ReadWriteData => Part::ReadWrite,
+        }
+    }
 }
 
 /// What to do with a pack for which there are no huge pages.
@@ -129,11 +150,28 @@ impl PackMemory {
         }
     }
 
+    /// Where the first byte is written, if it can be at all times.
+    pub(super) fn writable(&self) -> Option<*mut u8> {
+        match &self.writer {
+            Writer::Standing(alias) => Some(alias.as_ptr()),
+            Writer::View => Some(self.view.as_ptr()),
+            Writer::DuringCopies(_) | Writer::ProcMem => None,
+        }
+    }
+
     /// Makes the alias writable, if it is not at all times.
     pub(super) fn open(&self) -> Result<Opened<'_>, WriteError> {
         match &self.writer {
             Writer::DuringCopies(shutter) => Ok(Opened(Some(shutter.open().map_err(WriteError::Window)?))),
             Writer::Standing(_) | Writer::ProcMem | Writer::View => Ok(Opened(None)),
+        }
+    }
+
+    /// How often the alias was made writable, if it is not at all times.
+    pub(super) fn openings(&self) -> u64 {
+        match &self.writer {
+            Writer::DuringCopies(shutter) => shutter.openings(),
+            Writer::Standing(_) | Writer::ProcMem | Writer::View => 0,
         }
     }
 

@@ -78,6 +78,13 @@ pub struct Pinned<'p> {
     _participant: PhantomData<*const ()>,
 }
 
+impl Pinned<'_> {
+    /// Where the pin is.
+    pub(super) fn seat(&self) -> &Seat {
+        self.seat
+    }
+}
+
 impl Drop for Pinned<'_> {
     #[inline]
     fn drop(&mut self) {

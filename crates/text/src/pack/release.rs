@@ -31,6 +31,21 @@ impl Store {
         }
     }
 
+    /// Gives the chunks behind the first `kept` of a place back, which is in no run.
+    pub(super) fn give_back_behind(&self, place: &Place, kept: u32) {
+        let slot = &self.slots[place.slot as usize];
+        let mut state = slot.lock();
+        match &mut *state {
+            State::Pack { map, .. } => {
+                map.release(place.first_chunk + kept, place.chunks - kept);
+                if let Some(pack) = self.pack_in(slot) {
+                    slot.set_hint(pack.kind, map.chunks() - map.used());
+                }
+            }
+            _ => unreachable!("slot {} has no programs, but a part of {place:?} is to be given back", place.slot),
+        }
+    }
+
     fn give_back_to(&self, index: usize, places: &[Place]) {
         let slot = &self.slots[index];
         let mut state = slot.lock();

@@ -32,11 +32,12 @@ pub(super) struct Slot {
     /// `state`'s lock. Every slot of a run points to the same pack.
     pub(super) pack: AtomicPtr<Pack>,
     /// A guess that saves the allocator useless locking: the kind in the upper half, and in the lower an upper bound of
-    /// the longest free run, in chunks, at the last look.
+    /// the longest free run, in chunks, at the last look. Written under `state`'s lock.
     hint: AtomicU32,
     /// The shard whose threads look here first: its number plus one, or zero for none. Written by threads that make or
     /// release the pack, read by anybody.
     home: AtomicUsize,
+    /// Locked by who places into the pack, gives back, makes or unmaps it.
     state: Mutex<State>,
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use palimpsest_sys::arch::{self, Coherence};
 
-use super::block::Block;
+use super::block::{Block, write_all};
 use super::contents::Extras;
 use super::error::{FaultError, FinalizeError};
 use super::fault::Fault;
@@ -98,7 +98,7 @@ impl Staged {
     ///
     /// See [`FinalizeError`]; the place is free again.
     pub fn finalize(mut self) -> Result<Program, FinalizeError> {
-        self.write()?;
+        write_all(vec![(&mut self.block, Some(&self.image))])?;
         synchronize(self.block.store())?;
         Ok(self.publish())
     }
@@ -107,15 +107,7 @@ impl Staged {
         self.block.store()
     }
 
-    fn write(&mut self) -> Result<(), FinalizeError> {
-        if !self.block.store().fork.is_same_process() {
-            return Err(FinalizeError::Forked { address: self.address() });
-        }
-        self.block.write(&self.image)?;
-        Ok(())
-    }
-
-    /// Makes the written image a program. Called after [`write`](Self::write) and [`synchronize`].
+    /// To be called after [`write_all`] and [`synchronize`].
     fn publish(self) -> Program {
         let has_extras = !self.extras.name.is_empty() || !self.extras.faults.is_empty();
         let extras = has_extras.then(|| Box::new(self.extras));
@@ -127,9 +119,7 @@ impl Staged {
 
 /// Finalizes programs of any packs: all or none.
 pub(crate) fn finalize_all(mut staged: Vec<Staged>) -> Result<Vec<Program>, FinalizeError> {
-    for one in &mut staged {
-        one.write()?;
-    }
+    write_all(staged.iter_mut().map(|one| (&mut one.block, Some(&*one.image))).collect())?;
     if let Some(one) = staged.first() {
         // Concerns the process, whatever packs they are in.
         synchronize(one.store())?;

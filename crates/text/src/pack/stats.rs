@@ -52,6 +52,8 @@ pub struct Stats {
     pub core_syncs: u64,
     /// Flushes of the instruction cache so far: one for each program (which does nothing on x86-64).
     pub cache_flushes: u64,
+    /// Times that write views of the packs that there are were opened ([`WriteView::DuringCopies`]).
+    pub view_openings: u64,
     /// Calls of observers that failed so far.
     pub observer_errors: u64,
     /// Mappings of this process that the packs use; the region and the fork witness use a few more.
@@ -87,6 +89,7 @@ impl Store {
                 State::Vacant | State::RunTail | State::Leaving => continue,
             }
             stats.reserved_bytes += pack.memory.len();
+            stats.view_openings += pack.memory.openings();
             stats.mappings += pack.memory.mappings();
             stats.downgraded_packs += usize::from(pack.memory.downgraded().is_some());
         }
@@ -117,6 +120,7 @@ impl Store {
             reclaims: counters.reclaims.get(),
             core_syncs: self.sync.syncs(),
             cache_flushes: sum(|tally| &tally.cache_flushes),
+            view_openings: 0,
             observer_errors: counters.observer_errors.get(),
             mappings: 0,
         }

@@ -9,7 +9,7 @@ use palimpsest_paging::{
 use crate::arch::mmu::{self, UserFormat, UserSpace};
 use crate::counts::now;
 use crate::memory::{self, Memory, Records};
-use crate::process::next_id;
+use crate::process::{CHILD, next_id};
 use crate::{check, kernel_space, say};
 
 const GIGABYTE: u64 = 1 << 30;
@@ -146,9 +146,8 @@ pub(super) fn run() {
     let process = mmu::new_user_space(kernel_space::get(), next_id()).unwrap_or_else(|error| panic!("{error}"));
     fill(&process, GIGABYTE);
     let before = now();
-    let (child, flush) = process.fork(next_id()).unwrap_or_else(|error| panic!("{error}"));
+    let (child, flush) = process.fork_with(next_id(), CHILD).unwrap_or_else(|error| panic!("{error}"));
     flush.finish();
-    mmu::after_fork(&child).unwrap_or_else(|error| panic!("{error}"));
     let tables = before.since().tables_allocated;
     say!("# a process of two nodes: child {} kB of tables, the kernel's part included", tables * PAGE / 1024);
     check::holds("counts.process.bytes", tables * PAGE <= 44 * 1024, format_args!("{tables} tables"));

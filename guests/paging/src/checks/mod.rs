@@ -2,6 +2,8 @@
 
 mod breakpoints;
 mod counts;
+mod fetches;
+mod hidden;
 mod hooks;
 mod kernel;
 mod locality;
@@ -21,7 +23,9 @@ pub(crate) fn run() {
     programs::run();
     hooks::run();
     processes::run();
+    hidden::run();
     counts::run();
     operations::run();
+    fetches::run();
     stress::run();
 }

@@ -1,20 +1,23 @@
 //! Processes: an address space, threads on several CPUs, and system calls.
 
+mod handles;
 mod memory;
 mod schedule;
 mod syscall;
 pub(crate) mod user;
 
 pub(crate) use crate::arch::mmu::UserSpace;
+pub(crate) use handles::Handles;
 pub(crate) use memory::Area;
 pub(crate) use schedule::{Exit, run_all, run_ready, spawn, take_exits};
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use palimpsest_paging::{Access, SpaceId, VirtAddr};
+use palimpsest_paging::{Access, ChildReplicas, ForkOptions, SpaceId, VirtAddr};
 
 use crate::arch::user::Context;
 use crate::call::Call;
+use crate::sync::SpinLock;
 
 /// Why a thread has left user mode.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +35,8 @@ pub(crate) enum Trap {
         address: VirtAddr,
         /// The access.
         access: Access,
+        /// What the CPU has found there.
+        found: Found,
     },
     /// Another CPU has called.
     Interrupt(Call),
@@ -44,10 +49,31 @@ pub(crate) enum Trap {
     },
 }
 
+/// How a process's space differs from its parent's: not at all. On x86-64 the kernel is in it, and each of its nodes
+/// has the same replicas.
+pub(crate) const CHILD: ForkOptions<'static> = ForkOptions::new().replicas(ChildReplicas::Inherited);
+
+/// What tables say of an address at which an access has faulted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    /// Nothing is mapped there.
+    Nothing,
+    /// A page is, which does not allow it.
+    Page,
+}
+
 /// A process.
 pub(crate) struct Process {
     pub(crate) id: u64,
     pub(crate) space: UserSpace,
+    /// What it has opened.
+    pub(crate) handles: SpinLock<Handles>,
+}
+
+impl Process {
+    fn new(space: UserSpace, handles: Handles) -> Self {
+        Self { id: space.id().0, space, handles: SpinLock::new(handles) }
+    }
 }
 
 /// A thread that does not run at the moment.

@@ -8,11 +8,12 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use palimpsest_paging::VirtAddr;
 
 use super::syscall::{self, Done, Next};
-use super::{Area, Process, Thread, Trap, memory, user};
-use crate::arch;
+use super::{Area, Handles, Process, Thread, Trap, memory, user};
 use crate::arch::user::Context;
+use crate::arch::{self, mmu};
 use crate::call::Call;
 use crate::cpu::{self, CPUS};
+use crate::fetches;
 use crate::sync::SpinLock;
 
 /// Faults without effect, in a row and at one address, after which a thread is given up. The first removes a stale
@@ -40,7 +41,13 @@ pub(crate) struct Exit {
 pub(crate) fn spawn(program: user::Program, argument: u64, areas: &[Area], cpu: usize) -> u64 {
     let space = memory::new_space(areas, cpu::node_of(cpu)).unwrap_or_else(|error| panic!("{error}"));
     let id = space.id().0;
-    start_thread(Arc::new(Process { id, space }), user::entry(program), argument, user::STACKS[0], cpu);
+    start_thread(
+        Arc::new(Process::new(space, Handles::default())),
+        user::entry(program),
+        argument,
+        user::STACKS[0],
+        cpu,
+    );
     id
 }
 
@@ -91,7 +98,13 @@ fn run(mut thread: Thread) -> Option<Thread> {
     cpu::run_space(&thread.process.space);
     let mut in_vain = (VirtAddr(0), 0);
     let exit = loop {
-        match thread.context.run() {
+        mmu::follow();
+        fetches::pause();
+        let trap = thread.context.run();
+        if !syscall::is_about_watching(&trap) {
+            fetches::resume();
+        }
+        match trap {
             Trap::Call { number, arguments } => match syscall::handle(&mut thread, number, arguments) {
                 Next::Continue => {}
                 Next::Yield => {
@@ -100,9 +113,9 @@ fn run(mut thread: Thread) -> Option<Thread> {
                 }
                 Next::Exit(code) => break (code, VirtAddr(0)),
             },
-            Trap::Fault { address, access } => {
+            Trap::Fault { address, access, found } => {
                 let before = if in_vain.0 == address { in_vain.1 } else { 0 };
-                match syscall::fault(&thread, address, access) {
+                match syscall::fault(&thread, address, access, found) {
                     Ok(Done::Something) => in_vain = (address, 0),
                     Ok(Done::Nothing) if before == PATIENCE => break (user::FAULTED_FOREVER, address),
                     Ok(Done::Nothing) => in_vain = (address, before + 1),
@@ -132,6 +145,13 @@ pub(crate) fn exits_of(process: u64) -> Vec<Exit> {
 /// Returns how many threads have ended with another code than 0 since [`take_exits`].
 pub(super) fn failures() -> u64 {
     EXITS.lock().iter().filter(|exit| exit.code != 0).count() as u64
+}
+
+/// Makes a thread of `process` that is ready on this CPU go on at `handler`. False if there is none.
+pub(super) fn signal(process: u64, handler: VirtAddr) -> bool {
+    let mut ready = READY[arch::cpu::number()].lock();
+    let thread = ready.iter_mut().find(|thread| thread.process.id == process);
+    thread.map(|thread| thread.context.divert(handler)).is_some()
 }
 
 /// Takes the exits of all threads since the last call.

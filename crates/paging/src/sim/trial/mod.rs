@@ -90,14 +90,7 @@ impl Default for Case {
 impl Case {
     /// Returns the configuration of a computer for the case.
     pub fn config(&self) -> Config {
-        Config {
-            nodes: self.nodes,
-            cpus: CPUS,
-            delivery: self.delivery,
-            marking: self.marking,
-            seed: self.seed,
-            ..Config::default()
-        }
+        Config::default().nodes(self.nodes).cpus(CPUS).delivery(self.delivery).marking(self.marking).seed(self.seed)
     }
 }
 

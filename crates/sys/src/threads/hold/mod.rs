@@ -124,8 +124,9 @@ impl Seat {
 
 /// The table. Zeroed memory is a valid one.
 struct Table {
-    /// The generation that holds threads; 0 if none does. Also the futex.
+    /// The generation that holds threads; 0 if none does. Also the futex: the holder writes it, handlers wait on it.
     holding: AtomicU32,
+    /// The last generation. The holder's own.
     generation: AtomicU32,
     seats: [Seat; SEATS],
     desk: Desk,

@@ -1,7 +1,7 @@
-//! Traps in the kernel itself: calls of other CPUs, sites that are being patched, probes, and programs.
+//! Traps in the kernel itself: calls of other CPUs, single steps, sites that are being patched, probes, and programs.
 
 use super::{interrupts, patch};
-use crate::{packs, probe};
+use crate::{fetches, packs, probe};
 
 /// What `trap.s` saves.
 #[derive(Debug)]
@@ -17,6 +17,7 @@ struct Frame {
     stack_segment: u64,
 }
 
+const DEBUG: u64 = 1;
 const BREAKPOINT: u64 = 3;
 const GENERAL_PROTECTION: u64 = 13;
 pub(super) const PAGE_FAULT: u64 = 14;
@@ -30,6 +31,8 @@ fn return_address(frame: &Frame) -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn kernel_trap(frame: &mut Frame) {
     match frame.vector {
+        // Single steps are all that it is used for; the flag is set again by the return.
+        DEBUG => return fetches::step(frame.instruction),
         BREAKPOINT => {
             // The saved address is the one behind the trap.
             let at = frame.instruction - 1;

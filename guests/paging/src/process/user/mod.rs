@@ -4,12 +4,16 @@
 mod calls;
 mod flushes;
 mod forks;
+mod hidden;
+mod operations;
 mod races;
 pub(crate) mod wanderer;
 
 pub(crate) use calls::{ENOUGH, NOBODY, REFUSED, asker};
 pub(crate) use flushes::{stale_reader, stale_writer, unmapped_reader, unmapper, withdrawer, writer};
 pub(crate) use forks::{breaker, counter, family, protector, snapshots};
+pub(crate) use hidden::{FAR, far_mapper, far_reader, peeker};
+pub(crate) use operations::{operations, signalled};
 pub(crate) use races::{RACE_PAGES, RACE_ROUNDS, racer, racers};
 
 use palimpsest_paging::{PAGE, VirtAddr};
@@ -65,17 +69,49 @@ pub(crate) enum Number {
     Thread,
     /// Maps new pages, all zero, with the right to write: address, pages.
     Map,
+    /// Pins the page at an address.
+    Lock,
+    /// Ends that.
+    Unlock,
+    /// Opens a device by its name. Its handle.
+    Open,
+    /// Closes a handle.
+    Close,
+    /// Makes a process that is ready on this CPU go on at an address: process, address. 1, or 0 if there is none.
+    Signal,
+    /// Begins to watch what this CPU fetches: round.
+    Watch,
+    /// Ends that: operation, round.
+    Unwatch,
     /// No such call.
     Unknown,
 }
 
 impl From<u64> for Number {
     fn from(number: u64) -> Self {
-        let all =
-            [Self::Exit, Self::Yield, Self::Fork, Self::Wait, Self::Protect, Self::Unmap, Self::Thread, Self::Map];
+        let all = [
+            Self::Exit,
+            Self::Yield,
+            Self::Fork,
+            Self::Wait,
+            Self::Protect,
+            Self::Unmap,
+            Self::Thread,
+            Self::Map,
+            Self::Lock,
+            Self::Unlock,
+            Self::Open,
+            Self::Close,
+            Self::Signal,
+            Self::Watch,
+            Self::Unwatch,
+        ];
         all.get(number as usize).copied().unwrap_or(Self::Unknown)
     }
 }
+
+/// The name of the device of which nothing comes: what [`Number::Open`] takes.
+pub(crate) const NULL: u64 = 0x6c6c_756e;
 
 /// The answer of [`Number::Wait`] for a process that has not ended.
 pub(crate) const RUNNING: u64 = u64::MAX;
@@ -83,6 +119,9 @@ pub(crate) const RUNNING: u64 = u64::MAX;
 pub(crate) const FAULTED_NOT_MAPPED: u64 = 0x1000;
 /// The code of a thread that has made an access without the right to it.
 pub(crate) const FAULTED_DENIED: u64 = 0x1001;
+
+/// How a thread ends at an address of the kernel's half at which its tables have nothing.
+pub(crate) const FAULTED_HIDDEN: u64 = 0x1003;
 
 /// The code of a thread that faults at the same place for ever, though each fault counts as resolved.
 pub(crate) const FAULTED_FOREVER: u64 = 0x1002;
