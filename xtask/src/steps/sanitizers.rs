@@ -28,9 +28,9 @@ struct Tested {
     exhaustive: &'static [&'static str],
 }
 
-/// Built together: built alone, each would have dependencies with features of its own. The other tests of the first two drive
-/// child processes into limits in which no sanitizer can start. Those of the third run on the software machine; its
-/// mutants end by panics, which leak, and its counts are of gigabytes.
+/// Built together: built alone, each would have dependencies with features of its own. The other tests of the first two
+/// drive child processes into limits in which no sanitizer can start. Those of the third run on the software machine;
+/// its mutants end by panics, which leak, and its counts are of gigabytes.
 const CRATES: [Tested; 3] = [
     Tested { name: "sys", threaded: "stress", others: &[], exhaustive: &[] },
     Tested { name: "text", threaded: "stress", others: &[], exhaustive: &[] },
