@@ -30,7 +30,7 @@ int main(void) {
     char line[64];
     puts("up");
     fflush(stdout);
-    /* A number is answered by the nanoseconds of so many rounds. */
+    /* Answers a number with the nanoseconds of that many rounds. */
     while (fgets(line, sizeof line, stdin)) {
         struct timespec start, end;
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
