@@ -111,7 +111,7 @@ impl Suite for Python {
 
 const TOUR: &str = "python.fork.140m";
 
-/// Modes in the tour.
+/// Modes of the tour.
 const TOUR_MODES: [Mode; 2] = [Mode::Plain, Mode::Frozen];
 
 /// Returns the tour's figures.
@@ -121,8 +121,8 @@ pub(in crate::suites) fn tour_group() -> Group {
     Group::new(TOUR, "os.fork of an unmodified python3 with 140 MB of objects", [plain, frozen])
 }
 
-/// Returns samples of forks of two interpreters, which take turns. The first fork of each, which plans the freeze, is
-/// not a sample.
+/// Forks of two interpreters, which take turns; the first fork of each, at which the freeze is planned, is not
+/// among the samples.
 pub(in crate::suites) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<Samples, BenchError> {
     let tool = Tool { program: PROGRAM, package: "python3" };
     let mut samples = Samples::default();
