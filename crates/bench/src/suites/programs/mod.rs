@@ -40,6 +40,9 @@ enum Mode {
     Frozen,
     /// Frozen, and made huge pages of.
     FrozenHuge,
+    /// Frozen all at once, at the first fork: for a look that has no time for the slices. Ids are those of `Frozen`,
+    /// since the forks that follow are the same.
+    FrozenAtOnce,
 }
 
 /// What a frozen program does about its other threads.
@@ -57,7 +60,7 @@ impl Mode {
         match self {
             Self::Plain => "plain",
             Self::Thp => "thp",
-            Self::Frozen => "frozen",
+            Self::Frozen | Self::FrozenAtOnce => "frozen",
             Self::FrozenHuge => "frozen_huge",
         }
     }
@@ -77,7 +80,7 @@ impl Mode {
     ) -> Result<Command, ProgramError> {
         let mut command = match self {
             Self::Plain | Self::Thp => Command::new(program),
-            Self::Frozen | Self::FrozenHuge => {
+            Self::Frozen | Self::FrozenHuge | Self::FrozenAtOnce => {
                 let mut command = context.frozen().map_err(ProgramError::Unfrozen)?;
                 if let Some(report) = report {
                     let mut place = OsString::from("--report=");
@@ -88,9 +91,11 @@ impl Mode {
                     Threads::Refuse => ["--threads", "refuse"],
                     Threads::Stop => ["--threads", "stop"],
                 });
-                if self == Self::FrozenHuge {
-                    command.arg("--huge");
-                }
+                match self {
+                    Self::FrozenHuge => command.arg("--huge"),
+                    Self::FrozenAtOnce => command.args(["--pause", "none"]),
+                    Self::Plain | Self::Thp | Self::Frozen => &mut command,
+                };
                 command.arg("--").arg(program);
                 command
             }
@@ -109,7 +114,9 @@ fn groups(suite: &str, states: &[(&str, &str)]) -> Vec<Group> {
             let contestant = Contestant::new(own(mode), Unit::Microseconds);
             match mode {
                 Mode::Plain | Mode::Thp => contestant,
-                Mode::Frozen | Mode::FrozenHuge => contestant.against([Mode::Plain, Mode::Thp].map(own)),
+                Mode::Frozen | Mode::FrozenHuge | Mode::FrozenAtOnce => {
+                    contestant.against([Mode::Plain, Mode::Thp].map(own))
+                }
             }
         };
         Group::new(id.as_str(), *title, Mode::ALL.map(contestant))
