@@ -35,9 +35,9 @@ impl Source {
         self.path.ends_with(".rs")
     }
 
-    /// The folder of its crate, for those of `crates/`.
+    /// The folder of its crate, for those of `crates/` and `adapters/`.
     pub(super) fn krate(&self) -> Option<&str> {
-        self.path.strip_prefix("crates/")?.split('/').next()
+        ["crates/", "adapters/"].iter().find_map(|root| self.path.strip_prefix(root))?.split('/').next()
     }
 
     /// Whether it is part of what users run.
