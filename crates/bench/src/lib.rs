@@ -1,7 +1,7 @@
-//! Measurement suites for Palimpsest, each measured in one run with what people do today.
+//! Measurement suites for Palimpsest, each compared in one run with what people do today.
 //!
-//! [`harness`] is what every suite is measured by; [`suites`] are what is measured. The contestants of one figure run
-//! interleaved (see [`harness::sampler`]), so that a machine that slows down half-way slows all of them.
+//! [`harness`] measures every suite; [`suites`] are what is measured. The contestants of one figure run interleaved
+//! (see [`harness::sampler`]), so that a machine that slows down half-way slows all of them.
 //!
 //! ```
 //! use palimpsest_bench::harness::progress::Silent;

@@ -1,4 +1,4 @@
-/* A C program with an arena: what was frozen is there in a child, and each side has its own copy afterwards. */
+/* A C program with an arena: a child sees what was frozen, and each side has its own copy afterwards. */
 #include <sys/wait.h>
 #include <unistd.h>
 

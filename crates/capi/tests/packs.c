@@ -17,7 +17,7 @@
 
 typedef int (*function)(void);
 
-/* As in a header that this file and others include. */
+/* As in a header that several files include. */
 PALIMPSEST_KEY_DECLARE(off_at_first, 0);
 PALIMPSEST_KEY(off_at_first, "capi.off", 0);
 PALIMPSEST_KEY(unnamed, "not a name", 0);
@@ -93,7 +93,7 @@ static int programs(void) {
     struct palimpsest_packs_stats pinned = {.size = sizeof pinned};
     IS(OK, palimpsest_packs_get_stats(packs, &pinned));
     MUST(pinned.pinned_threads == 1);
-    /* The child's own account knows of no pin that it inherits, and of the one that it makes. */
+    /* The child's own account counts no inherited pin, and the one that the child makes. */
     pid_t heir = fork();
     if (heir == 0) {
         IS(OK, palimpsest_pin(packs));

@@ -1,4 +1,4 @@
-//! `palimpsest tour`: seven things that Palimpsest does, live, within half a minute. What this program does unasked.
+//! `palimpsest tour`: seven things that Palimpsest does, live, within half a minute. The default command.
 
 mod lines;
 
@@ -50,7 +50,7 @@ fn show(arguments: &Arguments) -> Result<(), Failure> {
     arguments.outputs.ensure_writable()?;
     let parts = suites::tour();
     let lines = Lines::new(arguments.outputs.take_standard_output(), &parts);
-    // The first line is there before anything is looked at.
+    // The first line appears before anything is looked at.
     lines.open(parts.len());
     let machine = suites::machine();
     lines.describe(&machine);

@@ -37,7 +37,7 @@ fn suites_of_other_programs_are_listed_and_say_that_they_have_to_be_named() {
     }
 }
 
-/// The root of the source tree; a guest has none.
+/// Returns the root of the source tree; a guest has none.
 fn tree() -> Option<&'static str> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     if std::path::Path::new(root).join("docs/records").is_dir() {

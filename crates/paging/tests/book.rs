@@ -1,5 +1,5 @@
-//! The examples of the book's page, `docs/src/paging.md`: compiled and run here, and compared with the page where that
-//! is at hand (it is not in the published package).
+//! Compiles and runs the examples of the book's page `docs/src/paging.md`, and compares them with the page if it is
+//! there (it is not in the published package).
 
 #[test]
 #[rustfmt::skip] // As in the book.

@@ -1,4 +1,4 @@
-//! The calls that this object defines when they come through `syscall(3)`.
+//! Calls that this object defines, when they come through `syscall(3)`.
 
 use std::ffi::{c_int, c_long};
 
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn syscall(
         SYS_seccomp SYS_prctl SYS_execve SYS_execveat)
 }
 
-/// Makes the call of the kernel, as the caller wants it, past the functions of other objects.
+/// Makes the kernel's call as the caller wants it, past the functions of other objects.
 extern "C" fn watched(
     number: c_long,
     first: c_long,
@@ -42,7 +42,7 @@ extern "C" fn watched(
 ) -> c_long {
     let arguments = [first, second, third, fourth, fifth, sixth].map(|argument| argument as usize);
     let [address, length, third, fourth, fifth, _] = arguments;
-    // SAFETY: what the caller of `syscall` asks for is the caller's matter, and this is it.
+    // SAFETY: the caller of `syscall` answers for what it asks for, and this is it.
     let pass_on = || errno::answer(unsafe { system_call(number, arguments) });
     match number {
         // SAFETY: 1. as above.

@@ -1,4 +1,4 @@
-//! What this object's own code calls instead of the functions that it defines, by `--wrap` (`build.rs`).
+//! What this object's own code calls instead of the functions that it defines, through `--wrap` (`build.rs`).
 
 use crate::arch::{jump, own_syscall};
 

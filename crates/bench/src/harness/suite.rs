@@ -26,7 +26,7 @@ pub trait Suite {
     /// One sentence for `--list`.
     fn description(&self) -> &'static str;
 
-    /// Whether it runs unnamed.
+    /// Whether it runs when it is not named.
     fn asked(&self) -> Asked {
         Asked::Always
     }
@@ -34,7 +34,7 @@ pub trait Suite {
     /// Everything the suite can measure.
     fn groups(&self) -> Vec<Group>;
 
-    /// Measures those groups that [`Context::wants`], each of which it records or skips.
+    /// Measures those groups that [`Context::wants`]; records or skips each of them.
     ///
     /// # Errors
     ///
@@ -42,7 +42,7 @@ pub trait Suite {
     fn run(&self, context: &mut Context<'_>) -> Result<(), BenchError>;
 }
 
-/// Those of `known` with these names; if there are no names, all that need not be named.
+/// Returns those of `known` with these names; without names, all that need not be named.
 ///
 /// # Errors
 ///
