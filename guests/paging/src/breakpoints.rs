@@ -31,9 +31,6 @@ pub(crate) fn set(writer: &KernelTextWriter, site: &Site) -> Result<(), Unmapped
 /// Takes it away.
 pub(crate) fn remove(writer: &KernelTextWriter, site: &Site) -> Result<(), Unmapped> {
     store(writer, site.address, &site.old.as_slice()[..TRAP.len()])?;
-    // In QEMU a trap may have lived on until it was overwritten once more (see `KernelTextWriter::settle`), and who has
-    // run into it asks `hit` yet.
-    flush::synchronize_all();
     // Relaxed: all CPUs have answered since the last trap was overwritten.
     AT.store(0, Ordering::Relaxed);
     Ok(())
@@ -44,7 +41,9 @@ fn store(writer: &KernelTextWriter, address: usize, bytes: &[u8]) -> Result<(), 
     writer.write_anywhere(address, bytes)?;
     flush::synchronize_all();
     // Once more, for the sake of QEMU: see `KernelTextWriter::settle`.
-    writer.write_anywhere(address, bytes)
+    writer.write_anywhere(address, bytes)?;
+    flush::settle_all();
+    Ok(())
 }
 
 /// Where to go on after a trap at `address`, if it is the breakpoint's.

@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use palimpsest_paging::VirtAddr;
+use palimpsest_paging::{Frame, VirtAddr};
 
 use crate::arch::{self, mmu, step};
 use crate::caches::{Fetches, Model};
@@ -84,8 +84,11 @@ pub(crate) fn take() -> [[Option<Fetches>; ROUNDS]; Operation::ALL.len()] {
 /// The kernel has come back from user mode, by a system call that is not [`begin`] or [`end`].
 pub(crate) fn resume() {
     // Relaxed, here and in `pause`: the CPU that is watched has written it itself.
-    if WATCHED.load(Ordering::Relaxed) == arch::cpu::number() {
-        show(step::from_user_mode());
+    let here = arch::cpu::number();
+    if WATCHED.load(Ordering::Relaxed) == here {
+        let (user, kernel) = step::from_user_mode();
+        show(mmu::user_root(here), user);
+        show(mmu::loaded_kernel_root(), kernel);
         STEPPED.store(true, Ordering::Relaxed);
         step::on();
     }
@@ -93,16 +96,18 @@ pub(crate) fn resume() {
 
 /// The kernel is about to go to user mode: nothing may lie between this and the way there.
 pub(crate) fn pause() {
-    if WATCHED.load(Ordering::Relaxed) == arch::cpu::number() && STEPPED.load(Ordering::Relaxed) {
+    let here = arch::cpu::number();
+    if WATCHED.load(Ordering::Relaxed) == here && STEPPED.load(Ordering::Relaxed) {
         step::off();
         STEPPED.store(false, Ordering::Relaxed);
-        show(step::to_user_mode());
+        let (kernel, user) = step::to_user_mode();
+        show(mmu::loaded_kernel_root(), kernel);
+        show(mmu::user_root(here), user);
     }
 }
 
-/// Shows code that was not stepped.
-fn show(code: impl Iterator<Item = VirtAddr>) {
-    let root = mmu::loaded_kernel_root();
+/// Shows code that was not stepped, and runs by the tables of `root`.
+fn show(root: Frame, code: impl Iterator<Item = VirtAddr>) {
     let mut model = MODEL.lock();
     code.for_each(|address| model.step(root, address));
 }

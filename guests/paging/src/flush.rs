@@ -114,15 +114,26 @@ pub(crate) fn dispatch(request: FlushRequest<'_>) -> Pending {
 
 /// Makes every CPU drop what it has fetched of code, this one too.
 pub(crate) fn synchronize_all() {
+    add(&COUNTS.sync_calls, call_all());
+}
+
+/// The same for the sake of QEMU alone, which processors would not need: it is not counted. See
+/// [`KernelTextWriter::settle`](crate::kernel_text_writer::KernelTextWriter::settle).
+pub(crate) fn settle_all() {
+    call_all();
+}
+
+/// Has every CPU drop what it has fetched. How many others there are.
+fn call_all() -> u64 {
     let here = arch::cpu::number();
     let number = take_slot();
     // Relaxed: ordered by `waiting`.
     SLOT[number].what.store(What::Fetched as u32, Ordering::Relaxed);
     let mask: u32 = (0..CPUS).filter(|&cpu| cpu != here && cpu::is_up(cpu)).fold(0, |mask, cpu| mask | 1 << cpu);
-    add(&COUNTS.sync_calls, u64::from(mask.count_ones()));
     call(&SLOT[number], mask, Call::Synchronize);
     do_here(&SLOT[number]);
     wait(Pending(number));
+    u64::from(mask.count_ones())
 }
 
 /// Interrupts the CPUs of `mask`.
@@ -186,6 +197,7 @@ pub(crate) fn serve() {
 /// Does a flush on this CPU alone.
 pub(crate) fn here(request: &FlushRequest<'_>) {
     add(&COUNTS.local_flushes, 1);
+    mmu::tables_changed();
     match request.what {
         FlushRanges::All => mmu::flush_all(),
         FlushRanges::Some(ranges) => {
@@ -208,6 +220,7 @@ fn do_here(slot: &Slot) {
         arch::cpu::serialize();
         return;
     }
+    mmu::tables_changed();
     if what == What::Everything as u32 {
         mmu::flush_all();
     } else {

@@ -66,6 +66,11 @@ pub(crate) fn user_image() -> Range<VirtAddr> {
     VirtAddr((&raw const user_start) as u64)..VirtAddr((&raw const user_end) as u64)
 }
 
+/// Whether an address is in the half that the kernel has.
+pub(crate) fn is_half_of(address: VirtAddr) -> bool {
+    address.0 >> 63 == 1
+}
+
 /// Where a part of the image was loaded.
 pub(crate) fn image_frames(part: ImageRights) -> Range<u64> {
     let range = image_range(part);
@@ -136,6 +141,7 @@ pub(crate) fn set_copies(copies: Copies) {
         };
         flush.unwrap_or_else(|error| panic!("{error}")).finish();
     }
+    crate::entry::set_copies(copies);
 }
 
 /// The physical address at which a walk of `root` for a kernel address ends, as the hardware walks: how the tables of

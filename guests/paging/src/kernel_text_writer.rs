@@ -61,11 +61,14 @@ impl KernelTextWriter {
     ///
     /// QEMU 7.2 looks at code, and notes only afterwards that it must be told of stores to it, so that a store in
     /// between leaves a translation of the old code for ever. After the batch's last synchronisation no CPU is between
-    /// both, and a store, even of the same bytes, drops the translation.
+    /// both, and a store, even of the same bytes, drops the translation. Who was just running that has left it when all
+    /// CPUs have been called once more.
     pub(crate) fn settle(&self, sites: &[Site]) -> Result<(), Unmapped> {
         // Whoever runs a site meanwhile finds the bytes that are there already.
         let mut parts = sites.iter().filter_map(|site| site.part(Part::Whole));
-        parts.try_for_each(|(address, bytes)| self.write_anywhere(address, bytes))
+        parts.try_for_each(|(address, bytes)| self.write_anywhere(address, bytes))?;
+        flush::settle_all();
+        Ok(())
     }
 
     /// Stores bytes in all copies.

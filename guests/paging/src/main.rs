@@ -8,6 +8,7 @@
 //! | `memory` | frames of two nodes, and the machine as address spaces see it |
 //! | `flush`, `cpu`, `call` | calls between CPUs |
 //! | `kernel_space` | the kernel's own tables |
+//! | `entry` | what user mode's tables have of it |
 //! | `probe` | accesses of the kernel that may fault |
 //! | `sites` | code of the kernel that is changed while it runs |
 //! | `kernel_text_writer` | the poke core's machine: writes the kernel's text in every node's copy |
@@ -33,6 +34,7 @@ mod checks;
 mod console;
 mod counts;
 mod cpu;
+mod entry;
 mod fetches;
 mod flush;
 mod kernel_space;
@@ -74,9 +76,11 @@ extern "C" fn cpu_main(number: usize) -> ! {
     if number == 0 {
         say!("# {}, {CPUS} CPUs, {} nodes", arch::layout::NAME, memory::NODES);
         kernel_space::make();
+        entry::make();
         packs::make();
     }
     arch::mmu::load_kernel(kernel_space::get().root(cpu::node_of(number)));
+    arch::mmu::make_user_root(number);
     cpu::set_up(number);
     if number != 0 {
         loop {

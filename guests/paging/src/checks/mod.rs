@@ -3,6 +3,7 @@
 mod breakpoints;
 mod counts;
 mod fetches;
+mod hidden;
 mod hooks;
 mod kernel;
 mod locality;
@@ -22,6 +23,7 @@ pub(crate) fn run() {
     programs::run();
     hooks::run();
     processes::run();
+    hidden::run();
     counts::run();
     operations::run();
     fetches::run();

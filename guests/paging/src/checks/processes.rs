@@ -25,7 +25,7 @@ pub(super) fn areas(pages: u64) -> Vec<Area> {
 }
 
 /// Runs a program to its end. Returns the exits of all threads, sorted by process, and what was counted.
-fn run_program(program: user::Program, argument: u64, pages: u64, cpu: usize) -> (Vec<Exit>, Counts) {
+pub(super) fn run_program(program: user::Program, argument: u64, pages: u64, cpu: usize) -> (Vec<Exit>, Counts) {
     let before = now();
     spawn(program, argument, &areas(pages), cpu);
     run_all();
@@ -34,12 +34,12 @@ fn run_program(program: user::Program, argument: u64, pages: u64, cpu: usize) ->
     (exits, before.since())
 }
 
-fn codes(exits: &[Exit]) -> Vec<u64> {
+pub(super) fn codes(exits: &[Exit]) -> Vec<u64> {
     exits.iter().map(|exit| exit.code).collect()
 }
 
 /// Where a program's second thread begins, and its CPU.
-fn thread(program: user::Program, cpu: usize) -> u64 {
+pub(super) fn thread(program: user::Program, cpu: usize) -> u64 {
     user::entry(program).0 | (cpu as u64) << 56
 }
 

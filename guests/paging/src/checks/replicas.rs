@@ -64,6 +64,7 @@ pub(super) fn run() {
         }
         Err(error) => check::report("replica.pages", Err(format_args!("{error}"))),
     }
+    crate::entry::set_copies(kernel_space::Copies::EachNode);
     let after = ask();
     check::holds("replica.text.local", all_local(&after, 0), format_args!("{after:x?}"));
     check::holds("replica.rodata.local", all_local(&after, 1), format_args!("{after:x?}"));

@@ -35,6 +35,8 @@ pub(crate) enum Trap {
         address: VirtAddr,
         /// At what.
         access: Access,
+        /// What the CPU has found there.
+        found: Found,
     },
     /// Another CPU has called.
     Interrupt(Call),
@@ -50,6 +52,15 @@ pub(crate) enum Trap {
 /// How a process's space differs from its parent's: not at all. On x86-64 the kernel is in it, and each of its nodes
 /// has the same replicas.
 pub(crate) const CHILD: ForkOptions<'static> = ForkOptions::new().replicas(ChildReplicas::Inherited);
+
+/// What tables say of an address at which an access has faulted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    /// Nothing is mapped there.
+    Nothing,
+    /// A page is, which does not allow it.
+    Page,
+}
 
 /// A process.
 pub(crate) struct Process {

@@ -9,8 +9,8 @@ use palimpsest_paging::VirtAddr;
 
 use super::syscall::{self, Done, Next};
 use super::{Area, Handles, Process, Thread, Trap, memory, user};
-use crate::arch;
 use crate::arch::user::Context;
+use crate::arch::{self, mmu};
 use crate::call::Call;
 use crate::cpu::{self, CPUS};
 use crate::fetches;
@@ -99,6 +99,7 @@ fn run(mut thread: Thread) -> Option<Thread> {
     cpu::run_space(&thread.process.space);
     let mut in_vain = (VirtAddr(0), 0);
     let exit = loop {
+        mmu::follow();
         fetches::pause();
         let trap = thread.context.run();
         if !syscall::is_about_watching(&trap) {
@@ -113,9 +114,9 @@ fn run(mut thread: Thread) -> Option<Thread> {
                 }
                 Next::Exit(code) => break (code, VirtAddr(0)),
             },
-            Trap::Fault { address, access } => {
+            Trap::Fault { address, access, found } => {
                 let before = if in_vain.0 == address { in_vain.1 } else { 0 };
-                match syscall::fault(&thread, address, access) {
+                match syscall::fault(&thread, address, access, found) {
                     Ok(Done::Something) => in_vain = (address, 0),
                     Ok(Done::Nothing) if before == PATIENCE => break (user::FAULTED_FOREVER, address),
                     Ok(Done::Nothing) => in_vain = (address, before + 1),

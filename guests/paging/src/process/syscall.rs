@@ -6,11 +6,11 @@ use palimpsest_paging::{Access, Fault, ForkError, PAGE, Resolution, Rights, Shar
 
 use super::handles::Device;
 use super::user::{Number, RUNNING};
-use super::{Area, CHILD, Process, Thread, Trap, memory, next_id, schedule, user};
+use super::{Area, CHILD, Found, Process, Thread, Trap, memory, next_id, schedule, user};
 use crate::arch;
 use crate::bpf::hook::{self, Call};
 use crate::counts::{COUNTS, add};
-use crate::{cpu, fetches};
+use crate::{cpu, fetches, kernel_space};
 
 /// What a thread does after a system call.
 pub(super) enum Next {
@@ -119,8 +119,11 @@ pub(super) enum Done {
 }
 
 /// Resolves a page fault. Fails with what the thread ends with.
-pub(super) fn fault(thread: &Thread, address: VirtAddr, access: Access) -> Result<Done, u64> {
+pub(super) fn fault(thread: &Thread, address: VirtAddr, access: Access, found: Found) -> Result<Done, u64> {
     add(&COUNTS.faults, 1);
+    if kernel_space::is_half_of(address) {
+        return Err(if found == Found::Nothing { user::FAULTED_HIDDEN } else { user::FAULTED_DENIED });
+    }
     let node = cpu::node_of(arch::cpu::number());
     match thread.process.space.fault(address, access, node) {
         Ok(Fault::Resolved(how)) => {

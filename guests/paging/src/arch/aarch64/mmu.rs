@@ -7,6 +7,7 @@ use palimpsest_paging::{AddressSpace, Frame, MemoryType, NoTables, SpaceId, Spac
 
 use super::layout;
 use crate::memory::{Memory, nodes};
+use crate::{cpu, entry};
 
 /// The format of the kernel's tables, which TTBR1 leads to.
 pub(crate) type KernelFormat = format::AArch64Upper;
@@ -60,6 +61,30 @@ pub(crate) fn load_user(root: Frame) {
             options(nostack, preserves_flags),
         );
     }
+}
+
+/// Makes this CPU's root for user mode: nothing to do, since a node's CPUs share the entry's, and TTBR0 is the
+/// process's in both.
+pub(crate) fn make_user_root(_cpu: usize) {}
+
+/// The root of the upper half that `cpu` walks in user mode.
+pub(crate) fn user_root(cpu: usize) -> Frame {
+    entry::root(cpu::node_of(cpu))
+}
+
+/// Something in the tables that this CPU walks may have changed: user mode walks the same.
+pub(crate) fn tables_changed() {}
+
+/// Tells the way to user mode and back which roots to load. To be called before user mode is entered.
+pub(crate) fn follow() {
+    let here = super::cpu::number();
+    super::entry::set_roots(here, loaded_kernel_root().address(), user_root(here).address());
+}
+
+/// Whether `cpu`, which is this one, finds the same by the lower half of addresses in the kernel and in user mode:
+/// there is one root for it.
+pub(crate) fn user_half_is_same(_cpu: usize) -> bool {
+    true
 }
 
 /// Leaves the process's tables.

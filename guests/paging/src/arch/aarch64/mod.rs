@@ -2,6 +2,7 @@
 
 pub(crate) mod console;
 pub(crate) mod cpu;
+mod entry;
 pub(crate) mod interrupts;
 pub(crate) mod key;
 pub(crate) mod layout;

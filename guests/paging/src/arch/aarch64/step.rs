@@ -15,8 +15,10 @@ unsafe extern "C" {
     static system_call_vector: [u8; 0];
     static system_call_vector_end: [u8; 0];
     static from_user_common: [u8; 0];
+    static from_user_switched: [u8; 0];
     static from_user_end: [u8; 0];
     static to_user: [u8; 0];
+    static to_user_switched: [u8; 0];
     static to_user_end: [u8; 0];
 }
 
@@ -56,18 +58,19 @@ pub(crate) fn off() {
     }
 }
 
-/// Where the instructions are that a system call runs before it reaches what can be stepped.
-pub(crate) fn from_user_mode() -> impl Iterator<Item = VirtAddr> {
-    let vector = [(&raw const system_call_vector) as u64, (&raw const system_call_vector_end) as u64];
-    let rest = [(&raw const from_user_common) as u64, (&raw const from_user_end) as u64];
-    code(vector).chain(code(rest))
+/// Where instructions are that a system call runs before it reaches what can be stepped: by user mode's root, and then
+/// by the kernel's.
+pub(crate) fn from_user_mode() -> (impl Iterator<Item = VirtAddr>, impl Iterator<Item = VirtAddr>) {
+    let vector = code(&raw const system_call_vector, &raw const system_call_vector_end);
+    let first = code(&raw const from_user_common, &raw const from_user_switched);
+    (vector.chain(first), code(&raw const from_user_switched, &raw const from_user_end))
 }
 
-/// Those behind it, on the way back.
-pub(crate) fn to_user_mode() -> impl Iterator<Item = VirtAddr> {
-    code([(&raw const to_user) as u64, (&raw const to_user_end) as u64])
+/// Those behind it, on the way back: by the kernel's root, and then by user mode's.
+pub(crate) fn to_user_mode() -> (impl Iterator<Item = VirtAddr>, impl Iterator<Item = VirtAddr>) {
+    (code(&raw const to_user, &raw const to_user_switched), code(&raw const to_user_switched, &raw const to_user_end))
 }
 
-fn code([start, end]: [u64; 2]) -> impl Iterator<Item = VirtAddr> {
-    (start..end).step_by(4).map(VirtAddr)
+fn code(start: *const [u8; 0], end: *const [u8; 0]) -> impl Iterator<Item = VirtAddr> {
+    (start as u64..end as u64).step_by(4).map(VirtAddr)
 }

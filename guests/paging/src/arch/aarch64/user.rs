@@ -4,8 +4,8 @@ use core::arch::asm;
 
 use palimpsest_paging::{Access, VirtAddr};
 
-use super::{interrupts, trap};
-use crate::process::Trap;
+use super::{entry, interrupts, trap};
+use crate::process::{Found, Trap};
 
 /// A thread's registers while it is not running. `trap.s` knows the offsets.
 #[derive(Clone, Debug)]
@@ -22,8 +22,12 @@ pub(crate) struct Context {
 /// In the syndrome of a data abort: a store (WnR).
 const STORE: u64 = 1 << 6;
 
+/// In the syndrome of an abort: what kind of fault, but for the level; and that of a walk that finds nothing.
+const KIND: u64 = 0b11_1100;
+const TRANSLATION: u64 = 0b1 << 2;
+
 unsafe extern "C" {
-    fn run_user(context: *mut Context);
+    fn run_user(context: *mut Context, area: *mut u64);
 }
 
 impl Context {
@@ -48,13 +52,14 @@ impl Context {
     /// Goes on in user mode until the next trap. The process's tables are loaded.
     pub(crate) fn run(&mut self) -> Trap {
         // SAFETY: the context is a user's, traps write to it alone, and come back here.
-        unsafe { run_user(self) };
+        unsafe { run_user(self, entry::fields(super::cpu::number())) };
         self.trap()
     }
 
     fn trap(&self) -> Trap {
         let (class, rest) = trap::syndrome();
-        let fault = |access| Trap::Fault { address: VirtAddr(fault_address()), access };
+        let found = if rest & KIND == TRANSLATION { Found::Nothing } else { Found::Page };
+        let fault = |access| Trap::Fault { address: VirtAddr(fault_address()), access, found };
         match (self.kind, class) {
             (trap::INTERRUPT, _) => match interrupts::take() {
                 Some(call) => Trap::Interrupt(call),

@@ -46,7 +46,7 @@ start_protected:
     mov eax, offset boot_top
     mov cr3, eax
     mov eax, cr4
-    or eax, 0xa0                    # PAE, PGE
+    or eax, 0x20                    # PAE; without PGE, since no translation may outlive a change of roots
     mov cr4, eax
     mov ecx, 0xc0000080             # EFER: LME, NXE
     rdmsr

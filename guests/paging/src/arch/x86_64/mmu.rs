@@ -1,10 +1,16 @@
 //! Which tables this CPU walks, and what its TLB keeps.
 
 use core::arch::asm;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use palimpsest_paging::{AddressSpace, ForkError, Frame, MemoryType, NoTables, SpaceId, VirtAddr, format};
+use palimpsest_paging::{
+    AddressSpace, ENTRIES, ForkError, Frame, Machine, MemoryType, NoTables, SpaceId, VirtAddr, format,
+};
 
-use crate::memory::Memory;
+use super::descriptors;
+use crate::cpu::{self, CPUS};
+use crate::entry;
+use crate::memory::{Memory, Records};
 use crate::process::CHILD;
 
 /// The format of the kernel's tables.
@@ -46,6 +52,67 @@ pub(crate) fn load_kernel(root: Frame) {
 /// Walks a process's tables too.
 pub(crate) fn load_user(root: Frame) {
     load(root);
+    tables_changed();
+}
+
+/// The root that each CPU walks in user mode, on the CPU's node: the lower half is the process's, the upper half the
+/// entry's. Its own CPU alone writes it, in the kernel, where it does not walk it. So nothing can go wrong between
+/// CPUs: what one takes from a process is still in the root of another until that is called for the flush, and user
+/// mode is entered with what the tables are then; what one adds is found by a fault.
+static USER_ROOTS: [AtomicU64; CPUS] = [const { AtomicU64::new(0) }; CPUS];
+/// Whether a CPU's root may differ from its process's.
+static STALE: [AtomicBool; CPUS] = [const { AtomicBool::new(true) }; CPUS];
+
+/// Makes this CPU's root for user mode.
+pub(crate) fn make_user_root(cpu: usize) {
+    let root = Records::allocate(cpu::node_of(cpu), 1).unwrap_or_else(|| panic!("no memory for a root"));
+    // Relaxed: this CPU alone uses it, and checks do when it stands still.
+    USER_ROOTS[cpu].store(root.address(), Ordering::Relaxed);
+}
+
+/// The root that `cpu` walks in user mode.
+pub(crate) fn user_root(cpu: usize) -> Frame {
+    Frame::containing(USER_ROOTS[cpu].load(Ordering::Relaxed))
+}
+
+/// Something in the tables that this CPU walks may have changed.
+pub(crate) fn tables_changed() {
+    // Relaxed, here and in `follow`: read by this CPU alone.
+    STALE[super::cpu::number()].store(true, Ordering::Relaxed);
+}
+
+/// Makes user mode's root say what the process's says. To be called before user mode is entered.
+pub(crate) fn follow() {
+    let here = super::cpu::number();
+    if !STALE[here].swap(false, Ordering::Relaxed) {
+        return;
+    }
+    let (root, own) = (loaded_kernel_root(), user_root(here));
+    descriptors::set_roots(here, root.address(), own.address());
+    let (lower, upper) = (entries(root), entries(entry::root(cpu::node_of(here))));
+    let halves = lower[..ENTRIES / 2].iter().chain(&upper[ENTRIES / 2..]);
+    for (own, from) in entries(own).iter().zip(halves) {
+        // Acquire, partner: the Release with which the entry was published. Relaxed: this CPU walks it, behind the
+        // change of roots, which serializes.
+        own.store(from.load(Ordering::Acquire), Ordering::Relaxed);
+    }
+}
+
+/// Whether `cpu`, which is this one, finds the same by the lower halves of the roots that it has loaded and that it
+/// walks in user mode.
+pub(crate) fn user_half_is_same(cpu: usize) -> bool {
+    /// The mark that walks leave in an entry (SDM volume 3, table 5-15).
+    const ACCESSED: u64 = 1 << 5;
+    let (kernel, user) = (entries(loaded_kernel_root()), entries(user_root(cpu)));
+    let value = |entry: &AtomicU64| entry.load(Ordering::Relaxed) & !ACCESSED;
+    kernel[..ENTRIES / 2].iter().map(value).eq(user[..ENTRIES / 2].iter().map(value))
+}
+
+/// The entries of a root that this CPU has loaded, or of one that stays.
+fn entries(root: Frame) -> &'static [AtomicU64; ENTRIES] {
+    // SAFETY: the space that this CPU runs keeps its roots meanwhile; the entry's and the CPUs' own stay for ever.
+    let table = unsafe { Memory.table(root) };
+    &table.0
 }
 
 /// Leaves the process's tables.
@@ -83,8 +150,11 @@ pub(crate) fn flush_all() {
     }
 }
 
-/// Entries became valid: walks find them without further ado (SDM volume 3, 5.10.4.3).
-pub(crate) fn entries_made() {}
+/// Entries became valid, or a fault has found them so: walks see them without further ado (SDM volume 3, 5.10.4.3), but
+/// in user mode's root.
+pub(crate) fn entries_made() {
+    tables_changed();
+}
 
 /// The first physical address that this CPU does not have.
 pub(crate) fn physical_end() -> u64 {

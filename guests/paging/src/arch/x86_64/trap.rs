@@ -1,5 +1,5 @@
-//! Traps out of the kernel itself: calls of other CPUs, single steps, traps of sites that are being patched, probes, and
-//! programs.
+//! Traps out of the kernel itself: calls of other CPUs, single steps, traps of sites that are being patched, probes,
+//! and programs.
 
 use super::{interrupts, patch};
 use crate::{fetches, packs, probe};

@@ -5,7 +5,7 @@ use core::arch::asm;
 use palimpsest_paging::{Access, VirtAddr};
 
 use super::{descriptors, interrupts, trap};
-use crate::process::Trap;
+use crate::process::{Found, Trap};
 
 /// A thread's registers while it is not running. `trap.s` knows the offsets.
 #[derive(Clone, Debug)]
@@ -67,10 +67,8 @@ impl Context {
 
     /// Goes on in user mode until the next trap. The process's tables are loaded.
     pub(crate) fn run(&mut self) -> Trap {
-        let context: *mut Self = self;
-        descriptors::set_trap_frame_end(crate::arch::cpu::number(), context as u64 + size_of::<Self>() as u64);
         // SAFETY: the context is a user's, traps write to it alone, and come back here.
-        unsafe { run_user(context) };
+        unsafe { run_user(self) };
         self.trap()
     }
 
@@ -83,7 +81,9 @@ impl Context {
                     2 => Access::USER_WRITE,
                     _ => Access::USER_EXECUTE,
                 };
-                Trap::Fault { address: VirtAddr(fault_address()), access }
+                // Bit 0: the walk has ended at a page.
+                let found = if self.error & 1 == 0 { Found::Nothing } else { Found::Page };
+                Trap::Fault { address: VirtAddr(fault_address()), access, found }
             }
             vector if vector == descriptors::SYSTEM_CALL as u64 => {
                 let [number, a, b, c] = [RAX, RDI, RSI, RDX].map(|register| self.registers[register]);

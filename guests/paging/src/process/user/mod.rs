@@ -5,6 +5,7 @@
 mod calls;
 mod flushes;
 mod forks;
+mod hidden;
 mod operations;
 mod races;
 pub(crate) mod wanderer;
@@ -12,6 +13,7 @@ pub(crate) mod wanderer;
 pub(crate) use calls::{ENOUGH, NOBODY, REFUSED, asker};
 pub(crate) use flushes::{stale_reader, stale_writer, unmapped_reader, unmapper, withdrawer, writer};
 pub(crate) use forks::{breaker, counter, family, protector, snapshots};
+pub(crate) use hidden::{FAR, far_mapper, far_reader, peeker};
 pub(crate) use operations::{operations, signalled};
 pub(crate) use races::{RACE_PAGES, RACE_ROUNDS, racer, racers};
 
@@ -118,6 +120,9 @@ pub(crate) const RUNNING: u64 = u64::MAX;
 pub(crate) const FAULTED_NOT_MAPPED: u64 = 0x1000;
 /// How a thread ends by an access that the rights do not allow.
 pub(crate) const FAULTED_DENIED: u64 = 0x1001;
+
+/// How a thread ends at an address of the kernel's half at which its tables have nothing.
+pub(crate) const FAULTED_HIDDEN: u64 = 0x1003;
 
 /// How a thread ends that faults at the same place for ever, though each fault is said to be resolved.
 pub(crate) const FAULTED_FOREVER: u64 = 0x1002;
