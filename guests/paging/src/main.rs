@@ -1,5 +1,5 @@
 //! A kernel that exists to be checked: it runs the page tables of `palimpsest-paging`, the code patching of
-//! `palimpsest-text`, and the programs of `palimpsest-bpf`, on the page walkers of real architectures. See README.md
+//! `palimpsest-text`, and the programs of `palimpsest-bpf`, with the page walkers of real architectures. See README.md
 //! for how to run it.
 //!
 //! | module | what it holds |
@@ -69,7 +69,7 @@ core::arch::global_asm!(
     ".section .text",
 );
 
-/// Every CPU begins here, on a stack of its own and with the boot tables loaded.
+/// Starts every CPU, on a stack of its own and with the boot tables loaded.
 #[unsafe(no_mangle)]
 extern "C" fn cpu_main(number: usize) -> ! {
     arch::cpu::init(number);
@@ -104,7 +104,7 @@ static PANICKED: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool
 
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    // Relaxed: nothing is published. The first alone speaks; it ends the machine.
+    // Relaxed: nothing is published. Only the first to panic prints; it ends the machine.
     while PANICKED.swap(true, core::sync::atomic::Ordering::Relaxed) {
         arch::cpu::halt();
     }

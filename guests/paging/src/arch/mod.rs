@@ -1,4 +1,4 @@
-//! What differs between architectures. The same names for each.
+//! What differs between architectures, under the same names for each.
 
 #[cfg_attr(target_arch = "x86_64", path = "x86_64/mod.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64/mod.rs")]

@@ -1,4 +1,4 @@
-//! What user mode's tables hide: all of the kernel but the way in and out, on every node, whatever becomes of the
+//! What user mode's tables hide: all of the kernel but the way in and out, on every node, whatever happens to the
 //! tables of processes.
 
 use alloc::vec::Vec;

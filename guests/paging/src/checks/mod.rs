@@ -14,7 +14,7 @@ mod programs;
 mod replicas;
 mod stress;
 
-/// Runs all checks on the first CPU, with the others at hand.
+/// Runs all checks, on the first CPU; the others take part.
 pub(crate) fn run() {
     kernel::run();
     replicas::run();

@@ -24,16 +24,16 @@ use crate::sync::SpinLock;
 pub(crate) enum Trap {
     /// A system call.
     Call {
-        /// Which.
+        /// Its number.
         number: u64,
-        /// With what.
+        /// Its arguments.
         arguments: [u64; 3],
     },
     /// A page fault.
     Fault {
-        /// Where.
+        /// The address of the access.
         address: VirtAddr,
-        /// At what.
+        /// The access.
         access: Access,
         /// What the CPU has found there.
         found: Found,
@@ -44,7 +44,7 @@ pub(crate) enum Trap {
     Other {
         /// The architecture's number for it.
         code: u64,
-        /// The instruction.
+        /// The instruction's address.
         instruction: VirtAddr,
     },
 }
@@ -84,7 +84,7 @@ pub(crate) struct Thread {
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// A name for a space that no other has or had.
+/// Returns an ID that no other space has or had.
 pub(crate) fn next_id() -> SpaceId {
     // Relaxed: only uniqueness matters.
     SpaceId(NEXT.fetch_add(1, Ordering::Relaxed))

@@ -14,7 +14,7 @@ use crate::{cpu, fetches, kernel_space};
 
 /// What a thread does after a system call.
 pub(super) enum Next {
-    /// It goes on.
+    /// It continues.
     Continue,
     /// It lets others run.
     Yield,
@@ -27,7 +27,7 @@ pub(super) fn is_about_watching(trap: &Trap) -> bool {
     matches!(trap, Trap::Call { number, .. } if matches!(Number::from(*number), Number::Watch | Number::Unwatch))
 }
 
-/// Does what a thread asks for. Wrong arguments are mistakes of this kernel's own programs, and panic.
+/// Does a system call of a thread. Wrong arguments are errors of this kernel's own programs, and panic.
 pub(super) fn handle(thread: &mut Thread, number: u64, [a, b, c]: [u64; 3]) -> Next {
     add(&COUNTS.system_calls, 1);
     let process = &thread.process;
@@ -109,7 +109,7 @@ fn fork(thread: &Thread, cpu: usize) -> Result<u64, ForkError> {
     Ok(id)
 }
 
-/// What a fault has done.
+/// The effect of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Done {
     /// Something was copied, or became the space's own.
@@ -118,7 +118,7 @@ pub(super) enum Done {
     Nothing,
 }
 
-/// Resolves a page fault. Fails with what the thread ends with.
+/// Resolves a page fault. Fails with the code with which the thread ends.
 pub(super) fn fault(thread: &Thread, address: VirtAddr, access: Access, found: Found) -> Result<Done, u64> {
     add(&COUNTS.faults, 1);
     if kernel_space::is_half_of(address) {

@@ -1,4 +1,4 @@
-//! Exceptions out of the kernel itself: calls of other CPUs, single steps, probes, and programs.
+//! Exceptions in the kernel itself: calls of other CPUs, single steps, probes, and programs.
 
 use core::arch::asm;
 
@@ -15,7 +15,7 @@ struct Frame {
     unused: u64,
 }
 
-/// Kinds of exceptions that `trap.s` tells apart; others are not expected.
+/// Kinds of exceptions that `trap.s` distinguishes and the kernel expects.
 pub(super) const SYNCHRONOUS: u64 = 0;
 pub(super) const INTERRUPT: u64 = 1;
 
@@ -44,7 +44,7 @@ pub(super) fn init() {
     unsafe { asm!("msr vbar_el1, {}", "isb", in(reg) &raw const trap_vectors, options(nostack, preserves_flags)) };
 }
 
-/// Why the last synchronous exception was taken: its class, and the rest.
+/// Returns the cause of the last synchronous exception: its class, and the rest of the syndrome.
 pub(super) fn syndrome() -> (u64, u64) {
     let syndrome: u64;
     // SAFETY: reads a register.

@@ -162,7 +162,7 @@ fn fill_table() {
         let stub = stubs + vector as u64 * STUB;
         let stack = u64::from(vector == DOUBLE_FAULT);
         let privilege = if vector == SYSTEM_CALL { 3 } else { 0 };
-        // A gate of type 14 takes the interrupt flag away.
+        // A gate of type 14 clears the interrupt flag.
         let kind = 0x8e | privilege << 5;
         *gate = [
             stub & 0xffff | u64::from(KERNEL_CODE) << 16 | stack << 32 | kind << 40 | (stub >> 16 & 0xffff) << 48,

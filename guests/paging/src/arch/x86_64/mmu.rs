@@ -27,7 +27,7 @@ pub(crate) const DEVICE: MemoryType = MemoryType(3);
 /// PAT entry 0 after reset: write-back.
 pub(crate) const ORDINARY: MemoryType = MemoryType(0);
 
-/// A space for a process, with nothing of its own yet: the kernel's, once more, with its replicas.
+/// Creates a space for a process, with nothing of its own yet: a fork of the kernel's, with the kernel's replicas.
 pub(crate) fn new_user_space(kernel: &KernelSpace, id: SpaceId) -> Result<UserSpace, NoTables> {
     match kernel.fork_with(id, CHILD) {
         Ok((space, flush)) => {
@@ -120,7 +120,7 @@ pub(crate) fn leave_user(kernel_root: Frame) {
     load(kernel_root);
 }
 
-/// The root that this CPU walks for the kernel's addresses.
+/// Returns the root that this CPU walks for the kernel's addresses.
 pub(crate) fn loaded_kernel_root() -> Frame {
     let root: u64;
     // SAFETY: reads a register.
@@ -128,15 +128,15 @@ pub(crate) fn loaded_kernel_root() -> Frame {
     Frame::containing(root)
 }
 
-/// Forgets the page at `address`, global or not, and all partial translations: SDM volume 3, 5.10.4.1.
+/// Flushes the page at `address`, global or not, and all partial translations: SDM volume 3, 5.10.4.1.
 pub(crate) fn flush_page(address: VirtAddr) {
-    // SAFETY: only forgets.
+    // SAFETY: a flush only forgets.
     unsafe { asm!("invlpg [{}]", in(reg) address.0, options(nostack, preserves_flags)) };
 }
 
-/// Forgets everything: a change of CR4.PGE does.
+/// Flushes everything, by changing CR4.PGE.
 pub(crate) fn flush_all() {
-    // SAFETY: only forgets; the register is as before.
+    // SAFETY: only forgets; the register ends as it began.
     unsafe {
         asm!(
             "mov {0}, cr4",
@@ -156,12 +156,12 @@ pub(crate) fn entries_made() {
     tables_changed();
 }
 
-/// The first physical address that this CPU does not have.
+/// Returns the first physical address beyond those that this CPU has.
 pub(crate) fn physical_end() -> u64 {
-    /// Bits of physical addresses, and the leaf that has them: SDM volume 2, CPUID.
+    /// The CPUID leaf that tells the number of physical address bits: SDM volume 2, CPUID.
     const ADDRESS_SIZES: u32 = 0x8000_0008;
     1 << (core::arch::x86_64::__cpuid(ADDRESS_SIZES).eax & 0xff)
 }
 
-/// Waits until flushes of this CPU are done: they are when the instruction is.
+/// Waits until this CPU's flushes are done: nothing to do, each is done when its instruction is.
 pub(crate) fn flush_done() {}
