@@ -2,9 +2,9 @@
 
 use crate::arch::layout;
 
-/// The distance between the addresses at which the image can run, the first being where it is linked, and how many there
-/// are. `boot.s` chooses.
+/// The distance between the addresses at which the image can run. The first is where it is linked; `boot.s` chooses.
 pub(crate) const SLOT: u64 = 2 << 20;
+/// How many there are.
 pub(crate) const SLOTS: u64 = 128;
 
 // In `link.ld`.

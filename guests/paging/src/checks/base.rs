@@ -1,4 +1,4 @@
-//! Where the image runs: at one of several addresses, which the boot code has chosen, with all its pointers moved there.
+//! Where the image runs: at one of several addresses, chosen by the boot code, to which all its pointers are moved.
 
 use palimpsest_paging::VirtAddr;
 
