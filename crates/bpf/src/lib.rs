@@ -36,6 +36,8 @@ pub mod map;
 #[cfg(feature = "std")]
 mod program;
 mod source;
+#[cfg(feature = "std")]
+pub mod timer;
 pub mod verify;
 
 pub use code::{Code, MOST_FRAMES, MOST_SLOTS, StructureError};

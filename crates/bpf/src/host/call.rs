@@ -26,6 +26,12 @@ pub(crate) trait Space {
 
     /// Whose values of per-CPU maps the program works on.
     fn cpu(&self) -> u32;
+
+    /// Whether functions of the program are compiled ones.
+    #[cfg(feature = "std")]
+    fn is_compiled(&self) -> bool {
+        false
+    }
 }
 
 impl Space for Memory<'_> {
@@ -159,6 +165,18 @@ impl<'a> Call<'a> {
     /// All ring buffers: a record tells which one it is of by where it lies.
     pub(super) fn rings(&self) -> impl Iterator<Item = &'a crate::map::Ring> {
         self.maps.iter().filter_map(|map| map.ring())
+    }
+
+    /// All maps of the host.
+    #[cfg(feature = "std")]
+    pub(super) const fn maps(&self) -> &'a [Arc<Map>] {
+        self.maps
+    }
+
+    /// Whether functions of the program are compiled ones.
+    #[cfg(feature = "std")]
+    pub(super) fn is_compiled(&self) -> bool {
+        self.space.is_compiled()
     }
 
     /// Copies bytes of memory that a dynptr means.

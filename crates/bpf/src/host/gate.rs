@@ -79,13 +79,26 @@ fn called<R: Runner>(entry: &Entry) -> Called {
     Called { function: enter::<R> as *const () as u64, data: Some(data), then }
 }
 
+/// A function of a program, as the compiler makes those that helpers and timers call: four arguments and the gauge.
+pub(super) type Function = extern "C" fn(u64, u64, u64, u64, i64) -> Outcome;
+
+/// The function of a program at this address.
+///
+/// # Safety
+///
+/// 1. It is an argument of a helper whose signature says that it is a function of the program.
+/// 2. It is called with what the verifier has followed it with, and its program and host stay during the calls.
+pub(super) unsafe fn function(address: u64) -> Function {
+    let place = with_exposed_provenance::<()>(address as usize);
+    // SAFETY: the compiler makes such functions callable in this way (1).
+    unsafe { core::mem::transmute::<*const (), Function>(place) }
+}
+
 /// Calls a function of a program again and again, as long as that can be paid for.
 fn iterate(mut iteration: Iteration, mut gauge: i64) -> Outcome {
-    type Function = extern "C" fn(u64, u64, u64, u64, i64) -> Outcome;
-    let place = with_exposed_provenance::<()>(iteration.function() as usize);
-    // SAFETY: an iteration is made of an argument that is a function of the program (2 of `enter`), which the compiler
-    // makes callable in this way; it is of the call that was just made (1 of `Runner`).
-    let function = unsafe { core::mem::transmute::<*const (), Function>(place) };
+    // SAFETY: 1. an iteration is made of such an argument, of the call that was just made (1 of `Runner`). 2. it says
+    // what the helper gives, and the program that called that helper is running.
+    let function = unsafe { function(iteration.function()) };
     let mut last = None;
     while let Some([r1, r2, r3, r4, _]) = iteration.next(last) {
         gauge -= 1;
@@ -158,5 +171,10 @@ impl<R: Runner> Space for Vouched<R> {
 
     fn cpu(&self) -> u32 {
         R::cpu()
+    }
+
+    #[cfg(feature = "std")]
+    fn is_compiled(&self) -> bool {
+        true
     }
 }

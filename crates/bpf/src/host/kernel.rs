@@ -4,6 +4,8 @@
 use alloc::sync::Arc;
 
 use super::call::{Call, failed};
+#[cfg(feature = "std")]
+use super::timed;
 use super::{dynptr, probe, ring, text};
 use crate::interp::{Answer, HelperError, Iteration};
 use crate::map::{Kind, OpError, Update, WhenFull};
@@ -11,6 +13,10 @@ use crate::verify::Argument::{
     Anything, Bytes, BytesOut, Context, Dynptr, DynptrOut, Each, Key, Loop, Map, MapBytes, Number, NumberOut, Record,
     RecordDynptr, RecordSize, Size, Text, Value, ValueOut,
 };
+#[cfg(feature = "std")]
+use crate::verify::Argument::{OnTimer, Timer};
+#[cfg(feature = "std")]
+use crate::verify::MapUse::Timers;
 use crate::verify::MapUse::{Each as EachUse, EachCpu, Find, Get, Peek, Pop, Programs, Push, Records, Remove};
 use crate::verify::{Backing, Returns, Signature, TAIL_CALL};
 
@@ -67,6 +73,14 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     (165, Signature::new([BytesOut, Size, Text, Bytes, Size]), super::print::format),
     #[cfg(feature = "std")]
     (177, Signature::new([Bytes, Size, Bytes, Size]), super::print::trace_many),
+    #[cfg(feature = "std")]
+    (169, Signature::new([Timer, Map(Timers), Number]), timed::init),
+    #[cfg(feature = "std")]
+    (super::kept::SET_CALLBACK, Signature::new([Timer, OnTimer]), timed::set_callback),
+    #[cfg(feature = "std")]
+    (171, Signature::new([Timer, Number, Number]), timed::start),
+    #[cfg(feature = "std")]
+    (172, Signature::new([Timer]), timed::cancel),
     (181, Signature::new([Number, Loop, Anything, Number]), times),
     (182, Signature::new([Bytes, Size, Text]), text::compare),
     (195, Signature::new([Map(EachCpu), Key, Number]).returning(Returns::ValueOrNull), lookup_of_cpu),

@@ -11,6 +11,8 @@ mod call;
 mod dynptr;
 mod function;
 mod gate;
+#[cfg(feature = "std")]
+mod kept;
 mod kernel;
 #[cfg(feature = "std")]
 mod print;
@@ -20,6 +22,8 @@ mod program;
 mod ring;
 mod runner;
 mod text;
+#[cfg(feature = "std")]
+mod timed;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -40,6 +44,8 @@ use crate::insn::Callee;
 use crate::interp::{Answer, HelperError, Helpers, Interpreter, Memory, OnFault, RegionError, RunError, Trap};
 use crate::jit::{CompileError, Compiled, Target, Wanted, compile_resolved};
 use crate::map::{ArrayPlace, Definition, Fate, Map, Wake, cells};
+#[cfg(feature = "std")]
+use crate::timer::{SystemTime, TimeSource, Timers};
 use crate::verify::{Argument, Contract, MissingFunction, Signature, TAIL_CALL, Verified, VerifyError};
 use call::{Rest, Space};
 use function::Function as Named;
@@ -101,6 +107,9 @@ pub struct Host {
     entries: Box<[(i32, Entry)]>,
     /// By index.
     functions: Box<[Named]>,
+    /// What drives timers in its maps, if there are some.
+    #[cfg(feature = "std")]
+    timers: Option<Arc<Timers>>,
 }
 
 /// A host that is being built.
@@ -110,7 +119,14 @@ pub struct HostBuilder {
     entries: Vec<(i32, Signature, Custom)>,
     declared: Vec<Declaration>,
     functions: Vec<(String, Signature, Custom)>,
+    #[cfg(feature = "std")]
+    time: Option<Time>,
 }
+
+/// What timers tell time by.
+#[cfg(feature = "std")]
+#[derive(Debug)]
+struct Time(Box<dyn TimeSource>);
 
 /// What a closure does.
 struct Custom(Function);
@@ -178,6 +194,14 @@ impl HostBuilder {
         self
     }
 
+    /// Has timers of programs tell time by `time`, and not by the kernel's clocks: for tests, and for who replays what
+    /// has happened. Where it jumps, [`Host::look_at_time`] tells the timers. Maps that another host was made with
+    /// before keep what that one has.
+    #[cfg(feature = "std")]
+    pub fn time(self, time: impl TimeSource) -> Self {
+        Self { time: Some(Time(Box::new(time))), ..self }
+    }
+
     /// The host.
     pub fn build(self) -> Arc<Host> {
         let maps: Arc<[Arc<Map>]> = self.maps.into();
@@ -193,7 +217,34 @@ impl HostBuilder {
             }
         }
         let functions = named(self.declared, self.functions, &maps);
-        Arc::new(Host { maps, entries: entries.into_boxed_slice(), functions })
+        #[cfg(feature = "std")]
+        let timers = timers(&maps, self.time);
+        Arc::new(Host {
+            maps,
+            entries: entries.into_boxed_slice(),
+            functions,
+            #[cfg(feature = "std")]
+            timers,
+        })
+    }
+}
+
+/// What drives the timers in maps that nothing drives yet, if there are such.
+#[cfg(feature = "std")]
+fn timers(maps: &[Arc<Map>], time: Option<Time>) -> Option<Arc<Timers>> {
+    let with_timers = || maps.iter().filter(|map| map.definition().timer.is_some());
+    with_timers().next()?;
+    let time = time.map_or_else(|| Box::new(SystemTime) as Box<dyn TimeSource>, |Time(time)| time);
+    let timers = Arc::new(Timers::new(time));
+    with_timers().for_each(|map| map.timed().set(&timers));
+    Some(timers)
+}
+
+#[cfg(feature = "std")]
+impl Drop for Host {
+    /// Timers that call its programs go, also in maps that others have.
+    fn drop(&mut self) {
+        self.maps.iter().filter_map(|map| map.timed().get()).for_each(Timers::forget_dead);
     }
 }
 
@@ -276,6 +327,21 @@ impl Host {
     /// The map of this name.
     pub fn map(&self, name: &str) -> Option<&Arc<Map>> {
         self.maps.iter().find(|map| map.definition().name == name)
+    }
+
+    /// Has timers look at their clock, and waits until all has been called that is due by then: for a
+    /// [`time`](HostBuilder::time) that has jumped. Does not wait for itself in what a timer calls.
+    #[cfg(feature = "std")]
+    pub fn look_at_time(&self) {
+        if let Some(timers) = &self.timers {
+            timers.look();
+        }
+    }
+
+    /// How often what a timer called has failed: by an error of a helper, or without fuel.
+    #[cfg(feature = "std")]
+    pub fn timer_failures(&self) -> u64 {
+        self.timers.as_ref().map_or(0, |timers| timers.failures())
     }
 
     fn entry(&self, id: i32) -> Option<&Entry> {

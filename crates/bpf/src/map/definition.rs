@@ -111,7 +111,13 @@ pub struct Definition {
     /// What maps in it are made from: of its kind, its lengths and its access all have to be. The number of entries may
     /// differ.
     pub inner: Option<Box<Definition>>,
+    /// Where in each value a timer lies: 16 bytes (`struct bpf_timer`) at a multiple of 8, which programs reach by
+    /// helpers alone. For arrays and hash maps that are not per CPU, and in none inside another.
+    pub timer: Option<u32>,
 }
+
+/// Bytes of a timer.
+pub(crate) const TIMER: u32 = 16;
 
 impl Definition {
     /// A map of these measures.
@@ -127,6 +133,7 @@ impl Definition {
             cpus: None,
             functions: 0,
             inner: None,
+            timer: None,
         }
     }
 }
@@ -183,6 +190,21 @@ pub enum MapError {
         left: u64,
         /// Bytes.
         most: u64,
+    },
+    /// Its values have a timer where none can be.
+    #[error(
+        "map `{name}`: there is no room for a timer at byte {offset} of values of {value_len} in maps of the kind \
+         {kind:?}; arrays and hash maps have timers, not per CPU and not inside others, at multiples of 8"
+    )]
+    Timer {
+        /// Its name.
+        name: String,
+        /// Its kind.
+        kind: Kind,
+        /// Where.
+        offset: u32,
+        /// Bytes of a value.
+        value_len: u32,
     },
     /// There is no memory for it.
     #[error("map `{name}`: there is no memory for {bytes} bytes")]
@@ -276,8 +298,26 @@ pub(super) fn check(definition: &Definition) -> Result<(), MapError> {
         }
         check(inner)?;
     }
+    check_timer(definition)?;
+    if let Some(inner) = inner.filter(|inner| inner.timer.is_some()) {
+        return Err(no_timer(inner));
+    }
     if definition.max_entries == 0 || definition.max_entries > 1 << 31 {
         return refuse("the number of entries", "1 to 2^31");
     }
     Ok(())
+}
+
+fn no_timer(definition: &Definition) -> MapError {
+    let Definition { kind, value_len, timer, .. } = *definition;
+    MapError::Timer { name: definition.name.clone(), kind, offset: timer.unwrap_or(0), value_len }
+}
+
+fn check_timer(definition: &Definition) -> Result<(), MapError> {
+    let Some(offset) = definition.timer else { return Ok(()) };
+    let has_timers = matches!(definition.kind, Kind::Array | Kind::Hash | Kind::LruHash);
+    let is_inside =
+        offset.is_multiple_of(8) && offset.checked_add(TIMER).is_some_and(|end| end <= definition.value_len);
+    let is_written = definition.access == ValueAccess::Write;
+    if has_timers && is_inside && is_written { Ok(()) } else { Err(no_timer(definition)) }
 }

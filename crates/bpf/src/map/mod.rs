@@ -28,8 +28,12 @@ mod maps;
 mod programs;
 mod queue;
 mod ring;
+#[cfg(feature = "std")]
+mod timed;
 mod trie;
 mod typed;
+#[cfg(not(feature = "std"))]
+mod untimed;
 
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
@@ -38,6 +42,7 @@ use array::Array;
 pub(crate) use array::ArrayPlace;
 use bloom::Bloom;
 pub(crate) use definition::Room;
+pub(crate) use definition::TIMER;
 use definition::check;
 pub use definition::{Definition, Kind, MOST_BYTES, MapError, ValueAccess};
 use hash::{Eviction, Hash};
@@ -48,8 +53,12 @@ pub use programs::{InsertError, Programs};
 use queue::{Order, Queue};
 pub(crate) use ring::Fate;
 pub use ring::{Consumer, Ring, Wake};
+#[cfg(feature = "std")]
+pub(crate) use timed::Timed;
 use trie::Trie;
 pub use typed::{ArrayHandle, HashHandle, Plain, QueueHandle, TypeError};
+#[cfg(not(feature = "std"))]
+use untimed::Timed;
 
 /// Why an operation on a map fails. A program gets [`errno`](Self::errno), negative.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -139,6 +148,7 @@ pub struct Map {
     definition: Definition,
     cpus: u32,
     store: Store,
+    timed: Timed,
 }
 
 #[derive(Debug)]
@@ -228,7 +238,7 @@ impl Map {
                 return Err(definition::measure(&definition, "the kind", "one that needs no feature `std`"));
             }
         };
-        Ok(Self { definition, cpus, store })
+        Ok(Self { definition, cpus, store, timed: Timed::default() })
     }
 
     /// Checks the measures of a map, and takes what it needs of `room`.
@@ -283,10 +293,15 @@ impl Map {
             Store::Hash(hash) => hash.read(key, cpu, value),
             Store::Trie(trie) => trie.read(key, value),
             _ => Err(self.unsupported()),
+        }?;
+        if let Some(offset) = self.definition.timer {
+            // What somebody has set there means nothing.
+            value[offset as usize..][..TIMER as usize].fill(0);
         }
+        Ok(())
     }
 
-    /// Sets the value of `key`, of every CPU in per-CPU maps.
+    /// Sets the value of `key`, of every CPU in per-CPU maps. Of a value with a timer that was there the timer goes.
     ///
     /// # Errors
     ///
@@ -304,14 +319,14 @@ impl Map {
         self.check_key(key)?;
         self.check_value(value.len())?;
         match &self.store {
-            Store::Array(array) => array.update(key, cpu, value, update),
-            Store::Hash(hash) => hash.update(key, cpu, value, update).map(|_| ()),
+            Store::Array(array) => array.update(key, cpu, value, update, &|value| self.forget_timer(value)),
+            Store::Hash(hash) => hash.update(key, cpu, value, update, &|value| self.forget_timer(value)).map(|_| ()),
             Store::Trie(trie) => trie.update(key, value, update),
             _ => Err(self.unsupported()),
         }
     }
 
-    /// Takes `key` out.
+    /// Takes `key` out, and with it the timer of its value.
     ///
     /// # Errors
     ///
@@ -319,7 +334,7 @@ impl Map {
     pub fn remove(&self, key: &[u8]) -> Result<(), OpError> {
         self.check_key(key)?;
         match &self.store {
-            Store::Hash(hash) => hash.remove(key),
+            Store::Hash(hash) => hash.remove(key, &|value| self.forget_timer(value)),
             Store::Trie(trie) => trie.remove(key),
             _ => Err(self.unsupported()),
         }
@@ -420,6 +435,32 @@ impl Map {
         }
     }
 
+    /// The timer goes that lies in the value at this address, if there is one.
+    fn forget_timer(&self, value: u64) {
+        if let Some(offset) = self.definition.timer {
+            self.timed.forget(value + u64::from(offset));
+        }
+    }
+
+    /// The element whose value has a timer at this address.
+    #[cfg(feature = "std")]
+    pub(crate) fn timed_element(&self, address: u64) -> Option<Element> {
+        let offset = self.definition.timer?;
+        let (keys, values) = match &self.store {
+            Store::Array(array) => (array.keys(), array.values()),
+            Store::Hash(hash) => (hash.keys(), hash.values()),
+            _ => return None,
+        };
+        let index = values.index_of(address, offset)?;
+        Some(Element { index, key: keys.address(index), value: values.address(index) })
+    }
+
+    /// What drives its timers: the first host that it was given to decides.
+    #[cfg(feature = "std")]
+    pub(crate) const fn timed(&self) -> &Timed {
+        &self.timed
+    }
+
     /// Where the values of an array lie, if all CPUs share them.
     pub(crate) fn array_place(&self) -> Option<ArrayPlace> {
         match &self.store {
@@ -493,6 +534,18 @@ impl Map {
     const fn check_value(&self, given: usize) -> Result<(), OpError> {
         let len = self.definition.value_len as usize;
         if given == len { Ok(()) } else { Err(OpError::Length { len, given }) }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        if self.definition.timer.is_none() {
+            return;
+        }
+        for words in self.shared() {
+            let start = cells::address(words);
+            self.timed.forget_all(start..start + size_of_val(words) as u64);
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Calls: of functions, of helpers by their signatures, and of functions by helpers.
 
+use alloc::vec::Vec;
+
 use super::fault::{Fault, MissingFunction};
 use super::scalar::Scalar;
 use super::signature::{Argument, MapUse, Returns, Signature, TAIL_CALL};
@@ -30,6 +32,10 @@ struct Before {
     dynptr: Option<u32>,
     /// Where a dynptr will be: the function whose stack it is, and the place there.
     made: Option<(usize, i64)>,
+    /// The map whose timer it is.
+    timer: Option<u32>,
+    /// What a timer calls.
+    later: Option<Callback>,
 }
 
 impl Step<'_> {
@@ -71,8 +77,11 @@ impl Step<'_> {
 
     fn call_helper(self, id: i32) -> Result<Next, Fault> {
         let signature = self.contract.signature(id).ok_or(Fault::Helper { id })?;
-        if id == TAIL_CALL && (self.state.frames.len() > 1 || !self.state.records.is_empty()) {
-            return Err(Fault::TailCall);
+        if id == TAIL_CALL {
+            let [own] = &*self.state.frames else { return Err(Fault::TailCall) };
+            if own.callback.is_some() || !self.state.records.is_empty() {
+                return Err(Fault::TailCall);
+            }
         }
         self.call_by(signature)
     }
@@ -92,6 +101,9 @@ impl Step<'_> {
         }
         let result = self.returned(&signature, &before)?;
         self.state.top_mut().set(Register::R0, result);
+        if let Some(callback) = before.later {
+            return Ok(Next::Later { behind, callback });
+        }
         match before.callback {
             None => Ok(Next::One(behind)),
             Some(_) if self.state.frames.len() >= MOST_FRAMES => Err(Fault::Depth),
@@ -134,6 +146,9 @@ impl Step<'_> {
                         return Err(Fault::MapKind { register, kind });
                     }
                     let takes_out = matches!(wanted, MapUse::Remove | MapUse::Pop);
+                    if wanted == MapUse::Timers && before.timer != Some(map) {
+                        return Err(Fault::TimerMap { register });
+                    }
                     if takes_out && self.contract.maps[map as usize].access == ValueAccess::Read {
                         return Err(Fault::ReadOnlyMap);
                     }
@@ -181,6 +196,13 @@ impl Step<'_> {
                     };
                     let map = if argument == Argument::Each { before.map } else { None };
                     before.callback = Some(Callback { entry, map, context: Value::Unset });
+                }
+                Argument::Timer => before.timer = Some(self.timer(register)?),
+                Argument::OnTimer => {
+                    let Value::Function(entry) = self.get(register)? else {
+                        return Err(Fault::NoFunction { register });
+                    };
+                    before.later = Some(Callback { entry, map: before.timer, context: Value::Unset });
                 }
                 Argument::Anything => {
                     let context = self.get(register)?;
@@ -262,6 +284,19 @@ impl Step<'_> {
         }
     }
 
+    /// The map in one of whose values a register points at the timer.
+    fn timer(&self, register: Register) -> Result<u32, Fault> {
+        match self.get(register)? {
+            // Of a map inside a map nobody knows which one it is; none has timers.
+            Value::Pointer(Area::MapValue(map), offset) => {
+                let at = self.contract.maps[map as usize].timer.map(u64::from);
+                if at.is_some() && offset.as_constant() == at { Ok(map) } else { Err(Fault::NoTimer { register }) }
+            }
+            Value::Maybe(..) => Err(Fault::MaybeNull { register }),
+            _ => Err(Fault::NoTimer { register }),
+        }
+    }
+
     /// Where on a stack a register points: the function, and the place.
     fn stack_place(&self, register: Register) -> Result<(usize, i64), Fault> {
         match self.get(register)? {
@@ -324,7 +359,10 @@ impl Step<'_> {
         }
         if self.state.frames.len() == 1 {
             // The host gets it.
-            self.number(Register::R0)?;
+            let result = self.number(Register::R0)?;
+            if self.state.top().callback.is_some() && result.as_constant() != Some(0) {
+                return Err(Fault::TimerResult);
+            }
             if let Some(record) = self.state.records.first() {
                 return Err(Fault::Unreleased { slot: self.code.slot(*record as usize) });
             }
@@ -351,6 +389,13 @@ impl Step<'_> {
 }
 
 impl State {
+    /// In what a timer calls.
+    pub(super) fn of_timer(callback: Callback, instance: u32) -> Self {
+        let mut state = Self { frames: Vec::new(), records: Vec::new() };
+        state.enter(callback, instance, 0);
+        state
+    }
+
     /// Enters a function that a helper calls; `rounds` were counted when it was called before.
     fn enter(&mut self, callback: Callback, instance: u32, rounds: u32) {
         let mut frame = Frame::new(self.frames.len(), instance);

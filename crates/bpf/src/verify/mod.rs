@@ -136,6 +136,8 @@ pub(crate) struct MapShape {
     pub(crate) value_len: u32,
     pub(crate) max_entries: u32,
     pub(crate) access: ValueAccess,
+    /// Where a timer lies in each value.
+    pub(crate) timer: Option<u32>,
     /// What maps in it are, by index.
     pub(crate) inner: Option<u32>,
 }
@@ -181,8 +183,8 @@ impl Contract {
     /// Gives programs maps by index: for a host that has those very maps.
     pub(crate) fn set_maps(&mut self, maps: &[&Definition]) {
         let shape = |definition: &Definition, inner| {
-            let Definition { kind, key_len, value_len, max_entries, access, .. } = *definition;
-            MapShape { kind, key_len, value_len, max_entries, access, inner }
+            let Definition { kind, key_len, value_len, max_entries, access, timer, .. } = *definition;
+            MapShape { kind, key_len, value_len, max_entries, access, timer, inner }
         };
         self.own_maps = maps.len();
         let mut inner = Vec::new();

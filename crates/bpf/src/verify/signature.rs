@@ -30,6 +30,8 @@ pub enum MapUse {
     Records,
     /// Calls a program.
     Programs,
+    /// Has a timer in each value.
+    Timers,
 }
 
 impl MapUse {
@@ -45,6 +47,8 @@ impl MapUse {
             Self::Each => has_keys && kind != Kind::LpmTrie,
             Self::Records => kind == Kind::RingBuffer,
             Self::Programs => kind == Kind::Programs,
+            // Which ones have timers in their values, their definitions say.
+            Self::Timers => matches!(kind, Kind::Array | Kind::Hash | Kind::LruHash),
         }
     }
 }
@@ -93,12 +97,26 @@ pub enum Argument {
     Dynptr,
     /// The address of a dynptr of a record, which is given back.
     RecordDynptr,
+    /// The address of the timer in a value; of the map behind it, if there is one.
+    Timer,
+    /// A function of the program, which is called later and by another thread, with the map of the timer before it, a
+    /// key and the value.
+    OnTimer,
 }
 
 impl Argument {
     /// Whether only Linux's helpers know what to do with it.
     pub(crate) const fn is_for_linux(self) -> bool {
-        matches!(self, Self::Record | Self::MapBytes | Self::DynptrOut | Self::Dynptr | Self::RecordDynptr)
+        matches!(
+            self,
+            Self::Record
+                | Self::MapBytes
+                | Self::DynptrOut
+                | Self::Dynptr
+                | Self::RecordDynptr
+                | Self::Timer
+                | Self::OnTimer
+        )
     }
 }
 

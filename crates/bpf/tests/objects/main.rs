@@ -5,6 +5,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod timers;
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +22,7 @@ use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Fault, Signature
 use common::packs;
 
 /// What clang 14 has made of each source; inside the test program, which also runs where the repository is not.
-const GOLDEN: [(&str, &[u8]); 7] = [
+const GOLDEN: [(&str, &[u8]); 8] = [
     ("adapt", include_bytes!("golden/adapt.o")),
     ("calls", include_bytes!("golden/calls.o")),
     ("count", include_bytes!("golden/count.o")),
@@ -29,6 +30,7 @@ const GOLDEN: [(&str, &[u8]); 7] = [
     ("legacy", include_bytes!("golden/legacy.o")),
     ("nested", include_bytes!("golden/nested.o")),
     ("target", include_bytes!("golden/target.o")),
+    ("timer", include_bytes!("golden/timer.o")),
 ];
 
 /// The objects of this source: the golden one, and one that was compiled now.
