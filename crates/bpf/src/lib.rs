@@ -32,6 +32,7 @@ pub mod host;
 pub mod insn;
 pub mod interp;
 pub mod jit;
+pub mod layout;
 pub mod map;
 #[cfg(feature = "std")]
 mod program;

@@ -48,11 +48,12 @@ impl<'a, R> RunBy<'a, R> {
 
 impl<R: Runner> Resolve for RunBy<'_, R> {
     fn helper(&self, id: i32) -> Option<Called> {
-        self.0.entry(id).map(called::<R>)
+        // What this host does not have was not reached when it verified the program.
+        Some(called::<R>(self.0.entry(id).unwrap_or(&self.0.absent)))
     }
 
     fn function(&self, index: i32) -> Option<Called> {
-        Host::function(self.0, index).map(called::<R>)
+        Some(called::<R>(Host::function(self.0, index).unwrap_or(&self.0.absent)))
     }
 
     fn map(&self, index: i32) -> Option<u64> {

@@ -107,6 +107,8 @@ pub struct Host {
     entries: Box<[(i32, Entry)]>,
     /// By index.
     functions: Box<[Named]>,
+    /// What programs call where they do not come: a helper, or a function, that there is not.
+    absent: Entry,
     /// What drives timers in its maps, if there are some.
     #[cfg(feature = "std")]
     timers: Option<Arc<Timers>>,
@@ -217,12 +219,19 @@ impl HostBuilder {
             }
         }
         let functions = named(self.declared, self.functions, &maps);
+        let absent = Entry {
+            callee: Callee::Helper(-1),
+            signature: Signature::new([]),
+            function: Function::Kernel(|_| Err(HelperError::Unknown)),
+            maps: Arc::clone(&maps),
+        };
         #[cfg(feature = "std")]
         let timers = timers(&maps, self.time);
         Arc::new(Host {
             maps,
             entries: entries.into_boxed_slice(),
             functions,
+            absent,
             #[cfg(feature = "std")]
             timers,
         })

@@ -5,6 +5,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod layout;
 mod timers;
 
 use std::path::Path;
@@ -22,13 +23,15 @@ use palimpsest_bpf::verify::{Argument, ContextAccess, Contract, Fault, Signature
 use common::packs;
 
 /// What clang 14 has made of each source; inside the test program, which also runs where the repository is not.
-const GOLDEN: [(&str, &[u8]); 8] = [
+const GOLDEN: [(&str, &[u8]); 10] = [
     ("adapt", include_bytes!("golden/adapt.o")),
     ("calls", include_bytes!("golden/calls.o")),
     ("count", include_bytes!("golden/count.o")),
     ("dynptr", include_bytes!("golden/dynptr.o")),
     ("legacy", include_bytes!("golden/legacy.o")),
     ("nested", include_bytes!("golden/nested.o")),
+    ("older", include_bytes!("golden/older.o")),
+    ("session", include_bytes!("golden/session.o")),
     ("target", include_bytes!("golden/target.o")),
     ("timer", include_bytes!("golden/timer.o")),
 ];
