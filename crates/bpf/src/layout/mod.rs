@@ -1,9 +1,9 @@
 //! Types of this process, as programs see them: where their members are, in BTF and as a C header.
 //!
 //! [`layout!`](crate::layout!) defines structures and describes them. Who writes programs gets a
-//! [header](Types::header) to compile against; a program that was compiled against another one, of an older or newer
-//! host, is adapted when it is [read](crate::elf::Object::parse_for) for these types, so that each access goes where the
-//! member is here.
+//! [header](Types::header) to compile against. A program that was compiled against another one, of an older or newer
+//! host, is adapted when it is [read](crate::elf::Object::parse_for) for these types, so that each access goes where
+//! the member is here.
 //!
 //! ```
 //! use palimpsest_bpf::elf::{Btf, Object};
