@@ -1,4 +1,4 @@
-//! The public conformance vectors, each by every way to run a program.
+//! The public conformance vectors, each run in every way.
 //!
 //! They lie beside the repository (`../shared/bpf/conformance.txt`), or where PALIMPSEST_BPF_VECTORS says. A line has a
 //! name, what `r0` must be, memory, and byte code; `r1` points at the memory, `r2` is its length, and helper 5 returns
