@@ -10,14 +10,14 @@ use super::{dynptr, probe, ring, text};
 use crate::interp::{Answer, HelperError, Iteration};
 use crate::map::{Kind, OpError, Update, WhenFull};
 use crate::verify::Argument::{
-    Anything, Bytes, BytesOut, Context, Dynptr, DynptrOut, Each, Key, Loop, Map, MapBytes, Number, NumberOut, Record,
-    RecordDynptr, RecordSize, Size, Text, Value, ValueOut,
+    Anything, Bytes, BytesOut, Context, Drain, Dynptr, DynptrOut, Each, Key, Loop, Map, MapBytes, Number, NumberOut,
+    Record, RecordDynptr, RecordSize, Size, Text, Value, ValueOut,
 };
 #[cfg(feature = "std")]
 use crate::verify::Argument::{OnTimer, Timer};
 #[cfg(feature = "std")]
 use crate::verify::MapUse::Timers;
-use crate::verify::MapUse::{Each as EachUse, EachCpu, Find, Get, Peek, Pop, Programs, Push, Records, Remove};
+use crate::verify::MapUse::{Each as EachUse, EachCpu, Find, Get, Peek, Pop, Programs, Push, Records, Remove, Samples};
 use crate::verify::{Backing, Returns, Signature, TAIL_CALL};
 
 type Function = fn(&mut Call<'_>) -> Result<Answer, HelperError>;
@@ -101,6 +101,7 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     (203, Signature::new([Dynptr, Number, RecordSize]).returning(Returns::SliceOrNull), dynptr::data),
     #[cfg(feature = "std")]
     (208, Signature::new([]), super::print::atomic),
+    (209, Signature::new([Map(Samples), Drain, Anything, Number]), ring::drain),
 ];
 
 /// It may read anything that the process knows, so that the contract must allow it.

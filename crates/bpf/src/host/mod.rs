@@ -80,8 +80,11 @@ impl fmt::Debug for Entry {
 impl Entry {
     /// Whether it calls functions of the program, which leaves its fifth argument free.
     fn calls(&self) -> bool {
-        let calls =
-            self.signature.arguments().iter().any(|argument| matches!(argument, Argument::Loop | Argument::Each));
+        let calls = self
+            .signature
+            .arguments()
+            .iter()
+            .any(|argument| matches!(argument, Argument::Loop | Argument::Each | Argument::Drain));
         calls && matches!(self.function, Function::Kernel(_))
     }
 

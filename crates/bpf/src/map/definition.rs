@@ -37,11 +37,13 @@ pub enum Kind {
     RingBuffer = 27,
     /// A set that answers a certain "no" or a probable "yes".
     BloomFilter = 30,
+    /// Samples from the host to programs.
+    UserRingBuffer = 31,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Hash,
         Self::Array,
         Self::Programs,
@@ -55,6 +57,7 @@ impl Kind {
         Self::Queue,
         Self::Stack,
         Self::RingBuffer,
+        Self::UserRingBuffer,
         Self::BloomFilter,
     ];
 
@@ -75,7 +78,7 @@ impl Kind {
 
     /// Whether values are found by a key: by their number, in arrays.
     pub const fn has_keys(self) -> bool {
-        !matches!(self, Self::Queue | Self::Stack | Self::RingBuffer | Self::BloomFilter)
+        !matches!(self, Self::Queue | Self::Stack | Self::RingBuffer | Self::UserRingBuffer | Self::BloomFilter)
     }
 }
 
@@ -265,7 +268,7 @@ pub(super) fn check(definition: &Definition) -> Result<(), MapError> {
         Kind::Array | Kind::PerCpuArray | Kind::Programs | Kind::ArrayOfMaps if key != 4 => {
             return refuse("the length of keys", "4");
         }
-        Kind::Queue | Kind::Stack | Kind::RingBuffer | Kind::BloomFilter if key != 0 => {
+        Kind::Queue | Kind::Stack | Kind::RingBuffer | Kind::UserRingBuffer | Kind::BloomFilter if key != 0 => {
             return refuse("the length of keys", "0");
         }
         Kind::LpmTrie if !(5..=4 + trie::MOST_DATA).contains(&key) => {
@@ -280,8 +283,8 @@ pub(super) fn check(definition: &Definition) -> Result<(), MapError> {
         Kind::Programs | Kind::ArrayOfMaps | Kind::HashOfMaps if value != 4 => {
             return refuse("the length of values", "4");
         }
-        Kind::RingBuffer if value != 0 => return refuse("the length of values", "0"),
-        Kind::RingBuffer => {
+        Kind::RingBuffer | Kind::UserRingBuffer if value != 0 => return refuse("the length of values", "0"),
+        Kind::RingBuffer | Kind::UserRingBuffer => {
             let len = definition.max_entries;
             if !len.is_power_of_two() || !(4096..=1 << 30).contains(&len) {
                 return refuse("the number of bytes", "a power of 2 from 4096 to 1 GiB");
@@ -292,7 +295,8 @@ pub(super) fn check(definition: &Definition) -> Result<(), MapError> {
     }
     let inner = definition.inner.as_ref().filter(|inner| definition.kind.has_maps() || inner.inner.is_some());
     if let Some(inner) = inner {
-        let is_none = inner.kind.has_maps() || matches!(inner.kind, Kind::Programs | Kind::RingBuffer);
+        let is_none =
+            inner.kind.has_maps() || matches!(inner.kind, Kind::Programs | Kind::RingBuffer | Kind::UserRingBuffer);
         if is_none || !definition.kind.has_maps() {
             return Err(measure(inner, "the kind", "one of values, inside an array or hash map of maps"));
         }

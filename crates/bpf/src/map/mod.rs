@@ -13,6 +13,7 @@
 //! | queue, stack | `queue` | everybody for each other |
 //! | bloom filter | `bloom` | nobody |
 //! | ring buffer | `ring` | producers for nobody |
+//! | user ring buffer | `user_ring` | nobody |
 //! | programs | `programs` (with `std`) | nobody |
 //! | array, hash of maps | `maps` (with `std`) | as array, hash |
 
@@ -23,6 +24,7 @@ mod definition;
 mod hash;
 #[cfg(feature = "std")]
 mod maps;
+mod memory;
 #[cfg(feature = "std")]
 mod programs;
 mod queue;
@@ -33,6 +35,7 @@ mod trie;
 mod typed;
 #[cfg(not(feature = "std"))]
 mod untimed;
+mod user_ring;
 
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
@@ -58,6 +61,8 @@ use trie::Trie;
 pub use typed::{ArrayHandle, HashHandle, Plain, QueueHandle, TypeError};
 #[cfg(not(feature = "std"))]
 use untimed::Timed;
+pub(crate) use user_ring::Next;
+pub use user_ring::{Producer, ReserveError, Sample, UserRing};
 
 /// Why an operation on a map fails. A program gets [`errno`](Self::errno), negative.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -158,6 +163,7 @@ enum Store {
     Queue(Queue),
     Bloom(Bloom),
     Ring(Ring),
+    UserRing(UserRing),
     #[cfg(feature = "std")]
     Programs(Programs),
     #[cfg(feature = "std")]
@@ -201,6 +207,7 @@ fn bytes(definition: &Definition, cpus: u32) -> u64 {
         Kind::Queue | Kind::Stack => Queue::bytes(definition),
         Kind::BloomFilter => Bloom::bytes(definition),
         Kind::RingBuffer => Ring::bytes(definition),
+        Kind::UserRingBuffer => UserRing::bytes(definition),
         #[cfg(feature = "std")]
         Kind::Programs => Programs::bytes(definition),
         #[cfg(feature = "std")]
@@ -228,6 +235,7 @@ impl Map {
             Kind::Stack => Store::Queue(Queue::new(&definition, Order::LatestFirst)?),
             Kind::BloomFilter => Store::Bloom(Bloom::new(&definition)?),
             Kind::RingBuffer => Store::Ring(Ring::new(&definition)?),
+            Kind::UserRingBuffer => Store::UserRing(UserRing::new(&definition)?),
             #[cfg(feature = "std")]
             Kind::Programs => Store::Programs(Programs::new(&definition)?),
             #[cfg(feature = "std")]
@@ -254,8 +262,10 @@ impl Map {
     /// [`SharedWordsError`](palimpsest_sys::memory::words::SharedWordsError).
     #[cfg(feature = "std")]
     pub fn shared_with_processes(mut self) -> Result<Self, palimpsest_sys::memory::words::SharedWordsError> {
-        if let Store::Ring(ring) = &mut self.store {
-            ring.share(&self.definition.name)?;
+        match &mut self.store {
+            Store::Ring(ring) => ring.share(&self.definition.name)?,
+            Store::UserRing(ring) => ring.share(&self.definition.name)?,
+            _ => {}
         }
         Ok(self)
     }
@@ -263,8 +273,10 @@ impl Map {
     /// Calls `waker` when a record finds the consumer of a ring buffer waiting; for other maps nobody waits. The thread
     /// that runs the program calls it, so it must be short.
     pub fn waking(mut self, waker: impl Fn() + Send + Sync + 'static) -> Self {
-        if let Store::Ring(ring) = &mut self.store {
-            ring.set_waker(alloc::boxed::Box::new(waker));
+        match &mut self.store {
+            Store::Ring(ring) => ring.set_waker(alloc::boxed::Box::new(waker)),
+            Store::UserRing(ring) => ring.set_waker(alloc::boxed::Box::new(waker)),
+            _ => {}
         }
         self
     }
@@ -407,6 +419,14 @@ impl Map {
         }
     }
 
+    /// Returns the user ring buffer, if it is one.
+    pub const fn user_ring(&self) -> Option<&UserRing> {
+        match &self.store {
+            Store::UserRing(ring) => Some(ring),
+            _ => None,
+        }
+    }
+
     /// Returns its programs, if that is its kind.
     #[cfg(feature = "std")]
     pub const fn programs(&self) -> Option<&Programs> {
@@ -518,6 +538,7 @@ impl Map {
             Store::Hash(hash) => Vec::from([hash.values().words(), hash.keys().words()]),
             Store::Trie(trie) => Vec::from([trie.values().words(), trie.keys().words()]),
             Store::Ring(ring) => Vec::from([ring.words()]),
+            Store::UserRing(ring) => Vec::from([ring.words()]),
             _ => Vec::new(),
         }
     }

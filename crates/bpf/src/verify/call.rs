@@ -190,19 +190,20 @@ impl Step<'_> {
                         self.bytes(start, min, max, direction)?;
                     }
                 }
-                Argument::Loop | Argument::Each => {
+                Argument::Loop | Argument::Each | Argument::Drain => {
                     let Value::Function(entry) = self.get(register)? else {
                         return Err(Fault::NoFunction { register });
                     };
                     let map = if argument == Argument::Each { before.map } else { None };
-                    before.callback = Some(Callback { entry, map, context: Value::Unset });
+                    let sample = (argument == Argument::Drain).then_some(self.at as u32);
+                    before.callback = Some(Callback { entry, map, sample, context: Value::Unset });
                 }
                 Argument::Timer => before.timer = Some(self.timer(register)?),
                 Argument::OnTimer => {
                     let Value::Function(entry) = self.get(register)? else {
                         return Err(Fault::NoFunction { register });
                     };
-                    before.later = Some(Callback { entry, map: before.timer, context: Value::Unset });
+                    before.later = Some(Callback { entry, map: before.timer, sample: None, context: Value::Unset });
                 }
                 Argument::Anything => {
                     let context = self.get(register)?;
@@ -222,7 +223,12 @@ impl Step<'_> {
                     // Helpers read and write them, and check that they exist.
                     before.bytes = Some((register, Direction::Read));
                 }
-                Argument::Dynptr => before.dynptr = Some(self.dynptr(register)?.id),
+                Argument::Dynptr => {
+                    before.dynptr = Some(match self.get(register)? {
+                        Value::Sample(sample) => sample,
+                        _ => self.dynptr(register)?.id,
+                    });
+                }
                 Argument::RecordDynptr => {
                     let dynptr = self.dynptr(register)?;
                     if dynptr.of != Backing::Record {
@@ -381,6 +387,10 @@ impl Step<'_> {
             return Ok(Next::One(core::mem::take(&mut caller.next)));
         };
         let behind = caller.next;
+        if let Some(sample) = callback.sample {
+            // The next one is copied over it.
+            self.state.release(sample);
+        }
         let mut entered = self.state.clone();
         entered.enter(callback, instance, rounds + 1);
         self.state.top_mut().set(Register::R0, Value::Scalar(Scalar::UNKNOWN));
@@ -401,9 +411,12 @@ impl State {
         let mut frame = Frame::new(self.frames.len(), instance);
         frame.rounds = rounds;
         let start = |area| Value::Pointer(area, Scalar::constant(0));
-        let arguments = match callback.map {
-            None => [Value::Scalar(Scalar::UNKNOWN), callback.context, Value::Unset, Value::Unset],
-            Some(map) => [Value::Map(map), start(Area::MapKey(map)), start(Area::MapValue(map)), callback.context],
+        let arguments = match (callback.map, callback.sample) {
+            (None, None) => [Value::Scalar(Scalar::UNKNOWN), callback.context, Value::Unset, Value::Unset],
+            (_, Some(sample)) => [Value::Sample(sample), callback.context, Value::Unset, Value::Unset],
+            (Some(map), None) => {
+                [Value::Map(map), start(Area::MapKey(map)), start(Area::MapValue(map)), callback.context]
+            }
         };
         for (register, value) in Register::ALL[1..].iter().zip(arguments) {
             frame.set(*register, value);

@@ -32,6 +32,8 @@ pub enum MapUse {
     Programs,
     /// Has a timer in each value.
     Timers,
+    /// Takes samples.
+    Samples,
 }
 
 impl MapUse {
@@ -47,6 +49,7 @@ impl MapUse {
             Self::Each => has_keys && kind != Kind::LpmTrie,
             Self::Records => kind == Kind::RingBuffer,
             Self::Programs => kind == Kind::Programs,
+            Self::Samples => kind == Kind::UserRingBuffer,
             // Which ones have timers in their values, their definitions say.
             Self::Timers => matches!(kind, Kind::Array | Kind::Hash | Kind::LruHash),
         }
@@ -97,6 +100,8 @@ pub enum Argument {
     Dynptr,
     /// The address of a dynptr of a record, which is given back.
     RecordDynptr,
+    /// A function of the program, which is called again and again with the address of a dynptr and the next argument.
+    Drain,
     /// The address of the timer in a value; of the map behind it, if there is one.
     Timer,
     /// A function of the program, which is called later and by another thread, with the map of the timer before it, a
@@ -114,6 +119,7 @@ impl Argument {
                 | Self::DynptrOut
                 | Self::Dynptr
                 | Self::RecordDynptr
+                | Self::Drain
                 | Self::Timer
                 | Self::OnTimer
         )

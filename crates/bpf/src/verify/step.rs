@@ -348,7 +348,7 @@ impl Step<'_> {
             && match self.state.top().get(base) {
                 Value::Scalar(_) | Value::Maybe(..) => true,
                 Value::Pointer(area, _) => !matches!(area, Area::Stack(_)),
-                Value::Unset | Value::Map(_) | Value::Function(_) => false,
+                Value::Unset | Value::Map(_) | Value::Function(_) | Value::Sample(_) => false,
             }
     }
 

@@ -9,6 +9,7 @@ mod helpers;
 mod kernel;
 mod nested;
 mod runner;
+mod user_ring;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
