@@ -12,7 +12,7 @@ use crate::interp::{Answer, Iteration, MemoryFault};
 use crate::jit::{Called, Outcome, Resolve, STOPPED, Then};
 use crate::map::ArrayPlace;
 use crate::map::cells::WORD;
-use crate::verify::TAIL_CALL;
+use crate::verify::{TAIL_CALL, Unproven};
 
 /// Compiled code calls this for each helper of a host, with `r1` to `r5` and the address of the [`Entry`].
 ///
@@ -38,18 +38,18 @@ pub(crate) unsafe extern "C" fn enter<R: Runner>(r1: u64, r2: u64, r3: u64, r4: 
 }
 
 /// What a host has for programs that `R` runs.
-pub(crate) struct RunBy<'a, R>(&'a Host, PhantomData<fn() -> R>);
+pub(crate) struct RunBy<'a, R>(&'a Host, Unproven, PhantomData<fn() -> R>);
 
 impl<'a, R> RunBy<'a, R> {
-    pub(crate) const fn new(host: &'a Host) -> Self {
-        Self(host, PhantomData)
+    pub(crate) const fn new(host: &'a Host, unproven: Unproven) -> Self {
+        Self(host, unproven, PhantomData)
     }
 }
 
 impl<R: Runner> Resolve for RunBy<'_, R> {
     fn helper(&self, id: i32) -> Option<Called> {
         // What this host does not have was not reached when it verified the program.
-        Some(called::<R>(self.0.entry(id).unwrap_or(&self.0.absent)))
+        Some(called::<R>(self.0.entry_for(id, self.1).unwrap_or(&self.0.absent)))
     }
 
     fn function(&self, index: i32) -> Option<Called> {

@@ -14,7 +14,7 @@ use crate::verify::Argument::{
     Record, RecordDynptr, RecordSize, Size, Text, Value, ValueOut,
 };
 #[cfg(feature = "std")]
-use crate::verify::Argument::{OnTimer, Timer};
+use crate::verify::Argument::{OnTimer, Printed, PrintedBytes, Timer};
 #[cfg(feature = "std")]
 use crate::verify::MapUse::Timers;
 use crate::verify::MapUse::{Each as EachUse, EachCpu, Find, Get, Peek, Pop, Programs, Push, Records, Remove, Samples};
@@ -38,7 +38,7 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     #[cfg(feature = "std")]
     (5, Signature::new([]), super::print::monotonic),
     #[cfg(feature = "std")]
-    (6, Signature::new([Bytes, Size, Number, Number, Number]), super::print::trace),
+    (6, Signature::new([Bytes, Size, Printed, Printed, Printed]), super::print::trace),
     #[cfg(feature = "std")]
     (7, Signature::new([]), super::print::random),
     #[cfg(feature = "std")]
@@ -70,9 +70,9 @@ pub(super) const HELPERS: &[(i32, Signature, Function)] = &[
     (160, Signature::new([]), super::print::coarse),
     (164, Signature::new([Map(EachUse), Each, Anything, Number]), each),
     #[cfg(feature = "std")]
-    (165, Signature::new([BytesOut, Size, Text, Bytes, Size]), super::print::format),
+    (165, Signature::new([BytesOut, Size, Text, PrintedBytes, Size]), super::print::format),
     #[cfg(feature = "std")]
-    (177, Signature::new([Bytes, Size, Bytes, Size]), super::print::trace_many),
+    (177, Signature::new([Bytes, Size, PrintedBytes, Size]), super::print::trace_many),
     #[cfg(feature = "std")]
     (169, Signature::new([Timer, Map(Timers), Number]), timed::init),
     #[cfg(feature = "std")]

@@ -46,7 +46,9 @@ use crate::jit::{CompileError, Compiled, Target, Wanted, compile_resolved};
 use crate::map::{ArrayPlace, Definition, Fate, Map, Wake, cells};
 #[cfg(feature = "std")]
 use crate::timer::{SystemTime, TimeSource, Timers};
-use crate::verify::{Argument, Contract, MissingFunction, Signature, TAIL_CALL, Verified, VerifyError};
+use crate::verify::{
+    Argument, Contract, MissingFunction, Returns, Signature, TAIL_CALL, Unproven, Verified, VerifyError,
+};
 use call::{Rest, Space};
 use function::Function as Named;
 use gate::RunBy;
@@ -66,6 +68,8 @@ pub(crate) struct Entry {
     signature: Signature,
     function: Function,
     maps: Arc<[Arc<Map>]>,
+    /// What the programs that call it may read.
+    unproven: Unproven,
 }
 
 impl fmt::Debug for Entry {
@@ -88,13 +92,19 @@ impl Entry {
         calls && matches!(self.function, Function::Kernel(_))
     }
 
+    /// Whether it does more for programs whose loads need not be proven.
+    fn probes(&self) -> bool {
+        let prints = |argument: &Argument| matches!(argument, Argument::Printed | Argument::PrintedBytes);
+        self.signature.returns == Returns::Probed || self.signature.arguments().iter().any(prints)
+    }
+
     /// Calls it.
     fn call(&self, arguments: [u64; 5], space: &mut dyn Space) -> Result<Answer, HelperError> {
         let rest = match &self.function {
             Function::Kernel(_) => Rest::Kept,
             Function::Custom(_) => Rest::Zeroed,
         };
-        let mut call = Call::new(arguments, &self.signature, &self.maps, space, rest);
+        let mut call = Call::new(arguments, &self.signature, &self.maps, space, rest, self.unproven);
         match &self.function {
             Function::Kernel(function) => function(&mut call),
             Function::Custom(function) => function(&mut call).map(Answer::Value),
@@ -108,6 +118,8 @@ pub struct Host {
     maps: Arc<[Arc<Map>]>,
     /// By number, in order.
     entries: Box<[(i32, Entry)]>,
+    /// The same for programs whose loads need not be proven, as far as that makes a difference.
+    probing: Box<[(i32, Entry)]>,
     /// By index.
     functions: Box<[Named]>,
     /// What programs call where they do not come: a helper, or a function, that there is not.
@@ -213,24 +225,38 @@ impl HostBuilder {
             kernel::HELPERS.iter().map(|(id, signature, function)| (*id, *signature, Function::Kernel(*function)));
         let custom = self.entries.into_iter().map(|(id, signature, Custom(function))| (id, signature, function));
         for (id, signature, function) in kernel.chain(custom) {
-            let entry = Entry { callee: Callee::Helper(id), signature, function, maps: Arc::clone(&maps) };
+            let (maps, unproven) = (Arc::clone(&maps), Unproven::Refuse);
+            let entry = Entry { callee: Callee::Helper(id), signature, function, maps, unproven };
             match entries.binary_search_by_key(&id, |(known, _)| *known) {
                 Ok(place) => entries[place] = (id, entry),
                 Err(place) => entries.insert(place, (id, entry)),
             }
         }
         let functions = named(self.declared, self.functions, &maps);
+        // Linux's, unless the host has its own in their place.
+        let probes = entries.iter().filter(|(_, entry)| entry.probes());
+        let probing = probes.filter_map(|(id, entry)| match entry.function {
+            Function::Kernel(function) => {
+                let Entry { callee, signature, .. } = *entry;
+                let function = Function::Kernel(function);
+                Some((*id, Entry { callee, signature, function, maps: Arc::clone(&maps), unproven: Unproven::Probe }))
+            }
+            Function::Custom(_) => None,
+        });
+        let probing = probing.collect();
         let absent = Entry {
             callee: Callee::Helper(-1),
             signature: Signature::new([]),
             function: Function::Kernel(|_| Err(HelperError::Unknown)),
             maps: Arc::clone(&maps),
+            unproven: Unproven::Refuse,
         };
         #[cfg(feature = "std")]
         let timers = timers(&maps, self.time);
         Arc::new(Host {
             maps,
             entries: entries.into_boxed_slice(),
+            probing,
             functions,
             absent,
             #[cfg(feature = "std")]
@@ -271,7 +297,7 @@ fn named(declared: Vec<Declaration>, given: Vec<(String, Signature, Custom)>, ma
     let mut functions: Vec<Named> = Vec::new();
     let entry = |index: usize, signature, Custom(function)| {
         let callee = Callee::Kernel { id: index as i32, module: 0 };
-        Entry { callee, signature, function, maps: Arc::clone(maps) }
+        Entry { callee, signature, function, maps: Arc::clone(maps), unproven: Unproven::Refuse }
     };
     for Declaration { name, prototype } in declared {
         let index = functions.len();
@@ -357,6 +383,16 @@ impl Host {
     fn entry(&self, id: i32) -> Option<&Entry> {
         let place = self.entries.binary_search_by_key(&id, |(known, _)| *known).ok()?;
         self.entries.get(place).map(|(_, entry)| entry)
+    }
+
+    /// The helper with this number, for programs that may read this.
+    fn entry_for(&self, id: i32, unproven: Unproven) -> Option<&Entry> {
+        let probing = || {
+            let place = self.probing.binary_search_by_key(&id, |(known, _)| *known).ok()?;
+            self.probing.get(place).map(|(_, entry)| entry)
+        };
+        let found = if unproven == Unproven::Probe { probing() } else { None };
+        found.or_else(|| self.entry(id))
     }
 
     fn function(&self, index: i32) -> Option<&Entry> {
@@ -453,7 +489,7 @@ impl Linked {
     /// [`CompileError`].
     pub fn compile<R: Runner>(&self, target: Target, random: u64) -> Result<Compiled, CompileError> {
         let wanted = Wanted::of(&self.verified, random);
-        compile_resolved(self.code(), target, &RunBy::<R>::new(&self.host), wanted)
+        compile_resolved(self.code(), target, &RunBy::<R>::new(&self.host, self.verified.unproven()), wanted)
     }
 
     /// Interprets it, with `context` at an address of the interpreter's choice. Its operations on maps are those of one
@@ -477,15 +513,23 @@ impl Linked {
             memory.add_shared(address, words).map_err(failed)?;
         }
         let interpreter = self.verified.fuel().map_or(*interpreter, |fuel| interpreter.fuel(fuel));
+        let unproven = self.verified.unproven();
         let has_probes = !self.verified.probes().is_empty();
         let interpreter = if has_probes { interpreter.on_fault(OnFault::LoadZero) } else { interpreter };
-        let result = interpreter.run(self.code(), arguments, &mut memory, &mut &*self.host);
+        let result =
+            interpreter.run(self.code(), arguments, &mut memory, &mut Interpreted { host: &self.host, unproven });
         self.host.discard(memory.held());
         result
     }
 }
 
-impl Helpers for &Host {
+/// A host, for interpreted programs that may read this.
+struct Interpreted<'a> {
+    host: &'a Host,
+    unproven: Unproven,
+}
+
+impl Helpers for Interpreted<'_> {
     fn call(&mut self, _id: i32, _arguments: [u64; 5], _memory: &mut Memory<'_>) -> Result<u64, HelperError> {
         Err(HelperError::Unknown)
     }
@@ -494,7 +538,7 @@ impl Helpers for &Host {
         if id == TAIL_CALL {
             return Err(HelperError::TailCall);
         }
-        self.entry(id).ok_or(HelperError::Unknown)?.call(arguments, memory)
+        self.host.entry_for(id, self.unproven).ok_or(HelperError::Unknown)?.call(arguments, memory)
     }
 
     fn function(
@@ -503,14 +547,14 @@ impl Helpers for &Host {
         arguments: [u64; 5],
         memory: &mut Memory<'_>,
     ) -> Option<Result<Answer, HelperError>> {
-        Some(Host::function(self, index)?.call(arguments, memory))
+        Some(self.host.function(index)?.call(arguments, memory))
     }
 
     fn map(&self, index: i32) -> Option<u64> {
-        self.map_handle(index)
+        self.host.map_handle(index)
     }
 
     fn map_value(&self, index: i32, offset: u32) -> Option<u64> {
-        Host::map_value(self, index, offset)
+        self.host.map_value(index, offset)
     }
 }

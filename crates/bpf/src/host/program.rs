@@ -188,7 +188,7 @@ impl HostedProgram {
     ///
     /// [`LoadError`].
     pub fn load(packs: &Packs, linked: &Linked) -> Result<Self, LoadError> {
-        let resolve = RunBy::<Threads>::new(&linked.host);
+        let resolve = RunBy::<Threads>::new(&linked.host, linked.verified.unproven());
         let program = VerifiedProgram::resolved(packs, &linked.verified, &resolve)?;
         let host = Arc::clone(&linked.host);
         if !sets_timers(linked.code()) {

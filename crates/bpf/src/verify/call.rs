@@ -17,6 +17,8 @@ use crate::map::{Kind, ValueAccess};
 enum Direction {
     Read,
     Write,
+    /// To read, addresses among them if loads need not be proven: who may load anything knows them.
+    Print,
 }
 
 /// What the previous arguments said.
@@ -180,6 +182,9 @@ impl Step<'_> {
                 Argument::NumberOut => self.bytes(register, 8, 8, Direction::Write)?,
                 Argument::Bytes => before.bytes = Some((register, Direction::Read)),
                 Argument::BytesOut => before.bytes = Some((register, Direction::Write)),
+                Argument::PrintedBytes => before.bytes = Some((register, Direction::Print)),
+                Argument::Printed if self.contract.unproven == Unproven::Probe => drop(self.get(register)?),
+                Argument::Printed => drop(self.number(register)?),
                 Argument::Size => {
                     let size = self.number(register)?;
                     let (min, max) = (size.signed_min(), size.signed_max());
@@ -352,7 +357,12 @@ impl Step<'_> {
             }
             return Ok(());
         }
-        frame.read_all(offset, len).map_err(|unreadable| match unreadable {
+        let may_print = direction == Direction::Print && self.contract.unproven == Unproven::Probe;
+        let readable = match frame.read_all(offset, len) {
+            Err(Unreadable::PartOfPointer) if may_print => Ok(()),
+            readable => readable,
+        };
+        readable.map_err(|unreadable| match unreadable {
             Unreadable::Unset => Fault::StackUnset { offset, len },
             Unreadable::PartOfPointer => Fault::PartOfAddress { offset, len },
         })

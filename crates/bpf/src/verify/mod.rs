@@ -256,8 +256,8 @@ impl Contract {
             ContextUse::Plain => 1,
         };
         let Explored { probes, guards, followed, .. } = explored;
-        let trust = self.trust;
-        Ok(Verified { code, context: self.context, context_align, probes, guards, trust, fuel, followed })
+        let Self { trust, unproven, .. } = *self;
+        Ok(Verified { code, context: self.context, context_align, probes, unproven, guards, trust, fuel, followed })
     }
 }
 
@@ -280,6 +280,8 @@ pub struct Verified {
     context_align: usize,
     /// Loads that may find nothing, by instruction, in order.
     probes: Vec<u32>,
+    /// Whether what it reads need not be proven.
+    unproven: Unproven,
     /// By instruction, in order.
     guards: Vec<(u32, Guard)>,
     trust: Trust,
@@ -304,6 +306,11 @@ impl Verified {
     /// their ends, or its contract has none.
     pub const fn fuel(&self) -> Option<u64> {
         self.fuel
+    }
+
+    /// Returns whether what it reads need not be proven.
+    pub(crate) const fn unproven(&self) -> Unproven {
+        self.unproven
     }
 
     /// Returns what guards instructions of an untrusted program.

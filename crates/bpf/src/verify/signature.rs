@@ -102,6 +102,10 @@ pub enum Argument {
     RecordDynptr,
     /// A function of the program, which is called again and again with the address of a dynptr and the next argument.
     Drain,
+    /// A number to print; an address, if loads need not be proven.
+    Printed,
+    /// The address of numbers to print, of which some may be addresses as above; the next argument is how many bytes.
+    PrintedBytes,
     /// The address of the timer in a value; of the map behind it, if there is one.
     Timer,
     /// A function of the program, which is called later and by another thread, with the map of the timer before it, a
@@ -120,6 +124,8 @@ impl Argument {
                 | Self::Dynptr
                 | Self::RecordDynptr
                 | Self::Drain
+                | Self::Printed
+                | Self::PrintedBytes
                 | Self::Timer
                 | Self::OnTimer
         )
@@ -166,7 +172,7 @@ impl Signature {
         while index < COUNT {
             all[index] = arguments[index];
             match arguments[index] {
-                Argument::Bytes | Argument::BytesOut | Argument::MapBytes => {
+                Argument::Bytes | Argument::BytesOut | Argument::MapBytes | Argument::PrintedBytes => {
                     let has_size = index + 1 < COUNT && matches!(arguments[index + 1], Argument::Size);
                     assert!(has_size, "bytes are followed by their size");
                 }

@@ -9,6 +9,7 @@ mod helpers;
 mod kernel;
 mod nested;
 mod runner;
+mod texts;
 mod user_ring;
 
 use std::sync::Arc;
