@@ -1,7 +1,7 @@
 //! Timers in the values of maps: Linux's `struct bpf_timer`, driven by a thread of the process.
 //!
 //! A timer is known by the address of its 16 bytes in a value; what it does is here, and the bytes themselves mean
-//! nothing. All maps of a host share one [`Timers`], whose thread is started by the first timer that is armed and ends
+//! nothing. All maps of a host share one `Timers`, whose thread is started by the first timer that is armed and ends
 //! with the last of the maps.
 //!
 //! # States of a timer
@@ -10,8 +10,8 @@
 //! |---|---|
 //! | none | `init`: idle |
 //! | idle: without callback, or not armed | `set_callback`, `start`: armed |
-//! | armed: a deadline among [`State::armed`] | `cancel`: idle, without callback; the thread: running |
-//! | running: [`State::running`], in the thread alone | the thread, when the callback has returned: idle, or armed by it |
+//! | armed: a deadline among `State::armed` | `cancel`: idle, without callback; the thread: running |
+//! | running: `State::running`, in the thread alone | the thread, when the callback has returned: idle, or armed by it |
 //!
 //! `forget` leads from any state to none, when an element goes or gets another value. One lock guards all of it; it is
 //! not held while a callback runs, and whoever holds it waits for nothing but the two conditions. The lock of a bucket
