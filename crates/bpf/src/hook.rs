@@ -14,7 +14,7 @@
 //! }
 //!
 //! hook! {
-//! Runs before a request is answered; a number other than 0 refuses it.
+//!     /// Runs before a request is answered; a number other than 0 refuses it.
 //!     pub fn request(request: &Request) = "http.request";
 //! }
 //!
