@@ -60,13 +60,14 @@ inline std::unique_ptr<llvm::orc::LLJIT> make_jit(llvm::jitlink::JITLinkMemoryMa
                                                   bool with_unwinding = true) {
   auto machine = must(llvm::orc::JITTargetMachineBuilder::detectHost());
   machine.setRelocationModel(llvm::Reloc::PIC_).setCodeModel(llvm::CodeModel::Small);
+  // ANCHOR: builder
   llvm::orc::LLJITBuilder builder;
   builder.setJITTargetMachineBuilder(std::move(machine))
       // A machine for each compilation: the default has one, for one thread.
       .setCompileFunctionCreator([](llvm::orc::JITTargetMachineBuilder machine) {
         return std::make_unique<llvm::orc::ConcurrentIRCompiler>(std::move(machine));
       })
-      .setObjectLinkingLayerCreator([&memory, with_unwinding](llvm::orc::ExecutionSession &session, const llvm::Triple &) {
+      .setObjectLinkingLayerCreator([&memory, with_unwinding](auto &session, const llvm::Triple &) {
         auto layer = std::make_unique<llvm::orc::ObjectLinkingLayer>(session, memory);
         if (with_unwinding)
           layer->addPlugin(std::make_unique<llvm::orc::EHFrameRegistrationPlugin>(
@@ -74,6 +75,7 @@ inline std::unique_ptr<llvm::orc::LLJIT> make_jit(llvm::jitlink::JITLinkMemoryMa
         return layer;
       });
   auto jit = must(builder.create());
+  // ANCHOR_END: builder
   auto prefix = jit->getDataLayout().getGlobalPrefix();
   jit->getMainJITDylib().addGenerator(
       must(llvm::orc::DynamicLibrarySearchGenerator::GetForCurrentProcess(prefix)));

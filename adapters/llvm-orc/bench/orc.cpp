@@ -42,7 +42,7 @@ size_t resident() {
 }
 
 std::string name_of(size_t number) {
-  char name[16];
+  char name[32];
   std::snprintf(name, sizeof name, name_pattern, number);
   return name;
 }

@@ -208,8 +208,10 @@ int main() {
     return 1;
   }
   {
+    // ANCHOR: jit
     palimpsest::orc::PackMemoryManager memory(packs);
     auto jit = make_jit(memory);
+    // ANCHOR_END: jit
     Session session(*jit);
     for (std::string line; std::getline(std::cin, line);) {
       try {

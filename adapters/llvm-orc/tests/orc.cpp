@@ -208,7 +208,8 @@ void mistakes_are_errors() {
     std::string words;
     jit->getExecutionSession().setErrorReporter([&](Error error) { words += toString(std::move(error)); });
     add(*jit, "@huge = global [268435456 x i8] zeroinitializer\n"
-              "define i8* @big() {\n  ret i8* getelementptr ([268435456 x i8], [268435456 x i8]* @huge, i64 0, i64 0)\n}\n");
+              "define i8* @big() {\n"
+              "  ret i8* getelementptr ([268435456 x i8], [268435456 x i8]* @huge, i64 0, i64 0)\n}\n");
     auto symbol = jit->lookup("big");
     MUST(!symbol);
     consumeError(symbol.takeError());

@@ -100,7 +100,7 @@ private:
       for (auto &entry : layout.segments()) {
         auto part = part_of(entry.first);
         if (part == Parts)
-          return failure("`" + graph.getName() + "` has a segment that is writable and executable: palimpsest has none");
+          return failure("`" + graph.getName() + "` has a segment that is writable and executable; packs have none");
         group_of(entry.first).segments[part].push_back(&entry.second);
       }
       for (auto *group : {&standard, &finalize_only})
