@@ -23,8 +23,9 @@ pub enum Pages {
     /// base pages.
     Collapse,
     /// As [`Base`](Self::Base). But a freeze in slices ([`Pause::Within`]) that is to pay within so many forks
-    /// ([`Pays::Within`]) puts memory into huge pages where it is, and freezes what cannot be put so: for programs that
-    /// touch most of their memory between two forks, as a database under load does.
+    /// ([`Pays::Within`]) puts memory into huge pages where it is, and freezes what cannot be put so, as long as somebody
+    /// asks for slices between forks: for programs that wait there and write to most of their memory, as a database
+    /// under load does. Where nobody has asked since the last fork, the rest is frozen.
     Gather,
 }
 

@@ -40,6 +40,8 @@ enum Mode {
     Frozen,
     /// Frozen, and made huge pages of.
     FrozenHuge,
+    /// Put into huge pages where it is while the program waits, and frozen where it does not.
+    Gather,
 }
 
 /// What a frozen program does about its other threads.
@@ -50,7 +52,7 @@ enum Threads {
 }
 
 impl Mode {
-    const ALL: [Self; 4] = [Self::Plain, Self::Thp, Self::Frozen, Self::FrozenHuge];
+    const ALL: [Self; 5] = [Self::Plain, Self::Thp, Self::Frozen, Self::FrozenHuge, Self::Gather];
 
     /// As in the ids of figures.
     fn name(self) -> &'static str {
@@ -59,6 +61,7 @@ impl Mode {
             Self::Thp => "thp",
             Self::Frozen => "frozen",
             Self::FrozenHuge => "frozen_huge",
+            Self::Gather => "gather",
         }
     }
 
@@ -77,7 +80,7 @@ impl Mode {
     ) -> Result<Command, ProgramError> {
         let mut command = match self {
             Self::Plain | Self::Thp => Command::new(program),
-            Self::Frozen | Self::FrozenHuge => {
+            Self::Frozen | Self::FrozenHuge | Self::Gather => {
                 let mut command = context.frozen().map_err(ProgramError::Unfrozen)?;
                 if let Some(report) = report {
                     let mut place = OsString::from("--report=");
@@ -88,9 +91,11 @@ impl Mode {
                     Threads::Refuse => ["--threads", "refuse"],
                     Threads::Stop => ["--threads", "stop"],
                 });
-                if self == Self::FrozenHuge {
-                    command.arg("--huge");
-                }
+                command.arg(match self {
+                    Self::FrozenHuge => "--huge=collapse",
+                    Self::Gather => "--huge=gather",
+                    Self::Plain | Self::Thp | Self::Frozen => "--huge=off",
+                });
                 command.arg("--").arg(program);
                 command
             }
@@ -109,7 +114,7 @@ fn groups(suite: &str, states: &[(&str, &str)]) -> Vec<Group> {
             let contestant = Contestant::new(own(mode), Unit::Microseconds);
             match mode {
                 Mode::Plain | Mode::Thp => contestant,
-                Mode::Frozen | Mode::FrozenHuge => contestant.against([Mode::Plain, Mode::Thp].map(own)),
+                Mode::Frozen | Mode::FrozenHuge | Mode::Gather => contestant.against([Mode::Plain, Mode::Thp].map(own)),
             }
         };
         Group::new(id.as_str(), *title, Mode::ALL.map(contestant))
@@ -191,7 +196,8 @@ mod tests {
     fn frozen_programs_are_compared_with_plain_ones_then_with_huge_pages() {
         let groups = groups("redis", &[("idle", "nothing written"), ("first", "")]);
         let ids: Vec<&str> = groups[0].ids().collect();
-        let expected = ["plain", "thp", "frozen", "frozen_huge"].map(|mode| format!("redis.fork.idle.{mode}"));
+        let expected =
+            ["plain", "thp", "frozen", "frozen_huge", "gather"].map(|mode| format!("redis.fork.idle.{mode}"));
         assert_eq!(ids, expected);
         let rivals = ["redis.fork.idle.plain", "redis.fork.idle.thp"];
         assert_eq!(
