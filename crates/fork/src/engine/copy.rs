@@ -139,6 +139,9 @@ impl Freezer<'_, '_> {
                 self.tables.skipped.push(Skipped { span: piece, populated, reason: Skip::Guarded })?;
                 continue;
             }
+            if !self.budget.begins() {
+                return Err(Stopped::Time);
+            }
             // A piece that does not continue the one before becomes a mapping of its own, and so does what is left
             // behind it.
             self.budget.take_mappings(if frozen_to == piece.start { 0 } else { 2 })?;

@@ -13,7 +13,7 @@ use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 
 use super::agenda::MOST_SHARED;
-use super::budget::Stopped;
+use super::budget::{Budget, Stopped};
 use super::huge::{Asked, fills};
 use super::ledger::Work;
 use super::piece::PIECE;
@@ -47,7 +47,7 @@ pub(super) fn work(tables: &Tables<'_>) -> Work {
 /// Mends what is split and worth it; how many pieces that were.
 ///
 /// No contents change, so that this asks nothing of its caller.
-pub(super) fn mend_all(tables: &mut Tables<'_>, pagemap: &Pagemap) -> Result<usize, Stopped> {
+pub(super) fn mend_all(tables: &mut Tables<'_>, pagemap: &Pagemap, budget: &mut Budget) -> Result<usize, Stopped> {
     let mut mended = 0;
     for index in 0..tables.vmas.len() {
         let vma = tables.vmas[index];
@@ -56,9 +56,13 @@ pub(super) fn mend_all(tables: &mut Tables<'_>, pagemap: &Pagemap) -> Result<usi
             if !tables.ledger.huge.is_open() {
                 return Ok(mended);
             }
-            let is_mendable = tables.ledger.hot.mendable(place).is_some();
-            if is_mendable && mend_by_cost(tables, pagemap, place)? == Mended::Now {
-                mended += 1;
+            if tables.ledger.hot.mendable(place).is_none() {
+                continue;
+            }
+            match mend_by_cost(tables, pagemap, place, budget)? {
+                Some(Mended::Now) => mended += 1,
+                Some(_) => {}
+                None => return Ok(mended),
             }
         }
     }
@@ -176,13 +180,22 @@ fn split_run(
     Ok((found, run))
 }
 
-/// Mends the piece at this place of the table if it is split, unless it is split again after each mending.
-fn mend_by_cost(tables: &mut Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Mended, PagemapError> {
+/// Mends the piece at this place of the table if it is split, unless it is split again after each mending; nothing if
+/// there is no time for it.
+fn mend_by_cost(
+    tables: &mut Tables<'_>,
+    pagemap: &Pagemap,
+    place: usize,
+    budget: &mut Budget,
+) -> Result<Option<Mended>, PagemapError> {
     let found = look_at(tables, pagemap, place)?;
-    if found == Found::Split && !tables.ledger.hot.is_worth_mending(place) {
-        return Ok(Mended::Refused);
+    if found == Found::Split && !budget.begins() {
+        return Ok(None);
     }
-    Ok(treat(tables, place, found))
+    if found == Found::Split && !tables.ledger.hot.is_worth_mending(place) {
+        return Ok(Some(Mended::Refused));
+    }
+    Ok(Some(treat(tables, place, found)))
 }
 
 /// Mends the piece at this place of the table if it is split.

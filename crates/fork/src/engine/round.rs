@@ -1,12 +1,12 @@
 //! One round: everything that happens while the process is held still, for a freeze and for a repair alike.
 
-use std::time::{Duration, Instant};
+use std::time::{self, Duration};
 
 use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay};
 use palimpsest_sys::pages::vmas::Detail;
 use palimpsest_sys::threads::own::Blocked;
 
-use super::budget::{Budget, Stopped};
+use super::budget::{Budget, Stopped, Time};
 use super::copy::{Figures, Freezer, extent_len};
 use super::frozen_map::Entry;
 use super::guards::Guards;
@@ -19,9 +19,10 @@ use super::repair::{Repaired, Repairer, Scope};
 use super::settle::settle;
 use super::subject::work;
 use super::tables::Tables;
+use crate::clock::{Instant, nanos};
 use crate::error::FreezeError;
 use crate::hazards::{FileSize, Headroom};
-use crate::options::{ExtentLen, Options};
+use crate::options::{ExtentLen, Options, Pause};
 use crate::report::Skip;
 
 /// What a round did.
@@ -46,6 +47,17 @@ pub(crate) struct Done {
     pub(crate) frozen: Memory,
     /// Whether it came to an inventory: without, nothing was looked at and nothing done.
     pub(crate) reach: Reach,
+    /// How much of it was done.
+    pub(crate) portion: Portion,
+}
+
+/// How much of its work a round has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Portion {
+    /// All that could be done.
+    Whole,
+    /// What there was time for: the rest takes another round.
+    Part,
 }
 
 /// How far a round has come.
@@ -89,7 +101,7 @@ impl Round<'_, '_> {
     /// 1. No other thread runs, and none is started; the kernel writes to none of the memory on behalf of earlier
     ///    requests.
     pub(crate) unsafe fn play(mut self, mode: Mode, _blocked: &Blocked) -> Result<Done, FreezeError> {
-        let started = Instant::now();
+        let started = time::Instant::now();
         let result = self.inventory();
         let extent = match self.options.extent {
             // What is frozen already counts.
@@ -111,6 +123,7 @@ impl Round<'_, '_> {
             expected: Expected::default(),
             frozen: Memory::default(),
             reach: Reach::Stopped,
+            portion: Portion::Whole,
         };
         match result {
             Ok(expected) => (done.expected, done.reach) = (expected, Reach::Known),
@@ -154,6 +167,19 @@ impl Round<'_, '_> {
         Ok(Planner { tables: self.tables, least, pays }.plan().map_err(Stopped::from)?)
     }
 
+    /// How long this round may work, after a look that took so long. Where pauses are to be short, a repair takes one of
+    /// them at a time, or as long as its look, which each part of it needs: so at most half of its time is for looks.
+    /// With a budget of no time it does one piece.
+    fn time(&self, mode: Mode, looked: Duration) -> Time {
+        match (mode, self.options.pause) {
+            (Mode::FreezeWithin(_), Pause::Within(Duration::ZERO)) => Time::For { nanos: 0, since: Instant::now() },
+            (Mode::FreezeWithin(_), Pause::Within(pause)) => {
+                Time::For { nanos: nanos(pause.max(looked)), since: Instant::now() }
+            }
+            _ => Time::Unlimited,
+        }
+    }
+
     /// Repairs, freezes, and settles.
     ///
     /// # Safety
@@ -161,7 +187,7 @@ impl Round<'_, '_> {
     /// 1. As [`play`](Self::play).
     unsafe fn change(&mut self, mode: Mode, done: &mut Done) {
         let _file_size = FileSize::raise();
-        let mut budget = Budget::new(self.headroom.mappings);
+        let mut budget = Budget::new(self.headroom.mappings).within(self.time(mode, done.looked));
         let (pagemap, guards) = (self.pagemap, self.guards);
         let scope = if mode == Mode::Forget { Scope::Erased } else { Scope::All };
         let repaired = Repaired::default();
@@ -170,7 +196,9 @@ impl Round<'_, '_> {
         let repair = unsafe { repairer.repair_all(scope) };
         done.repaired = repairer.repaired;
         let mend = match scope {
-            Scope::All => mending::mend_all(self.tables, pagemap).map(|mended| done.repaired.mended = mended),
+            Scope::All => {
+                mending::mend_all(self.tables, pagemap, &mut budget).map(|mended| done.repaired.mended = mended)
+            }
             Scope::Erased => Ok(()),
         };
         let repair = repair.and(mend);
@@ -183,7 +211,7 @@ impl Round<'_, '_> {
             budget: &mut budget,
             figures: Figures::default(),
         };
-        let started = Instant::now();
+        let started = time::Instant::now();
         let freeze = match mode {
             Mode::Forget => Ok(()),
             // SAFETY: 1. is this function's own.
@@ -191,6 +219,7 @@ impl Round<'_, '_> {
         };
         done.froze = started.elapsed();
         done.figures = freezer.figures;
+        done.portion = if budget.has_left() { Portion::Part } else { Portion::Whole };
         done.stopped = repair.and(freeze).err();
         done.frozen = settle(self.tables, self.shared);
     }
