@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use palimpsest_sys::threads::hold::{self, World};
+use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{Instant, Moment, nanos};
@@ -324,7 +324,8 @@ unsafe fn slice(
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
-        is_shared = stopped.is_some() && hold::count().is_ok_and(|count| count > 1);
+        // Not counted: where all others are ending, that waits for their end, with everybody held.
+        is_shared = stopped.as_ref().is_some_and(|stopped| stopped.held().next().is_some());
         let mut may_go_on = || !is_shared && is_idle();
         let slice = Slice {
             tables: &mut tables,

@@ -137,6 +137,7 @@ impl Mender<'_, '_> {
             match found {
                 Found::Whole | Found::Shared => {}
                 Found::Sparse => tables.ledger.hot.let_go(place),
+                Found::Gone => tables.ledger.hot.is_gone_now(place),
                 Found::Split => {
                     let before = Moment::now();
                     let is_huge = |piece: Span| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
@@ -212,6 +213,10 @@ fn treat(tables: &mut Tables<'_>, place: usize, found: Found) -> Mended {
             tables.ledger.hot.let_go(place);
             Mended::LetGo
         }
+        (Found::Gone, _) => {
+            tables.ledger.hot.is_gone_now(place);
+            Mended::LetGo
+        }
         (Found::Split, Some(piece)) => treat_split(tables, place, collapse(piece)),
     }
 }
@@ -255,6 +260,8 @@ enum Found {
     Shared,
     /// Too little of it is populated, or by something else than anonymous memory.
     Sparse,
+    /// Nothing of it is there any more.
+    Gone,
 }
 
 /// Bytes of wanted pages in a piece.
@@ -272,7 +279,11 @@ fn look_at(tables: &Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Found
     if count(pagemap, piece, Wanted::Huge)? == PIECE {
         return Ok(Found::Whole);
     }
-    if !fills(count(pagemap, piece, Wanted::Written)?) {
+    let populated = count(pagemap, piece, Wanted::Written)?;
+    if populated == 0 && count(pagemap, piece, Wanted::Present)? == 0 {
+        return Ok(Found::Gone);
+    }
+    if !fills(populated) {
         return Ok(Found::Sparse);
     }
     // A page or two may be shared by chance, as one that a pipe holds.

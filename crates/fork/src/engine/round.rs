@@ -155,6 +155,11 @@ impl Round<'_, '_> {
         ledger.begin_round(self.options.pays, self.headroom.huge, rests).map_err(Stopped::from)?;
         excluded.sort_unstable_by_key(|excluded| excluded.span);
         vmas.read(Detail::Figures).map_err(FreezeError::from)?;
+        let vmas_now = &*vmas;
+        ledger.hot.look_for_gone(|piece| {
+            let after = vmas_now.partition_point(|vma| vma.end <= piece.start);
+            vmas_now.get(after).is_some_and(|vma| vma.start < piece.end && vma.inode == 0)
+        });
         extents.iter_mut().for_each(Held::look_again);
         let (map, has_erased) = (&self.shared.map, self.shared.has_erased());
         for held in extents.iter_mut() {
