@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use palimpsest::{Packs, Program};
 use palimpsest_examples::ADD_ONE;
-use palimpsest_text::Fault;
+use palimpsest_text::{Fault, Part, Parts, Size, Working};
 
 /// A compiler would write addresses into its code here.
 fn relocate(image: &mut [u8], _address: usize) {
@@ -41,6 +41,29 @@ fn together(packs: &Packs) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+fn with_its_data(packs: &Packs) -> Result<(), Box<dyn std::error::Error>> {
+    // ANCHOR: allocate
+    let size = |len| Size { len, align: 16 };
+    let sizes = Parts { code: size(400), read_only: size(64), read_write: size(8) };
+    let mut linked = packs.allocate(sizes, Working::Private)?;
+    // All addresses are final: a linker writes distances between them.
+    let (runs_at, table) = (linked.range(Part::Code).start, linked.range(Part::ReadOnly));
+    relocate(&mut linked.working(Part::Code)?[..ADD_ONE.len()], runs_at.abs_diff(table.start));
+    linked.working(Part::ReadOnly)?[..5].copy_from_slice(b"table");
+    // The guess was too long: the rest is free for others at once.
+    linked.shrink(Part::Code, ADD_ONE.len())?;
+    let mut done = packs.finalize_allocations(vec![linked])?;
+
+    // Held by a value, as programs are, or known by addresses alone:
+    let parts = done.remove(0).keep();
+    let found = packs.lookup(parts.code.start + 3).ok_or("nothing is there")?;
+    assert_eq!(found.parts(), Some(&parts));
+    drop(found);
+    packs.release(parts.code.start)?; // or by the first address of another part
+    // ANCHOR_END: allocate
+    Ok(())
+}
+
 // ANCHOR: faults
 static PACKS: OnceLock<Packs> = OnceLock::new();
 
@@ -65,6 +88,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     packs.reclaim()?;
     // ANCHOR_END: drop
     together(&packs)?;
+    with_its_data(&packs)?;
 
     let mut staged = packs.stage(ADD_ONE.len(), 16)?;
     staged.image().copy_from_slice(ADD_ONE);

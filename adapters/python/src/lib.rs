@@ -1,4 +1,8 @@
-//! The native part of the Python package `palimpsest`: freezing, forking, and what is known of both. What users see,
+#![doc = include_str!("../README.md")]
+//!
+//! # This crate
+//!
+//! The native part of the package: freezing, forking, and what is known of both. What users see,
 //! and why each call is allowed, is in `python/palimpsest/__init__.py`.
 
 mod discards;

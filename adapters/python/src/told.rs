@@ -1,10 +1,9 @@
 //! Reports as Python reads them.
 
-use std::error::Error;
-use std::iter;
 use std::time::Duration;
 
 use palimpsest_fork::{FreezeError as Refused, Report, Verdict};
+use palimpsest_sys::Causes;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -12,8 +11,7 @@ use crate::FreezeError;
 
 /// The error with its causes.
 pub(crate) fn refused(error: &Refused) -> PyErr {
-    let errors = iter::successors(Some(error as &dyn Error), |&error| error.source());
-    FreezeError::new_err(errors.map(ToString::to_string).collect::<Vec<_>>().join(": "))
+    FreezeError::new_err(Causes(error).to_string())
 }
 
 /// The fields of `palimpsest.Report`.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// A file that Cargo has built beside this test.
+/// Returns a file that Cargo has built beside this test.
 fn built(name: &str) -> PathBuf {
     let own = env::current_exe().expect("a test has a path");
     let found = own.ancestors().skip(1).take(2).map(|folder| folder.join(name));
@@ -35,7 +35,8 @@ fn runs_with(source: &str, library: &Path) {
 }
 
 /// From this crate's folder. The examples are the book's.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
+    "tests/alloc.c",
     "tests/arena.c",
     "tests/packs.c",
     "tests/snapshot.c",

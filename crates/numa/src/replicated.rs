@@ -226,8 +226,9 @@ struct Generation {
 
 #[derive(Default)]
 struct Slot {
+    /// Written once, by the thread that has claimed it; anybody reads it.
     made: OnceLock<Result<Copy, CopyError>>,
-    /// Whether some thread is at it.
+    /// Whether some thread makes it, or has: the first that finds no copy sets this, by exchange.
     claimed: AtomicBool,
 }
 

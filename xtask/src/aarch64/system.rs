@@ -46,7 +46,7 @@ const PLAIN: &str = "plain Rust over calls that other programs here make";
 const ONLY: &str = "PALIMPSEST_GUEST_ONLY";
 
 pub(crate) fn step(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
-    let mut programs = build::test_programs(workspace, &build::PACKAGES)?;
+    let mut programs = build::test_programs(workspace)?;
     programs.retain(|program| !program.name.starts_with(build::NUMA));
     let all = programs.len();
     if let Ok(part) = env::var(ONLY) {

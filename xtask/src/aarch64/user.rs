@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::{LIBRARIES, build};
 use crate::{
+    need::Need,
     process,
     programs::TestProgram,
-    step::{Done, StepError, Unsuitable},
+    step::{Depth, Done, LeftOut, StepError, Unsuitable},
     workspace::Workspace,
 };
 
@@ -69,8 +70,15 @@ const SMAPS: &str = "smaps and pagemap are made up";
 const COUNTS: &str = "counts of plain Rust, which are the same everywhere, take long here";
 const ASKED: &str = "an ioctl that asks for a mapping (PROCMAP_QUERY) is not there";
 
-pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
-    let programs = build::test_programs(workspace, &build::PACKAGES)?;
+pub(crate) const LEFT_OUT: &[LeftOut] =
+    &[LeftOut { what: "all of it, where the system guest runs", reason: "that runs these programs too, on a kernel" }];
+
+/// Runs the programs, unless `system_needs` are met in a short run: then [`super::system`] does.
+pub(crate) fn step(workspace: &Workspace, depth: Depth, system_needs: &[Need]) -> Result<Done, StepError> {
+    if depth == Depth::Short && system_needs.iter().all(|need| need.is_met(workspace)) {
+        return Ok(Done::Skipped("left to --exhaustive: aarch64-system runs the same programs".to_owned()));
+    }
+    let programs = build::test_programs(workspace)?;
     let mut failed = Vec::new();
     let left_out = |program: &&TestProgram| {
         OF_A_KERNEL.iter().any(|start| program.name.starts_with(start))
@@ -95,4 +103,15 @@ pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
         return Err(StepError::Programs { failed, total: programs.len() });
     }
     Ok(Unsuitable::remark("left to aarch64-system", UNSUITABLE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_run_leaves_the_programs_to_the_system_guest_if_there_is_one() {
+        let outcome = step(&Workspace::find(), Depth::Short, &[]);
+        assert!(matches!(outcome, Ok(Done::Skipped(reason)) if reason.starts_with("left to --exhaustive")));
+    }
 }

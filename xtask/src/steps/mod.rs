@@ -1,5 +1,5 @@
-//! The steps, in the order in which they begin: cheap and telling ones first, then long before short ones, so that both
-//! lanes end together.
+//! The steps, in the order in which they begin: cheap and telling ones first, then long before short ones (by
+//! `target/steps/record.json`), so that both lanes end together.
 
 mod fuzz;
 mod python;
@@ -44,6 +44,9 @@ const AARCH64_LINKER: Need = Need::Program { program: aarch64::LINKER, package: 
 const AARCH64_LIBC: Need = Need::File { path: "/usr/aarch64-linux-gnu/lib/crt1.o", package: "libc6-dev-arm64-cross" };
 const QEMU_USER: Need = Need::Program { program: "qemu-aarch64", package: "qemu-user" };
 const QEMU_SYSTEM: Need = Need::Program { program: "qemu-system-aarch64", package: "qemu-system-arm" };
+/// What the guest with a kernel of its own needs.
+const AARCH64_SYSTEM: &[Need] =
+    &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC, QEMU_SYSTEM, Need::GuestKernel(guest::Arch::Aarch64)];
 
 /// Every step there is.
 pub(crate) fn all() -> Vec<Step> {
@@ -135,54 +138,38 @@ pub(crate) fn all() -> Vec<Step> {
             needs: &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC, QEMU_USER],
             wants: &[],
             scratch: Some(aarch64::build::FOLDER),
-            left_out: &[],
-            run: Check::Always(aarch64::user::step),
+            left_out: aarch64::user::LEFT_OUT,
+            run: Check::ByDepth(|workspace, depth| aarch64::user::step(workspace, depth, AARCH64_SYSTEM)),
         },
         Step {
             name: "aarch64-system",
             about: "every AArch64 test passes in a guest with a kernel of its own",
             pace: Pace::Slow,
-            needs: &[
-                Need::Aarch64Std,
-                AARCH64_LINKER,
-                AARCH64_LIBC,
-                QEMU_SYSTEM,
-                Need::GuestKernel(guest::Arch::Aarch64),
-            ],
+            needs: AARCH64_SYSTEM,
             wants: &[],
             scratch: Some(aarch64::build::FOLDER),
             left_out: aarch64::system::LEFT_OUT,
             run: Check::ByDepth(aarch64::system::step),
         },
         Step {
-            name: "libafl",
-            about: "fuzzers with the executors for LibAFL find what is planted",
+            name: "fuzz",
+            about: "each fuzz target survives a short run",
             pace: Pace::Slow,
-            needs: &[],
+            needs: &[NIGHTLY, CXX],
             wants: &[],
-            scratch: Some(tests::LIBAFL),
+            scratch: Some(fuzz::FOLDER),
+            left_out: fuzz::LEFT_OUT,
+            run: Check::ByDepth(fuzz::fuzz),
+        },
+        Step {
+            name: "package",
+            about: "the Debian package shows the tour and runs a shell, Python and Redis frozen where nothing else is",
+            pace: Pace::Slow,
+            needs: &[DPKG],
+            wants: &[PYTHON, REDIS, REDIS_CLI],
+            scratch: None,
             left_out: &[],
-            run: Check::Always(tests::libafl),
-        },
-        Step {
-            name: "assemblers",
-            about: "code of dynasm-rs and iced-x86 runs in packs",
-            pace: Pace::Slow,
-            needs: &[],
-            wants: &[],
-            scratch: Some(tests::ASSEMBLERS),
-            left_out: tests::ASSEMBLERS_LEFT_OUT,
-            run: Check::ByDepth(tests::assemblers),
-        },
-        Step {
-            name: "python",
-            about: "the Python package freezes, forks and serves multiprocessing and gunicorn",
-            pace: Pace::Slow,
-            needs: &[PYTHON, CC],
-            wants: &[GUNICORN],
-            scratch: Some(python::FOLDER),
-            left_out: python::LEFT_OUT,
-            run: Check::ByDepth(python::python),
+            run: Check::Always(package::step),
         },
         Step {
             name: "tsan",
@@ -215,34 +202,24 @@ pub(crate) fn all() -> Vec<Step> {
             run: Check::Always(tests::loom),
         },
         Step {
-            name: "afl",
-            about: "targets of AFL++ cover the same plain, frozen and reset",
+            name: "libafl",
+            about: "fuzzers with the executors for LibAFL find what is planted",
             pace: Pace::Slow,
-            needs: &[AFL, CLANG],
+            needs: &[],
             wants: &[],
-            scratch: None,
+            scratch: Some(tests::LIBAFL),
             left_out: &[],
-            run: Check::Always(tests::afl),
+            run: Check::Always(tests::libafl),
         },
         Step {
-            name: "fuzz",
-            about: "each fuzz target survives a short run",
+            name: "numa-aarch64",
+            about: "copies of data and text are on their nodes, in a guest with four of them",
             pace: Pace::Slow,
-            needs: &[NIGHTLY, CXX],
+            needs: guest::numa::AARCH64_NEEDS,
             wants: &[],
-            scratch: Some(fuzz::FOLDER),
-            left_out: fuzz::LEFT_OUT,
-            run: Check::ByDepth(fuzz::fuzz),
-        },
-        Step {
-            name: "package",
-            about: "the Debian package shows the tour and runs a shell, Python and Redis frozen where nothing else is",
-            pace: Pace::Slow,
-            needs: &[DPKG],
-            wants: &[PYTHON, REDIS, REDIS_CLI],
-            scratch: None,
+            scratch: Some(aarch64::build::FOLDER),
             left_out: &[],
-            run: Check::Always(package::step),
+            run: Check::Always(guest::numa::aarch64),
         },
         Step {
             name: "atomic-keys",
@@ -253,6 +230,26 @@ pub(crate) fn all() -> Vec<Step> {
             scratch: Some(tests::ATOMIC_KEYS),
             left_out: &[],
             run: Check::Always(tests::atomic_keys),
+        },
+        Step {
+            name: "afl",
+            about: "targets of AFL++ cover the same plain, frozen and reset",
+            pace: Pace::Slow,
+            needs: &[AFL, CLANG],
+            wants: &[],
+            scratch: None,
+            left_out: &[],
+            run: Check::Always(tests::afl),
+        },
+        Step {
+            name: "python",
+            about: "the Python package freezes, forks and serves multiprocessing and gunicorn",
+            pace: Pace::Slow,
+            needs: &[PYTHON, CC],
+            wants: &[GUNICORN],
+            scratch: Some(python::FOLDER),
+            left_out: python::LEFT_OUT,
+            run: Check::ByDepth(python::python),
         },
         Step {
             name: "guest-x86_64",
@@ -275,26 +272,6 @@ pub(crate) fn all() -> Vec<Step> {
             run: Check::Always(guest::aarch64),
         },
         Step {
-            name: "numa-x86_64",
-            about: "copies of data and text are on their nodes, in a guest with four of them",
-            pace: Pace::Slow,
-            needs: guest::numa::X86_64_NEEDS,
-            wants: &[],
-            scratch: None,
-            left_out: &[LeftOut { what: "all of it", reason: "numa-aarch64 runs the same tests in less time" }],
-            run: Check::ByDepth(guest::numa::x86_64),
-        },
-        Step {
-            name: "numa-aarch64",
-            about: "the same on AArch64",
-            pace: Pace::Slow,
-            needs: guest::numa::AARCH64_NEEDS,
-            wants: &[],
-            scratch: Some(aarch64::build::FOLDER),
-            left_out: &[],
-            run: Check::Always(guest::numa::aarch64),
-        },
-        Step {
             name: "deny",
             about: "licences, sources and advisories of the dependencies are in order",
             pace: Pace::Slow,
@@ -303,6 +280,26 @@ pub(crate) fn all() -> Vec<Step> {
             scratch: None,
             left_out: &[],
             run: Check::Always(supply::deny),
+        },
+        Step {
+            name: "assemblers",
+            about: "code of dynasm-rs and iced-x86 runs in packs",
+            pace: Pace::Slow,
+            needs: &[],
+            wants: &[],
+            scratch: Some(tests::ASSEMBLERS),
+            left_out: tests::ASSEMBLERS_LEFT_OUT,
+            run: Check::ByDepth(tests::assemblers),
+        },
+        Step {
+            name: "numa-x86_64",
+            about: "the same on x86-64",
+            pace: Pace::Slow,
+            needs: guest::numa::X86_64_NEEDS,
+            wants: &[],
+            scratch: None,
+            left_out: &[LeftOut { what: "all of it", reason: "numa-aarch64 runs the same tests in less time" }],
+            run: Check::ByDepth(guest::numa::x86_64),
         },
     ]
 }

@@ -63,11 +63,13 @@ const GUARDED_PROGRAMS: (&str, &str) = ("bpf.guarded", "what_is_accepted_stays_b
 /// Longest time for each of those.
 const RANDOM_LIMIT: Duration = Duration::from_secs(3600);
 
+/// What `test` builds. Whoever asks cargo for a part of it alone gets other features, and has Cranelift compiled again.
+const EVERYTHING: [&str; 3] = ["test", "--workspace", "--all-features"];
+
 pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
-    let everything = ["test", "--workspace", "--all-features"];
-    let programs = programs::build(process::cargo(workspace).args(everything))?;
+    let programs = programs::build(process::cargo(workspace).args(EVERYTHING))?;
     let ran = programs::run(workspace, &programs, &LONGEST);
-    process::stream(process::cargo(workspace).args(everything).args(["--doc", "--no-fail-fast"]))?;
+    process::stream(process::cargo(workspace).args(EVERYTHING).args(["--doc", "--no-fail-fast"]))?;
     let ran = ran?;
     if depth == Depth::Exhaustive {
         let find = |name: &str| programs.iter().find(|program| program.name == name);
@@ -95,15 +97,19 @@ pub(super) fn atomic_keys(workspace: &Workspace) -> Result<Done, StepError> {
     Ok(Done::Passed)
 }
 
-/// The models of the lock-free parts: beside the code in palimpsest-text, in a test of its own in palimpsest-paging.
-const MODELS: [&[&str]; 2] =
-    [&["--package", "palimpsest-text", "--lib", "loom"], &["--package", "palimpsest-paging", "--test", "loom"]];
+/// The models of the lock-free parts, with what picks them: beside the code in palimpsest-text, in a test of its own in
+/// palimpsest-paging.
+const MODELS: [(&str, &[&str]); 2] = [("text.lib", &["loom"]), ("paging.loom", &[])];
 
 pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
-    for models in MODELS {
-        let mut test = process::cargo(workspace);
-        test.args(["test", "--release"]).args(models).env("RUSTFLAGS", "--cfg loom");
-        process::stream(process::apart(&mut test, workspace, LOOM))?;
+    let mut test = process::cargo(workspace);
+    // In one build: alone, each crate would have loom with features of its own.
+    test.args(["test", "--release", "--package", "palimpsest-text", "--package", "palimpsest-paging"]);
+    test.args(["--lib", "--test", "loom"]).env("RUSTFLAGS", "--cfg loom");
+    let built = programs::build(process::apart(&mut test, workspace, LOOM))?;
+    for (name, chosen) in MODELS {
+        let program = built.iter().find(|program| program.name == name).ok_or(StepError::NoPrograms)?;
+        process::stream(process::test_program(workspace, &program.path, &program.folder).args(chosen))?;
     }
     Ok(Done::Passed)
 }
@@ -129,9 +135,8 @@ pub(super) fn assemblers(workspace: &Workspace, depth: Depth) -> Result<Done, St
 
 /// Plain, frozen and reset targets of AFL++ cover the same on the same inputs.
 pub(super) fn afl(workspace: &Workspace) -> Result<Done, StepError> {
-    // The program that the step `test` has built.
-    let mut build = process::cargo(workspace);
-    process::stream(build.args(["build", "--workspace", "--all-features", "--bin", "palimpsest"]))?;
+    // The program is among what tests are built with.
+    programs::build(process::cargo(workspace).args(EVERYTHING))?;
     let mut check = process::program(workspace.target.join("debug/palimpsest"), workspace);
     process::stream(check.args(["bench", "afl", "--check"]))?;
     Ok(Done::Passed)

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use super::CHUNK;
 use super::contents::{Extras, Meta, Pack, Place};
-use super::error::WriteError;
-use super::memory::Kind;
+use super::error::{FinalizeError, WriteError};
+use super::memory::{Kind, Opened};
 use super::program::Tenant;
 use super::shard::Shard;
 use super::store::Store;
@@ -18,7 +19,7 @@ enum Bytes {
     Written,
 }
 
-/// A place that is taken, and where in it the program begins. Given back on drop.
+/// A place that is taken, and the offset of the program in it. Dropping it gives the place back.
 pub(super) struct Block {
     shard: Arc<Shard>,
     /// # Invariants
@@ -31,9 +32,9 @@ pub(super) struct Block {
     bytes: Bytes,
 }
 
-// SAFETY: the pack is `Sync`, and the chunks are this block's alone.
+// SAFETY: the pack is `Sync`, and the chunks belong only to this block.
 unsafe impl Send for Block {}
-// SAFETY: a shared block gives its addresses away and nothing else.
+// SAFETY: a shared block only reveals its addresses.
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -62,21 +63,69 @@ impl Block {
         unsafe { self.place.pack.as_ref() }
     }
 
+    pub(super) fn kind(&self) -> Kind {
+        self.pack().kind
+    }
+
     /// Copies `code`, of the block's length, into place, and cleans the caches. Other cores may still have to be
     /// synchronised ([`COHERENCE`](palimpsest_sys::arch::COHERENCE)).
     pub(super) fn write(&mut self, code: &[u8]) -> Result<(), WriteError> {
-        assert_eq!(code.len(), self.len(), "an image of another length than its block");
         self.bytes = Bytes::Written;
-        // SAFETY: 1. in the block's chunks; 2. which nobody else knows yet.
-        unsafe { self.pack().memory.write(self.start as usize, code) }?;
-        if self.pack().kind == Kind::Code {
-            self.pack().memory.flush(self.start as usize, code.len());
-            self.shard.tally().cache_flushes.add(1);
-        }
+        // SAFETY: 1. the block is borrowed for this alone.
+        unsafe { self.copy(code) }?;
+        self.clean();
         Ok(())
     }
 
-    /// Makes the block a program that can be found; which is retired when the result is dropped.
+    /// Copies `code`, of the block's length, into place.
+    ///
+    /// # Safety
+    ///
+    /// 1. Nobody else copies into the block, or uses its [`bytes_in_place`](Self::bytes_in_place), meanwhile.
+    unsafe fn copy(&self, code: &[u8]) -> Result<(), WriteError> {
+        assert_eq!(code.len(), self.len(), "an image of another length than its block");
+        // SAFETY: 1. in the block's chunks; 2. which nobody else knows yet, or writes to (1).
+        unsafe { self.pack().memory.write(self.start as usize, code) }
+    }
+
+    /// Cleans the caches of code.
+    fn clean(&self) {
+        if self.kind() == Kind::Code {
+            self.pack().memory.flush(self.start as usize, self.len());
+            self.shard.tally().cache_flushes.add(1);
+        }
+    }
+
+    /// The block's bytes, if they can be written at all times: valid for reading and writing in this process as long as
+    /// the block lives, and nobody else's. Zeros and traps, or what was there.
+    pub(super) fn bytes_in_place(&mut self) -> Option<&mut [u8]> {
+        if !self.store().fork.is_same_process() {
+            return None;
+        }
+        let first = self.pack().memory.writable()?;
+        self.bytes = Bytes::Written;
+        // SAFETY: inside the pack's mapping, since the block is.
+        let first = unsafe { first.add(self.start as usize) };
+        // SAFETY: mapped writable in this process, initialised (the kernel's zeros at least), and the block's alone,
+        // which is borrowed for as long.
+        Some(unsafe { std::slice::from_raw_parts_mut(first, self.len()) })
+    }
+
+    /// Gives all but the first `len` bytes back, which are not more than there are. Of a run of packs none is given
+    /// back, since its memory is one.
+    pub(super) fn shrink(&mut self, len: usize) {
+        debug_assert!(0 < len && len <= self.len());
+        self.len = len as u32;
+        let end = (self.start as usize + len).div_ceil(CHUNK) as u32;
+        let chunks = end - self.place.first_chunk;
+        if self.pack().is_run() || chunks == self.place.chunks || !self.store().fork.is_same_process() {
+            return;
+        }
+        self.store().give_back_behind(&self.place, chunks);
+        self.place.chunks = chunks;
+    }
+
+    /// Makes the block a program that can be found. Dropping the result retires it.
     pub(super) fn publish(self, extras: Option<Box<Extras>>) -> Tenant {
         let block = std::mem::ManuallyDrop::new(self);
         // SAFETY: the block is not dropped, so its reference to the shard is moved out once.
@@ -92,9 +141,30 @@ impl Block {
         // SAFETY: 1. reserved with the block; 2. the chunks are the block's own.
         let meta = unsafe { block.pack().directory.publish(block.place.first_chunk, block.place.entry, meta) };
         shard.tally().loads.add(1);
-        // SAFETY: 1. just published, and nobody else is given it.
+        // SAFETY: 1. just published, and nobody else gets it.
         unsafe { Tenant::new(shard, meta) }
     }
+}
+
+/// Copies images into their blocks; `None` is of a block that was written in place. Write views that are open during
+/// copies only are opened and closed once for all.
+pub(super) fn write_all(mut all: Vec<(&mut Block, Option<&[u8]>)>) -> Result<(), FinalizeError> {
+    for (block, _) in &mut all {
+        if !block.store().fork.is_same_process() {
+            return Err(FinalizeError::Forked { address: block.address() });
+        }
+        block.bytes = Bytes::Written;
+    }
+    let opened = all.iter().map(|(block, _)| block.pack().memory.open()).collect::<Result<Vec<_>, _>>()?;
+    for (block, image) in &all {
+        if let Some(image) = image {
+            // SAFETY: 1. the blocks are borrowed for this alone, and each comes once.
+            unsafe { block.copy(image) }?;
+        }
+        block.clean();
+    }
+    opened.into_iter().try_for_each(Opened::close)?;
+    Ok(())
 }
 
 impl Drop for Block {

@@ -7,6 +7,7 @@
 //! | `handle`, `builder`, `policy` | [`Packs`]: what the user holds, and what it is opened with |
 //! | `root`, `shard` | one [`Store`](store::Store) per process, also in forked children; one shard of it per CPU |
 //! | `store`, `open`, `place`, `release` | the region, its slots of 2 MiB, how places are taken and come back |
+//! | `parts`, `allocation`, `allocated`, `group` | code and data that come and go together, also by address |
 //! | `contents` | a pack, and what its directory says of each place in it |
 //! | `memory`, `backing` | one pack's memory, two views of it, and the kinds of it |
 //! | `directory`, `retired`, `epoch` | lock-free: who covers an address, what waits, who may still be inside |
@@ -17,6 +18,8 @@
 //! `reclaiming` alone; `grow` → `graveyard` → a slot's `state` → the region's list of views, in this order. None is
 //! held while code is copied or an observer is called, and none is taken by [`Packs::lookup`].
 
+mod allocated;
+mod allocation;
 mod backing;
 mod block;
 mod builder;
@@ -28,11 +31,14 @@ mod epoch;
 mod error;
 mod fault;
 mod found;
+mod group;
 mod handle;
 mod limbo;
 mod memory;
 mod open;
 mod participant;
+mod parts;
+mod pins;
 mod place;
 mod policy;
 mod program;
@@ -52,18 +58,24 @@ mod tally;
 #[cfg(all(test, loom))]
 mod loom_tests;
 
+pub use allocated::Allocated;
+pub use allocation::Allocation;
 pub use backing::{Backing, BackingError, Refused, UnknownBacking};
 pub use builder::PacksBuilder;
 pub use data::{Data, DataAccess, StagedData};
 pub use error::{
-    FaultError, FinalizeError, LoadError, OpenError, OutsideProgram, ReclaimError, StageError, WriteError,
+    AllocateError, FaultError, FinalizeError, ForkedError, LoadError, OpenError, OutsideProgram, ReclaimError,
+    ReleaseError, ShrinkError, StageError, WriteError,
 };
 pub use fault::Fault;
 pub use found::Found;
+pub use group::Ownership;
 pub use handle::Packs;
 pub use limbo::Reclaimed;
 pub(crate) use memory::Opened;
 pub use participant::{Participant, Pinned};
+pub use parts::{Part, Parts, Size, Working};
+pub use pins::{NotPinned, Pins};
 pub use policy::{ForkPolicy, ReclaimPolicy, WriteView};
 pub use program::Program;
 pub use staged::Staged;

@@ -167,7 +167,7 @@ struct Cost {
 }
 
 fn cost(size: Size, way: &str) -> Result<Cost, TableError> {
-    let computer = Computer::new::<X86_64>(Config { tables: size.tables(), ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().tables(size.tables()));
     let parent = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], size.options(way))?;
     let range = range_of(PageSize::Small, small_pages(size.bytes));
     // Memory that nobody counts: pages are no part of the cost.

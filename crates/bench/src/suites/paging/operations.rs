@@ -50,7 +50,7 @@ fn page(number: u64) -> VirtAddr {
 
 /// Flushes and interrupts of each operation, in the order of [`NAMES`].
 fn count() -> Result<Vec<(&'static str, u64, u64)>, TableError> {
-    let computer = Computer::new::<X86_64>(Config { cpus: CPUS, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().cpus(CPUS));
     let options = SpaceOptions::new();
     let space = AddressSpace::<X86_64, _>::new(&computer, SpaceId(1), &[Node(0)], options)?;
     for cpu in 0..CPUS {

@@ -71,7 +71,7 @@ struct Layout {
 }
 
 fn measure(way: &str) -> Result<Layout, TableError> {
-    let computer = Computer::new::<X86_64>(Config { nodes: NODES, cpus: CPUS, ..Config::default() });
+    let computer = Computer::new::<X86_64>(Config::default().nodes(NODES).cpus(CPUS));
     let options = SpaceOptions::new().accounting(Accounting::Exact);
     let replicated = way == "with";
     let nodes: &[Node] = if replicated { &[Node(0), Node(1)] } else { &[Node(0)] };

@@ -38,11 +38,12 @@ pub(super) struct Writes {
 /// What sender and reader know of each other. Relaxed everywhere: flags and a number, with which nothing is published;
 /// a request more or less at either end of the measured time is no matter.
 struct Common {
+    /// Set by who ends the load, read by both.
     is_over: AtomicBool,
-    /// The measured time, in nanoseconds since the start.
+    /// The measured time, in nanoseconds since the start. Set by who measures, read by the reader.
     from: AtomicU64,
     until: AtomicU64,
-    /// When each request that was sent and not answered was to be sent.
+    /// When each request that was sent and not answered was to be sent. The sender adds, the reader takes.
     waiting: Mutex<VecDeque<Duration>>,
 }
 

@@ -1,0 +1,407 @@
+//! Code with its data, in places that are known by their addresses: for linkers of compilers.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ops::Range;
+use std::ptr;
+use std::sync::Mutex;
+
+use palimpsest_text::{
+    AllocateError, Allocation, Ownership, Packs, Part, Parts, ReleaseError, ShrinkError, Size, Working,
+};
+
+use crate::handles;
+use crate::input::{bytes, elements, text};
+use crate::packs::palimpsest_packs;
+use crate::programs::{finalize_failure, stage_failure};
+use crate::result::palimpsest_result::{
+    self, PALIMPSEST_BUSY, PALIMPSEST_FORKED, PALIMPSEST_INVALID, PALIMPSEST_NOT_FOUND, PALIMPSEST_REFUSED,
+    PALIMPSEST_STALE,
+};
+use crate::result::{Failure, answer, wanted};
+use crate::versioned::{self, Versioned};
+
+/// Places for code and data, and where their bytes are written, until it is finalized or dropped.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct palimpsest_alloc {
+    /// Nothing to be computed with.
+    pub handle: u64,
+}
+
+/// How long a part is to be.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct palimpsest_alloc_part {
+    /// Bytes; 0 for no such part.
+    pub len: usize,
+    /// A power of two, at most 4096.
+    pub align: usize,
+}
+
+/// What is to be allocated. `size` is that of this structure, set by the caller.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct palimpsest_alloc_request {
+    /// Bytes of this structure, set by the caller.
+    pub size: usize,
+    /// What runs.
+    pub code: palimpsest_alloc_part,
+    /// Data that the code reads.
+    pub read_only: palimpsest_alloc_part,
+    /// Data that the code reads and writes.
+    pub read_write: palimpsest_alloc_part,
+    /// 0: the bytes are written to an image on the heap, and copied when they are finalized. 1: they are written in
+    /// place, through the packs' second view (`write_view` 0), where what is written can be run at once by whoever
+    /// jumps there.
+    pub in_place: c_int,
+    /// 0.
+    pub reserved: c_int,
+}
+
+/// Where a part will be, and where its bytes are written meanwhile. Zeros if there is no such part.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct palimpsest_alloc_place {
+    /// Where it will be: final.
+    pub address: usize,
+    /// Bytes.
+    pub len: usize,
+    /// `len` bytes to be written until the allocation is finalized or dropped: traps (code) or zeros at first. Stays
+    /// where it is when the part shrinks. Not for children of `fork`, if it is in place.
+    pub working: *mut c_void,
+}
+
+/// The places of an allocation. `size` is that of this structure, set by the caller.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct palimpsest_alloc_places {
+    /// Bytes of this structure, set by the caller.
+    pub size: usize,
+    /// Of the code.
+    pub code: palimpsest_alloc_place,
+    /// Of the data that the code reads.
+    pub read_only: palimpsest_alloc_place,
+    /// Of the data that the code reads and writes.
+    pub read_write: palimpsest_alloc_place,
+}
+
+/// Addresses.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct palimpsest_alloc_range {
+    /// The first.
+    pub start: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// What is allocated at an address. `size` is that of this structure, set by the caller.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct palimpsest_alloc_found {
+    /// Bytes of this structure, set by the caller.
+    pub size: usize,
+    /// Which part the address is in: `PALIMPSEST_CODE`, `_READ_ONLY` or `_READ_WRITE`.
+    pub part: c_int,
+    /// 0: in place. 1: released, and not yet reclaimed.
+    pub state: c_int,
+    /// The code; zeros if there is none, as with the others.
+    pub code: palimpsest_alloc_range,
+    /// The data that the code reads.
+    pub read_only: palimpsest_alloc_range,
+    /// The data that the code reads and writes.
+    pub read_write: palimpsest_alloc_range,
+}
+
+/// The part that runs.
+pub const PALIMPSEST_CODE: c_int = 0;
+/// The part that the code reads.
+pub const PALIMPSEST_READ_ONLY: c_int = 1;
+/// The part that the code reads and writes.
+pub const PALIMPSEST_READ_WRITE: c_int = 2;
+
+// SAFETY: 1. numbers, of which the first is a `usize`.
+unsafe impl Versioned for palimpsest_alloc_request {}
+// SAFETY: 1. numbers and pointers, of which the first is a `usize`.
+unsafe impl Versioned for palimpsest_alloc_places {}
+// SAFETY: 1. numbers, of which the first is a `usize`.
+unsafe impl Versioned for palimpsest_alloc_found {}
+
+type Slot = Mutex<Option<Allocation>>;
+
+fn allocate_failure(error: &AllocateError) -> Failure {
+    match error {
+        AllocateError::Part { source, .. } => {
+            let code = stage_failure(source).code();
+            Failure::of(code, error)
+        }
+        AllocateError::InPlace { .. } => Failure::of(PALIMPSEST_REFUSED, error),
+        _ => Failure::of(PALIMPSEST_INVALID, error),
+    }
+}
+
+fn release_failure(error: &ReleaseError) -> Failure {
+    let code = match error {
+        ReleaseError::NotFound { .. } => PALIMPSEST_NOT_FOUND,
+        ReleaseError::Released { .. } => PALIMPSEST_STALE,
+        _ => PALIMPSEST_INVALID,
+    };
+    Failure::of(code, error)
+}
+
+/// Takes places for code, data that it reads and data that it writes, near each other: relative calls, and loads and
+/// stores relative to the instruction, reach from each to each. Fills in as much of `places` as its field `size` says
+/// it has.
+///
+/// # Safety
+///
+/// 1. `request` is null or valid for reading as many bytes as its first field says.
+/// 2. `alloc` is null or valid for writing.
+/// 3. `places` is null, or valid for reading its first field and for writing as many bytes as that says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_alloc_allocate(
+    packs: palimpsest_packs,
+    request: *const palimpsest_alloc_request,
+    alloc: *mut palimpsest_alloc,
+    places: *mut palimpsest_alloc_places,
+) -> palimpsest_result {
+    answer(|| {
+        let (alloc, places) = (wanted(alloc)?, wanted(places)?);
+        // SAFETY: 1. is contract 3.
+        unsafe { versioned::wanted(places) }?;
+        // SAFETY: 1. is contract 1.
+        let request = unsafe { versioned::read(request) }?;
+        let request: palimpsest_alloc_request = request.ok_or_else(|| Failure::invalid("the request is null"))?;
+        let working = match (request.in_place, request.reserved) {
+            (0, 0) => Working::Private,
+            (1, 0) => Working::InPlace,
+            (in_place, 0) => return Err(Failure::invalid(format_args!("in_place is {in_place}: 0 or 1 are known"))),
+            (_, reserved) => return Err(Failure::invalid(format_args!("reserved is {reserved} and has to be 0"))),
+        };
+        let size = |part: palimpsest_alloc_part| Size { len: part.len, align: part.align };
+        let sizes = Parts {
+            code: size(request.code),
+            read_only: size(request.read_only),
+            read_write: size(request.read_write),
+        };
+        let packs = handles::get::<Packs>(packs.handle)?;
+        let mut taken = packs.allocate(sizes, working).map_err(|error| allocate_failure(&error))?;
+        let mut place = |part| {
+            let range = taken.range(part);
+            // An image is on the heap, and what is in place stays there, until it is finalized or dropped.
+            let working = taken.working(part).map_err(|error| Failure::of(PALIMPSEST_FORKED, &error))?;
+            let working = if working.is_empty() { ptr::null_mut() } else { working.as_mut_ptr().cast() };
+            Ok::<_, Failure>(palimpsest_alloc_place { address: range.start, len: range.len(), working })
+        };
+        let told = palimpsest_alloc_places {
+            size: 0,
+            code: place(Part::Code)?,
+            read_only: place(Part::ReadOnly)?,
+            read_write: place(Part::ReadWrite)?,
+        };
+        // SAFETY: 1. is contract 3.
+        unsafe { versioned::write(places, told) }?;
+        let handle = handles::insert::<Slot>(Mutex::new(Some(taken)));
+        // SAFETY: contract 2, and not null.
+        unsafe { alloc.write(palimpsest_alloc { handle }) };
+        Ok(())
+    })
+}
+
+/// Does something with what is allocated and not finalized meanwhile.
+fn with_allocation<R>(
+    alloc: palimpsest_alloc,
+    work: impl FnOnce(&mut Allocation) -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    let found = handles::get::<Slot>(alloc.handle)?;
+    let mut place = handles::alone(&found)?;
+    work(place.as_mut().ok_or_else(being_finalized)?)
+}
+
+fn being_finalized() -> Failure {
+    Failure::new(PALIMPSEST_BUSY, "another thread finalizes or drops the allocation")
+}
+
+/// Gives all but the first `len` bytes of a part back: as many whole 64 bytes as are behind them. `len` is at least 1.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_alloc_shrink(alloc: palimpsest_alloc, part: c_int, len: usize) -> palimpsest_result {
+    answer(|| {
+        let index = usize::try_from(part).ok();
+        let part = index.and_then(|index| Part::ALL.get(index)).copied();
+        let part = part.ok_or_else(|| Failure::invalid("the part is none of PALIMPSEST_CODE to _READ_WRITE"))?;
+        with_allocation(alloc, |taken| {
+            taken.shrink(part, len).map_err(|error| {
+                let code = if matches!(error, ShrinkError::Forked(_)) { PALIMPSEST_FORKED } else { PALIMPSEST_INVALID };
+                Failure::of(code, &error)
+            })
+        })
+    })
+}
+
+/// Names it, for observers and `palimpsest_lookup`.
+///
+/// # Safety
+///
+/// 1. `name` is null or a string with a zero at its end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_alloc_set_name(alloc: palimpsest_alloc, name: *const c_char) -> palimpsest_result {
+    answer(|| {
+        // SAFETY: 1. is contract 1.
+        let name = unsafe { text(name) }?;
+        with_allocation(alloc, |taken| {
+            taken.set_name(name);
+            Ok(())
+        })
+    })
+}
+
+/// Gives the code unwind tables: the bytes of an `.eh_frame` section with absolute pointers to its final address.
+///
+/// # Safety
+///
+/// 1. `eh_frame` is null, or valid for reading `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_alloc_set_eh_frame(
+    alloc: palimpsest_alloc,
+    eh_frame: *const c_void,
+    len: usize,
+) -> palimpsest_result {
+    answer(|| {
+        // SAFETY: 1. is contract 1.
+        let eh_frame = unsafe { bytes(eh_frame, len) }?.to_vec();
+        with_allocation(alloc, |taken| {
+            taken.set_eh_frame(eh_frame);
+            Ok(())
+        })
+    })
+}
+
+/// Puts allocations in place, all with one core synchronisation where the machine needs it, and one opening of the
+/// write view (`write_view` 1). From then on they are known by their addresses alone, and stay until
+/// `palimpsest_alloc_release`, also when the packs are closed. After an error none is in place. The handles are gone
+/// then, too, unless the answer is `PALIMPSEST_INVALID` or `PALIMPSEST_STALE`.
+///
+/// # Safety
+///
+/// 1. `allocs` is null or valid for reading `count` handles.
+/// 2. Nobody writes to their `working` bytes meanwhile or later.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_alloc_finalize(
+    packs: palimpsest_packs,
+    allocs: *const palimpsest_alloc,
+    count: usize,
+) -> palimpsest_result {
+    answer(|| {
+        let packs = handles::get::<Packs>(packs.handle)?;
+        // SAFETY: 1. is contract 1.
+        let allocs = unsafe { elements(allocs, count) }?;
+        // All are looked for before the first is taken, so that a wrong handle costs the others nothing.
+        let mut sorted = Vec::with_capacity(count);
+        for one in allocs {
+            handles::get::<Slot>(one.handle)?;
+            sorted.push(one.handle);
+        }
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Failure::invalid(format_args!("{:#x} is there twice", twice[0])));
+        }
+        let mut taken = Vec::with_capacity(count);
+        for one in allocs {
+            let found = handles::remove::<Slot>(one.handle)?;
+            let allocation = handles::alone(&found)?.take();
+            taken.push(allocation.ok_or_else(being_finalized)?);
+        }
+        let done = packs.finalize_allocations(taken).map_err(|error| finalize_failure(&error))?;
+        for one in done {
+            one.keep();
+        }
+        Ok(())
+    })
+}
+
+/// Gives the places of an allocation back that is not finalized.
+#[unsafe(no_mangle)]
+pub extern "C" fn palimpsest_alloc_drop(alloc: palimpsest_alloc) -> palimpsest_result {
+    answer(|| {
+        let found = handles::remove::<Slot>(alloc.handle)?;
+        let allocation = handles::alone(&found)?.take();
+        drop(allocation);
+        Ok(())
+    })
+}
+
+/// Releases what is in place, each by the first address of any of its parts. Its bytes stay as they are until no pinned
+/// thread and no forked child can be inside. `PALIMPSEST_NOT_FOUND` if nothing is at one of the addresses,
+/// `PALIMPSEST_STALE` if it was released before, `PALIMPSEST_INVALID` if it is inside a part or a program's; those
+/// before it in the list are released then, and those behind it are not: `released` says how many are, and may be null.
+///
+/// # Safety
+///
+/// 1. `addresses` is null or valid for reading `count` addresses.
+/// 2. `released` is null or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_alloc_release(
+    packs: palimpsest_packs,
+    addresses: *const usize,
+    count: usize,
+    released: *mut usize,
+) -> palimpsest_result {
+    answer(|| {
+        let packs = handles::get::<Packs>(packs.handle)?;
+        // SAFETY: 1. is contract 1.
+        let addresses = unsafe { elements(addresses, count) }?;
+        let mut done = 0;
+        let ended = addresses.iter().try_for_each(|&address| {
+            packs.release(address).map_err(|error| release_failure(&error))?;
+            done += 1;
+            Ok(())
+        });
+        if !released.is_null() {
+            // SAFETY: contract 2.
+            unsafe { released.write(done) };
+        }
+        ended
+    })
+}
+
+/// Finds the allocation that covers `address`, released ones included as long as they may run. For signal handlers,
+/// too: waits for nobody, takes nothing from the heap, and leaves no message. `PALIMPSEST_NOT_FOUND` also for programs
+/// and data of other functions; `PALIMPSEST_BUSY` if another thread changes handles, or forks, just then.
+///
+/// # Safety
+///
+/// 1. `found` is null, or valid for reading its first field and for writing as many bytes as that says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn palimpsest_alloc_query(
+    packs: palimpsest_packs,
+    address: usize,
+    found: *mut palimpsest_alloc_found,
+) -> palimpsest_result {
+    if found.is_null() {
+        return PALIMPSEST_INVALID;
+    }
+    let told = handles::with_at_once(packs.handle, |packs: &Packs| {
+        let here = packs.lookup(address)?;
+        let range = |range: &Range<usize>| palimpsest_alloc_range { start: range.start, len: range.len() };
+        let parts = here.parts()?;
+        Some(palimpsest_alloc_found {
+            size: 0,
+            part: match here.part() {
+                Part::Code => PALIMPSEST_CODE,
+                Part::ReadOnly => PALIMPSEST_READ_ONLY,
+                Part::ReadWrite => PALIMPSEST_READ_WRITE,
+            },
+            state: c_int::from(here.ownership() == Ownership::Released),
+            code: range(&parts.code),
+            read_only: range(&parts.read_only),
+            read_write: range(&parts.read_write),
+        })
+    });
+    match told {
+        Err(code) => code,
+        Ok(None) => PALIMPSEST_NOT_FOUND,
+        // A failure makes a message, on the heap: a wrong `size` is nothing that happens in handlers alone.
+        // SAFETY: 1. is contract 1.
+        Ok(Some(told)) => answer(|| unsafe { versioned::write(found, told) }),
+    }
+}

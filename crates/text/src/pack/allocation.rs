@@ -1,0 +1,266 @@
+//! Code with its data on the way into packs.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use palimpsest_sys::arch;
+
+use super::allocated::{Allocated, Held};
+use super::block::{Block, write_all};
+use super::contents::Extras;
+use super::data::Data;
+use super::error::{AllocateError, FinalizeError, ForkedError, ShrinkError};
+use super::group::Group;
+use super::handle::Packs;
+use super::memory::Kind;
+use super::parts::{Part, Parts, Size, Working};
+use super::policy::WriteView;
+use super::staged::{Described, publish, synchronize};
+
+/// Places for code, for data that it reads, and for data that it writes, each with its final address, and where their
+/// bytes are written meanwhile: what the linker of a compiler asks of its host.
+///
+/// All places are in one region, so that relative calls, and loads and stores relative to the instruction, reach from
+/// each to each. Dropping it gives the places back.
+///
+/// ```
+/// use palimpsest_text::{Packs, Part, Parts, Size, Working};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let packs = Packs::new()?;
+/// let sizes = Parts { read_only: Size { len: 100, align: 8 }, ..Parts::default() };
+/// let mut allocation = packs.allocate(sizes, Working::Private)?;
+/// allocation.working(Part::ReadOnly)?[..4].copy_from_slice(b"text");
+/// allocation.shrink(Part::ReadOnly, 4)?;
+/// let at = allocation.finalize()?.keep().read_only;
+/// // From here on an address is all that is known of it.
+/// let parts = packs.lookup(at.start).and_then(|found| found.parts().cloned());
+/// assert_eq!(parts.map(|parts| parts.read_only), Some(at.clone()));
+/// packs.release(at.start)?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Allocation {
+    drafts: Parts<Option<Draft>>,
+    name: Box<str>,
+    eh_frame: Option<Vec<u8>>,
+}
+
+struct Draft {
+    block: Block,
+    image: Image,
+}
+
+enum Image {
+    /// As long as its block.
+    Private(Vec<u8>),
+    InPlace,
+}
+
+impl Packs {
+    /// Takes places for the parts of `sizes` that have bytes. Code is traps at first, and data zeros.
+    ///
+    /// # Errors
+    ///
+    /// See [`AllocateError`]; nothing is taken then.
+    pub fn allocate(&self, sizes: Parts<Size>, working: Working) -> Result<Allocation, AllocateError> {
+        if Part::ALL.iter().all(|&part| sizes.get(part).len == 0) {
+            return Err(AllocateError::Nothing);
+        }
+        let mut drafts = Parts::default();
+        for part in Part::ALL {
+            let &Size { len, align } = sizes.get(part);
+            if len > 0 {
+                let taken = self.take_place(Kind::of(part), len, align);
+                let block = taken.map_err(|source| AllocateError::Part { part, len, source })?;
+                let draft = Draft::new(block, working).ok_or_else(|| {
+                    let (backing, write_view) = (self.backing(), self.write_view());
+                    AllocateError::InPlace { backing, write_view }
+                })?;
+                *drafts.get_mut(part) = Some(draft);
+            }
+        }
+        Ok(Allocation { drafts, name: Box::default(), eh_frame: None })
+    }
+
+    /// Whether [`allocate`](Self::allocate) can let code and data be written in place.
+    pub fn can_write_in_place(&self) -> bool {
+        self.write_view() == WriteView::Standing
+    }
+
+    /// Finalizes many allocations, with one core synchronisation for all where the ISA needs it; write views that are
+    /// open during copies only ([`WriteView::DuringCopies`]) are opened and closed once.
+    ///
+    /// # Errors
+    ///
+    /// [`FinalizeError`] of the first that failed; then none is in place, and all places are free again.
+    pub fn finalize_allocations(&self, allocations: Vec<Allocation>) -> Result<Vec<Allocated>, FinalizeError> {
+        finalize(allocations)
+    }
+}
+
+impl Draft {
+    /// Nothing, where the place cannot be written at all times and is to be.
+    fn new(mut block: Block, working: Working) -> Option<Self> {
+        let kind = block.kind();
+        let image = match working {
+            Working::Private => {
+                let mut image = vec![0; block.len()];
+                if kind == Kind::Code {
+                    arch::fill_traps(&mut image);
+                }
+                Image::Private(image)
+            }
+            Working::InPlace => {
+                let bytes = block.bytes_in_place()?;
+                // Free code is traps already; free data is what others had there.
+                if kind != Kind::Code {
+                    bytes.fill(0);
+                }
+                Image::InPlace
+            }
+        };
+        Some(Self { block, image })
+    }
+
+    fn range(&self) -> Range<usize> {
+        let start = self.block.address().get();
+        start..start + self.block.len()
+    }
+
+    fn working(&mut self) -> Result<&mut [u8], ForkedError> {
+        let address = self.block.address();
+        match &mut self.image {
+            Image::Private(image) => Ok(image),
+            Image::InPlace => self.block.bytes_in_place().ok_or(ForkedError { address }),
+        }
+    }
+
+    fn shrink(&mut self, len: usize) -> Result<(), ForkedError> {
+        let address = self.block.address();
+        match &mut self.image {
+            Image::Private(image) => image.truncate(len),
+            Image::InPlace => {
+                let is_code = self.block.kind() == Kind::Code;
+                let bytes = self.block.bytes_in_place().ok_or(ForkedError { address })?;
+                if is_code {
+                    // What is given back may be found free, and free code is traps.
+                    arch::fill_traps(&mut bytes[len..]);
+                }
+            }
+        }
+        self.block.shrink(len);
+        Ok(())
+    }
+}
+
+impl Allocation {
+    /// Where a part will be; an empty range if there is no such part.
+    pub fn range(&self, part: Part) -> Range<usize> {
+        self.drafts.get(part).as_ref().map_or(0..0, Draft::range)
+    }
+
+    /// Where a part is written until the allocation is finalized: as long as the part, and empty if there is none.
+    ///
+    /// It stays where it is, also when the part shrinks. In a forked child, places of the parent are not to be written.
+    ///
+    /// # Errors
+    ///
+    /// [`ForkedError`] in a forked child, if the parent has allocated it in place.
+    pub fn working(&mut self, part: Part) -> Result<&mut [u8], ForkedError> {
+        self.drafts.get_mut(part).as_mut().map_or_else(|| Ok([].as_mut_slice()), Draft::working)
+    }
+
+    /// Gives all but the first `len` bytes of a part back, in whole chunks of [`CHUNK`](super::CHUNK) bytes. Of a part
+    /// that is longer than a pack the memory stays.
+    ///
+    /// # Errors
+    ///
+    /// See [`ShrinkError`].
+    pub fn shrink(&mut self, part: Part, len: usize) -> Result<(), ShrinkError> {
+        let draft = self.drafts.get_mut(part).as_mut().ok_or(ShrinkError::NoPart { part })?;
+        if len == 0 || len > draft.block.len() {
+            return Err(ShrinkError::Length { part, len: draft.block.len(), wanted: len });
+        }
+        draft.shrink(len)?;
+        Ok(())
+    }
+
+    /// Names it, for observers and [`Packs::lookup`].
+    pub fn set_name(&mut self, name: &str) {
+        self.name = name.into();
+    }
+
+    /// Gives the code unwind tables, as [`Staged::set_eh_frame`](super::Staged::set_eh_frame) does.
+    pub fn set_eh_frame(&mut self, eh_frame: Vec<u8>) {
+        self.eh_frame = Some(eh_frame);
+    }
+
+    /// Puts everything in place. [`Packs::finalize_allocations`] does it for many.
+    ///
+    /// # Errors
+    ///
+    /// See [`FinalizeError`]; the places are free again.
+    pub fn finalize(self) -> Result<Allocated, FinalizeError> {
+        let mut all = finalize(vec![self])?;
+        Ok(all.pop().unwrap_or_else(|| unreachable!("one was given")))
+    }
+
+    /// To be called when the bytes are in place and cores synchronised.
+    fn publish(self) -> Allocated {
+        let Self { mut drafts, name, eh_frame } = self;
+        let group = Arc::new(Group::new(Parts {
+            code: drafts.code.as_ref().map_or(0..0, Draft::range),
+            read_only: drafts.read_only.as_ref().map_or(0..0, Draft::range),
+            read_write: drafts.read_write.as_ref().map_or(0..0, Draft::range),
+        }));
+        let extras = || {
+            let (name, group) = (name.clone(), Some(Arc::clone(&group)));
+            Some(Box::new(Extras { name, group, ..Extras::default() }))
+        };
+        // Before the code: whoever is told of that finds its data.
+        let data = |draft: Draft| Data::new(draft.block.publish(extras()));
+        let read_only = drafts.read_only.take().map(data);
+        let read_write = drafts.read_write.take().map(data);
+        let code = drafts.code.take().map(|Draft { mut block, image }| {
+            let code = match image {
+                Image::Private(image) => image,
+                Image::InPlace if block.store().is_observed() => block.bytes_in_place().unwrap_or_default().to_vec(),
+                Image::InPlace => Vec::new(),
+            };
+            publish(block, extras(), &Described { code: &code, eh_frame: eh_frame.as_deref(), lines: None })
+        });
+        Allocated::new(Held { code, read_only, read_write }, group)
+    }
+}
+
+/// Finalizes all, or none.
+fn finalize(mut allocations: Vec<Allocation>) -> Result<Vec<Allocated>, FinalizeError> {
+    let drafts = allocations.iter_mut().flat_map(|one| one.drafts.each_mut()).flatten();
+    let written = drafts.map(|draft| {
+        let image = match &draft.image {
+            Image::Private(image) => Some(&**image),
+            Image::InPlace => None,
+        };
+        (&mut draft.block, image)
+    });
+    write_all(written.collect())?;
+    if let Some(code) = allocations.iter().find_map(|one| one.drafts.code.as_ref()) {
+        // Of the process, whichever packs they are in.
+        synchronize(code.block.store())?;
+    }
+    Ok(allocations.into_iter().map(Allocation::publish).collect())
+}
+
+impl fmt::Debug for Allocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let range = |part| format!("{:#x?}", self.range(part));
+        f.debug_struct("Allocation")
+            .field("name", &self.name)
+            .field("code", &range(Part::Code))
+            .field("read_only", &range(Part::ReadOnly))
+            .field("read_write", &range(Part::ReadWrite))
+            .finish()
+    }
+}

@@ -1,0 +1,80 @@
+//! Pins that are counted instead of borrowed.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ptr;
+
+use super::epoch::Seat;
+use super::handle::Packs;
+use super::participant::{Participant, Pinned};
+
+/// A thread's pins for hosts that say when a stretch begins and when it ends, and have no value to hold meanwhile, such
+/// as those in C. Otherwise as [`Participant`].
+pub struct Pins {
+    /// Where each pin was made: the first one in a forked child moves to a seat of the child's.
+    ///
+    /// # Invariants
+    ///
+    /// 1. Seats of `participant`, each pinned once for each time that it is here.
+    seats: RefCell<Vec<*const Seat>>,
+    participant: Participant,
+}
+
+/// There is no pin that could be taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this thread is not pinned: every unpin takes back one pin")]
+pub struct NotPinned;
+
+impl Packs {
+    /// Registers the calling thread as one that runs code by address, with pins that are counted.
+    pub fn pins(&self) -> Pins {
+        Pins { seats: RefCell::default(), participant: self.participant() }
+    }
+}
+
+impl Pins {
+    /// Says that this thread may run code by address from now on, until as many calls of [`unpin`](Self::unpin). See
+    /// [`Participant::pin`].
+    pub fn pin(&self) {
+        let seat = self.participant.pin().into_seat();
+        self.seats.borrow_mut().push(seat);
+    }
+
+    /// Takes one pin back.
+    ///
+    /// # Errors
+    ///
+    /// [`NotPinned`].
+    pub fn unpin(&self) -> Result<(), NotPinned> {
+        let seat = self.seats.borrow_mut().pop().ok_or(NotPinned)?;
+        // SAFETY: invariant 1: it lives as long as the participant.
+        unsafe { &*seat }.unpin();
+        Ok(())
+    }
+
+    /// How many pins there are.
+    pub fn count(&self) -> usize {
+        self.seats.borrow().len()
+    }
+}
+
+impl Pinned<'_> {
+    /// Ends the borrow and leaves the pin in force.
+    fn into_seat(self) -> *const Seat {
+        let seat = ptr::from_ref(self.seat());
+        std::mem::forget(self);
+        seat
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        while self.unpin().is_ok() {}
+    }
+}
+
+impl fmt::Debug for Pins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pins").field("count", &self.count()).finish_non_exhaustive()
+    }
+}
