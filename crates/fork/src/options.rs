@@ -22,10 +22,10 @@ pub enum Pages {
     /// Huge pages where a piece of 2 MiB is mostly populated (`MADV_COLLAPSE`, Linux 6.1), base pages where the kernel
     /// refuses.
     Collapse,
-    /// As [`Base`](Self::Base). But a freeze in slices ([`Pause::Within`]) that is to pay within so many forks
-    /// ([`Pays::Within`]) puts memory into huge pages where it is, and freezes what cannot be put so, as long as somebody
-    /// asks for slices between forks: for programs that wait there and write to most of their memory, as a database
-    /// under load does. Where nobody has asked since the last fork, the rest is frozen.
+    /// As [`Base`](Self::Base); but a freeze in slices ([`Pause::Within`]) that must pay within some forks
+    /// ([`Pays::Within`]) first puts memory into huge pages where it is, and freezes only what cannot be put so. This
+    /// goes on while somebody asks for slices between forks: for programs that wait there and write to most of their
+    /// memory, as a database under load does. Once nobody has asked since the last fork, the rest is frozen.
     Gather,
 }
 

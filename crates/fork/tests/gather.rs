@@ -155,8 +155,8 @@ fn piece_by_piece_memory_becomes_huge_where_it_is_and_what_is_written_between_st
     });
 }
 
-/// Fails on: a program that forks and never waits, each of whose forks is longer for huge pages; a first fork that tells
-/// of no waits although nobody was asked before.
+/// Fails on: making huge pages at each fork of a program that never waits; taking the time before the first fork for
+/// one without waits.
 #[test]
 fn who_forks_again_and_again_without_waiting_has_all_frozen() {
     play("who_forks_again_and_again_without_waiting_has_all_frozen", || {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{Memory, freeze, guarded, in_child, page, play, wait};
 use palimpsest_fork::guard::Remap;
-use palimpsest_fork::{FreezeError, Measure, Options, OtherThreads, Pause, Progress, Stage, guard, progress, status};
+use palimpsest_fork::{FreezeError, Measure, Options, OtherThreads, Pause, Progress, Stage, guard, progress};
 use palimpsest_sys::pages::vmas::{Detail, Label, Vma, Vmas};
 use rustix::io::Errno;
 
@@ -88,37 +88,6 @@ fn each_fork_takes_a_slice_and_its_child_has_what_the_parent_has() {
             }
         }
         assert!(memory.is_frozen());
-    });
-}
-
-/// Fails on: a repair that takes all of the debt while everybody is held; one that never comes to its end.
-#[test]
-fn a_repair_takes_no_longer_than_a_slice_at_a_time() {
-    play("a_repair_takes_no_longer_than_a_slice_at_a_time", || {
-        const PIECE: usize = 2 * MIB;
-        let memory = Memory::apart(8 * PIECE);
-        memory.fill(0..memory.len, 1);
-        freeze(&in_slices());
-        to_the_end(|_| {});
-        (0..4).for_each(|_| assert_eq!(in_child(|| 0), 0));
-        memory.fill(0..memory.len, 2);
-        // And what has come since is frozen by the same repair.
-        let later = Memory::apart(4 * PIECE);
-        later.fill(0..later.len, 3);
-        let left = || memory.present() + later.present();
-        let mut parts = 0;
-        let forks = (0..100_000).find(|_| {
-            let before = left();
-            assert_eq!(in_child(|| 0), 0);
-            let repaired = before.saturating_sub(left());
-            assert!(repaired <= PIECE, "{repaired} bytes at one fork");
-            parts += usize::from(repaired > 0);
-            status().repairs > 0
-        });
-        assert!(forks.is_some(), "{} bytes are left: {:?}", left(), status());
-        assert!(parts >= 12 && left() == 0, "{parts} parts, {} bytes are left", left());
-        assert!(memory.is_frozen() && memory.holds(0..memory.len, 2));
-        assert!(later.is_frozen() && later.holds(0..later.len, 3));
     });
 }
 

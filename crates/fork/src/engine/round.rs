@@ -172,9 +172,9 @@ impl Round<'_, '_> {
         Ok(Planner { tables: self.tables, least, pays }.plan().map_err(Stopped::from)?)
     }
 
-    /// How long this round may work, after a look that took so long. Where pauses are to be short, a repair takes one of
-    /// them at a time, or as long as its look, which each part of it needs: so at most half of its time is for looks.
-    /// With a budget of no time it does one piece.
+    /// Returns how long this round may work after its look. Where pauses are to be short, a repair works for one pause
+    /// at a time, or for as long as its look took: each part needs a look, so that at most half of the time is for
+    /// looks. With a budget of no time it does one piece.
     fn time(&self, mode: Mode, looked: Duration) -> Time {
         match (mode, self.options.pause) {
             (Mode::FreezeWithin(_), Pause::Within(Duration::ZERO)) => Time::For { nanos: 0, since: Instant::now() },
