@@ -93,7 +93,7 @@ pub(super) fn list(each: &mut dyn FnMut(i32) -> ControlFlow<()>) -> Result<usize
 ///
 /// A joined thread may still be in the list: `pthread_join` returns as soon as the kernel has cleared a word,
 /// and the kernel forgets the thread after that. So where all others are ending, their end is waited for, as long as
-/// for a thread to come to rest: a second of its own time at most, as [`Wait`] counts it. Not for who holds others up.
+/// for a thread to come to rest: a second of its own time at most, naps included. Not for who holds others up.
 ///
 /// # Errors
 ///
