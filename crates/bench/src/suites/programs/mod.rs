@@ -38,6 +38,8 @@ enum Mode {
     Thp,
     /// Frozen.
     Frozen,
+    /// As `palimpsest run` does it, told nothing more.
+    ByDefault,
     /// Frozen, and made huge pages of.
     FrozenHuge,
     /// Put into huge pages where it is while the program waits, and frozen where it does not.
@@ -59,7 +61,7 @@ impl Mode {
         match self {
             Self::Plain => "plain",
             Self::Thp => "thp",
-            Self::Frozen => "frozen",
+            Self::Frozen | Self::ByDefault => "frozen",
             Self::FrozenHuge => "frozen_huge",
             Self::Gather => "gather",
         }
@@ -80,7 +82,7 @@ impl Mode {
     ) -> Result<Command, ProgramError> {
         let mut command = match self {
             Self::Plain | Self::Thp => Command::new(program),
-            Self::Frozen | Self::FrozenHuge | Self::Gather => {
+            Self::Frozen | Self::ByDefault | Self::FrozenHuge | Self::Gather => {
                 let mut command = context.frozen().map_err(ProgramError::Unfrozen)?;
                 if let Some(report) = report {
                     let mut place = OsString::from("--report=");
@@ -91,10 +93,11 @@ impl Mode {
                     Threads::Refuse => ["--threads", "refuse"],
                     Threads::Stop => ["--threads", "stop"],
                 });
-                command.arg(match self {
-                    Self::FrozenHuge => "--huge=collapse",
-                    Self::Gather => "--huge=gather",
-                    Self::Plain | Self::Thp | Self::Frozen => "--huge=off",
+                command.args(match self {
+                    Self::FrozenHuge => Some("--huge=collapse"),
+                    Self::Gather => Some("--huge=gather"),
+                    Self::Frozen => Some("--huge=off"),
+                    Self::Plain | Self::Thp | Self::ByDefault => None,
                 });
                 command.arg("--").arg(program);
                 command
@@ -114,7 +117,7 @@ fn groups(suite: &str, states: &[(&str, &str)]) -> Vec<Group> {
             let contestant = Contestant::new(own(mode), Unit::Microseconds);
             match mode {
                 Mode::Plain | Mode::Thp => contestant,
-                Mode::Frozen | Mode::FrozenHuge | Mode::Gather => contestant.against([Mode::Plain, Mode::Thp].map(own)),
+                _ => contestant.against([Mode::Plain, Mode::Thp].map(own)),
             }
         };
         Group::new(id.as_str(), *title, Mode::ALL.map(contestant))

@@ -112,7 +112,7 @@ impl Suite for Python {
 const TOUR: &str = "python.fork.140m";
 
 /// Modes of the tour.
-const TOUR_MODES: [Mode; 2] = [Mode::Plain, Mode::Frozen];
+const TOUR_MODES: [Mode; 2] = [Mode::Plain, Mode::ByDefault];
 
 /// The tour's figures.
 pub(in crate::suites) fn tour_group() -> Group {
@@ -133,7 +133,7 @@ pub(in crate::suites) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<S
     let mut interpreters = Vec::new();
     let refused = unfrozen(context);
     for mode in TOUR_MODES {
-        if let Some(reason) = refused.as_deref().filter(|_| mode == Mode::Frozen) {
+        if let Some(reason) = refused.as_deref().filter(|_| mode == Mode::ByDefault) {
             samples.refuse(&format!("{TOUR}.{}", mode.name()), reason);
             continue;
         }
@@ -144,7 +144,7 @@ pub(in crate::suites) fn tour(context: &Context<'_>, rounds: Rounds) -> Result<S
             Ok((format!("{TOUR}.{}", mode.name()), interpreter, first))
         };
         let (id, interpreter, first) = start().map_err(failed::<ProgramError>(TOUR, mode.name()))?;
-        if mode == Mode::Frozen {
+        if mode == Mode::ByDefault {
             samples.note(&id, format!("the first fork, which plans the freeze in slices: {:.0} ms", first / 1e3));
         }
         interpreters.push((id, interpreter));
