@@ -9,12 +9,12 @@ use pyo3::types::PyDict;
 
 use crate::FreezeError;
 
-/// The error with its causes.
+/// Returns the error with its causes.
 pub(crate) fn refused(error: &Refused) -> PyErr {
     FreezeError::new_err(Causes(error).to_string())
 }
 
-/// The fields of `palimpsest.Report`.
+/// Returns the fields of `palimpsest.Report`.
 pub(crate) fn report<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
     let seconds = |time: Duration| time.as_secs_f64();
     let verdict = match report.verdict {
@@ -37,7 +37,7 @@ pub(crate) fn report<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'p
     Ok(told)
 }
 
-/// The fields of `palimpsest.Status`.
+/// Returns the fields of `palimpsest.Status`.
 pub(crate) fn status(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let status = palimpsest_fork::status();
     let told = PyDict::new(py);

@@ -12,7 +12,7 @@ const NOBODY: u64 = 0;
 
 #[derive(Debug, Default)]
 pub(crate) struct SpinLock<T> {
-    /// Set by exchange, by any thread that wants the value; cleared by the one that has it.
+    /// Set by an exchange, by any CPU that wants the value; cleared by the one that has it.
     held: AtomicBool,
     /// The holder of the lock, if it has a name. Only the holder writes it.
     holder: AtomicU64,

@@ -33,7 +33,7 @@ pub struct FaultHandlerError {
 
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// The actions that were there before ours. Written once, by who installs ours; read by handlers.
+/// The actions that were in place before ours. Written once, by the thread that installs ours; read by handlers.
 static BEHIND: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
 
 /// The claim, as a number; zero before the first installation. Written by the installer, read by handlers.

@@ -1,13 +1,13 @@
-//! A model of the caches between a CPU and memory, for instruction fetch alone: which lines of code, and of the tables
-//! that translate their addresses, come from memory, and from which node's.
+//! A model of the caches between a CPU and memory, for instruction fetch only. It counts which lines of code, and of
+//! the tables that translate their addresses, come from memory, and from which node's.
 //!
-//! An emulator has no caches, and no counters of them. So instructions are shown to the model one by one ([`step`]
-//! (Model::step)), by the addresses at which a CPU has run them; it walks the tables that this CPU walks. Sizes are
+//! An emulator has no caches, and no counters for them. So the model gets the instructions one by one ([`step`]
+//! (Model::step)), with the addresses at which a CPU has run them; it walks the tables that this CPU walks. Sizes are
 //! those of the processor that the replication mail was measured on, Intel's Xeon E5-2690 (Intel's Optimization
 //! Reference Manual, "Sandy Bridge": cache parameters, TLB parameters; the processor's data sheet: 20 MB).
 //!
-//! What the model leaves out: data, fetching ahead, caches of upper levels of tables, other CPUs that use the last
-//! level, and how its slices are chosen. A CPU's caches are loaded by its own fetches alone.
+//! The model leaves out data, prefetching, caches of upper levels of tables, other CPUs that use the last level, and
+//! how its slices are chosen. Only a CPU's own fetches load its caches.
 
 use palimpsest_paging::format::Format;
 use palimpsest_paging::{Frame, Level, Node, PAGE, VirtAddr};
@@ -17,7 +17,7 @@ use crate::{kernel_space, memory};
 
 /// Bytes of a line.
 const LINE: u64 = 64;
-/// Sets and ways of each cache: lines of code; lines of anything, of one CPU and of all CPUs of a node; translations.
+/// Sets and ways of each cache: lines of code; lines of anything, for one CPU and for all CPUs of a node; translations.
 const CODE: (usize, usize) = (64, 8);
 const OWN: (usize, usize) = (512, 8);
 const LAST: (usize, usize) = (16_384, 20);
@@ -26,7 +26,7 @@ const SECOND_TLB: (usize, usize) = (128, 4);
 /// Stands for no line and no page.
 const NOTHING: u64 = u64::MAX;
 
-/// For people.
+/// Describes the caches, for readers.
 pub(crate) fn geometry() -> alloc::string::String {
     let kilobytes = |(sets, ways): (usize, usize)| sets * ways * LINE as usize / 1024;
     let cache = |name: &str, size: (usize, usize)| {
@@ -43,14 +43,14 @@ pub(crate) fn geometry() -> alloc::string::String {
     )
 }
 
-/// Whether a cache had what was looked for; it has it now.
+/// Whether a cache had what was looked for. It has it afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lookup {
     Hit,
     Miss,
 }
 
-/// Sets of keys, each in the order of their last use.
+/// Sets of keys, each in the order of last use.
 #[derive(Debug)]
 struct Cache<const SETS: usize, const WAYS: usize>([[u64; WAYS]; SETS]);
 
@@ -64,7 +64,7 @@ impl<const SETS: usize, const WAYS: usize> Cache<SETS, WAYS> {
     fn look_up(&mut self, key: u64) -> Lookup {
         let set = &mut self.0[key as usize % SETS];
         let found = set.iter().position(|held| *held == key);
-        // What was not there takes the place of the one that was used least recently.
+        // A new key replaces the least recently used one.
         set[..=found.unwrap_or(WAYS - 1)].rotate_right(1);
         set[0] = key;
         if found.is_some() { Lookup::Hit } else { Lookup::Miss }
@@ -76,14 +76,14 @@ impl<const SETS: usize, const WAYS: usize> Cache<SETS, WAYS> {
 pub(crate) struct Lines {
     /// From the CPU's own node.
     pub(crate) own: u64,
-    /// From another.
+    /// From another node.
     pub(crate) remote: u64,
 }
 
-/// What some instructions have fetched.
+/// What some instructions fetched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Fetches {
-    /// How many there were.
+    /// Instructions.
     pub(crate) instructions: u64,
     /// Translations that no TLB had.
     pub(crate) walks: u64,
@@ -96,12 +96,12 @@ pub(crate) struct Fetches {
 }
 
 impl Fetches {
-    /// Lines of both that came from another node.
+    /// Returns the lines of both that came from another node.
     pub(crate) fn remote(&self) -> u64 {
         self.text.remote + self.tables.remote
     }
 
-    /// Lines of both that came from the CPU's own node.
+    /// Returns the lines of both that came from the CPU's own node.
     pub(crate) fn own(&self) -> u64 {
         self.text.own + self.tables.own
     }
@@ -114,7 +114,7 @@ enum Kind {
     Table,
 }
 
-/// The caches of one CPU and its node, and what has come through them.
+/// The caches of one CPU and its node, and what has passed through them.
 #[derive(Debug)]
 pub(crate) struct Model {
     code: Cache<{ CODE.0 }, { CODE.1 }>,
@@ -122,17 +122,17 @@ pub(crate) struct Model {
     last: Cache<{ LAST.0 }, { LAST.1 }>,
     tlb: Cache<{ TLB.0 }, { TLB.1 }>,
     second_tlb: Cache<{ SECOND_TLB.0 }, { SECOND_TLB.1 }>,
-    /// What the translations are of: none survives a change of tables.
+    /// What the translations belong to: a change of tables removes them all.
     root: Option<Frame>,
-    /// The line that the last instruction was in, by its virtual address.
+    /// The line of the last instruction, by its virtual address.
     line: u64,
-    /// Where the CPU is.
+    /// The CPU's node.
     node: Node,
     fetches: Fetches,
 }
 
 impl Model {
-    /// Empty caches.
+    /// Creates empty caches.
     pub(crate) const fn new() -> Self {
         Self {
             code: Cache::EMPTY,
@@ -147,7 +147,7 @@ impl Model {
         }
     }
 
-    /// Empties the caches, which are those of a CPU of `node` from now on.
+    /// Empties the caches, which from now on are those of a CPU of `node`.
     pub(crate) fn empty(&mut self, node: Node) {
         self.code.clear();
         self.own.clear();
@@ -156,14 +156,15 @@ impl Model {
         self.node = node;
     }
 
-    /// What was fetched since this was asked last.
+    /// Returns what was fetched since the last call.
     pub(crate) fn take(&mut self) -> Fetches {
         core::mem::take(&mut self.fetches)
     }
 
-    /// The CPU, which walks the tables of `root`, runs the instruction at `address`.
+    /// Counts the instruction at `address`, run by the CPU, which walks the tables of `root`.
     ///
-    /// One that lies across two lines counts for both, since the next begins in the second, unless it is a jump.
+    /// An instruction that lies across two lines counts for both, since the next one begins in the second, unless it is
+    /// a jump.
     pub(crate) fn step(&mut self, root: Frame, address: VirtAddr) {
         self.fetches.instructions += 1;
         if self.root != Some(root) {
@@ -191,7 +192,7 @@ impl Model {
         }
     }
 
-    /// The line at a physical address is read.
+    /// Reads the line at a physical address.
     fn line_of(&mut self, physical: u64, kind: Kind) {
         let line = physical / LINE;
         if kind == Kind::Code {

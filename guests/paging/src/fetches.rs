@@ -1,9 +1,9 @@
-//! Watching what a CPU fetches: it runs the kernel instruction by instruction, and each is shown to a model of caches.
+//! Watches what a CPU fetches: the CPU runs the kernel step by step, and a model of caches gets each instruction.
 //!
-//! A program asks for it around a system call ([`begin`], [`end`]). From the next trap out of user mode on, the kernel
-//! is stepped ([`resume`]) until it goes back there ([`pause`]). What traps and the way back run before stepping is on,
-//! and after it is off, the architecture names, and the model gets it as it lies there. The kernel runs with interrupts
-//! off, and operations that are watched wait for no other CPU: so the counts are the same each time.
+//! A program asks for this around a system call ([`begin`], [`end`]). From the next trap out of user mode on, the
+//! kernel is stepped ([`resume`]) until it goes back to user mode ([`pause`]). The architecture names the instructions
+//! that run before stepping is on and after it is off; the model gets them as they lie in memory. The kernel runs with
+//! interrupts off, and watched operations wait for no other CPU: so the counts are the same each time.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -14,10 +14,10 @@ use crate::caches::{Fetches, Model};
 use crate::cpu;
 use crate::sync::SpinLock;
 
-/// How often an operation is watched, from empty caches on.
+/// How often an operation is watched; the first time begins with empty caches.
 pub(crate) const ROUNDS: usize = 4;
 
-/// What is watched. Programs of user mode say it by its number.
+/// The watched operations. User programs pass their numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(crate) enum Operation {
@@ -25,29 +25,29 @@ pub(crate) enum Operation {
     Call,
     /// A fork.
     Fork,
-    /// A page is mapped and unmapped.
+    /// Maps and unmaps a page.
     Map,
-    /// The same; meanwhile it is locked.
+    /// The same, and locks the page meanwhile.
     MapLocked,
-    /// A page loses a right, or gets it back.
+    /// Withdraws a right from a page, or gives it back.
     Protect,
-    /// A device is opened and closed.
+    /// Opens and closes a device.
     Open,
-    /// A process is sent a signal, until its handler runs.
+    /// Signals a process, up to its handler.
     Signal,
 }
 
 impl Operation {
-    /// All of them, by their numbers.
+    /// All of them, by number.
     pub(crate) const ALL: [Self; 7] =
         [Self::Call, Self::Fork, Self::Map, Self::MapLocked, Self::Protect, Self::Open, Self::Signal];
 }
 
 /// Stands for no CPU.
 const NOBODY: usize = usize::MAX;
-/// The CPU that is watched.
+/// The watched CPU.
 static WATCHED: AtomicUsize = AtomicUsize::new(NOBODY);
-/// Whether it is stepped now.
+/// Whether it is being stepped.
 static STEPPED: AtomicBool = AtomicBool::new(false);
 static MODEL: SpinLock<Model> = SpinLock::new(Model::new());
 static FETCHES: SpinLock<[[Option<Fetches>; ROUNDS]; Operation::ALL.len()]> =
@@ -61,11 +61,11 @@ pub(crate) fn begin(round: usize) {
         model.empty(cpu::node_of(here));
     }
     model.take();
-    // Relaxed, here and below: this CPU alone looks for its own number.
+    // Relaxed, here and below: only the CPU whose number this is looks for it.
     WATCHED.store(here, Ordering::Relaxed);
 }
 
-/// Ends that, and notes what was fetched.
+/// Stops watching, and stores what was fetched.
 pub(crate) fn end(operation: usize, round: usize) {
     WATCHED.store(NOBODY, Ordering::Relaxed);
     let fetches = MODEL.lock().take();
@@ -76,14 +76,14 @@ pub(crate) fn end(operation: usize, round: usize) {
     }
 }
 
-/// What was noted since this was asked last.
+/// Returns what was stored since the last call.
 pub(crate) fn take() -> [[Option<Fetches>; ROUNDS]; Operation::ALL.len()] {
     core::mem::take(&mut *FETCHES.lock())
 }
 
-/// The kernel has come back from user mode, by a system call that is not [`begin`] or [`end`].
+/// Resumes stepping. The kernel has come back from user mode by a system call other than [`begin`] or [`end`].
 pub(crate) fn resume() {
-    // Relaxed, here and in `pause`: the CPU that is watched has written it itself.
+    // Relaxed, here and in `pause`: the watched CPU has written it itself.
     let here = arch::cpu::number();
     if WATCHED.load(Ordering::Relaxed) == here {
         let (user, kernel) = step::from_user_mode();
@@ -94,7 +94,7 @@ pub(crate) fn resume() {
     }
 }
 
-/// The kernel is about to go to user mode: nothing may lie between this and the way there.
+/// Pauses stepping. The kernel is about to go to user mode; nothing may lie between this call and the way there.
 pub(crate) fn pause() {
     let here = arch::cpu::number();
     if WATCHED.load(Ordering::Relaxed) == here && STEPPED.load(Ordering::Relaxed) {
@@ -106,13 +106,13 @@ pub(crate) fn pause() {
     }
 }
 
-/// Shows code that was not stepped, and runs by the tables of `root`.
+/// Gives the model code that was not stepped, and runs with the tables of `root`.
 fn show(root: Frame, code: impl Iterator<Item = VirtAddr>) {
     let mut model = MODEL.lock();
     code.for_each(|address| model.step(root, address));
 }
 
-/// The CPU is about to run the instruction at `address`, and is stepped.
+/// Gives the model the instruction at `address`, which the stepped CPU is about to run.
 pub(crate) fn step(address: u64) {
     MODEL.lock().step(mmu::loaded_kernel_root(), VirtAddr(address));
 }

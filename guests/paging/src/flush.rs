@@ -117,13 +117,13 @@ pub(crate) fn synchronize_all() {
     add(&COUNTS.sync_calls, call_all());
 }
 
-/// The same for the sake of QEMU alone, which processors would not need: it is not counted. See
+/// Does the same, but without counting it, since only QEMU needs it, and processors would not. See
 /// [`KernelTextWriter::settle`](crate::kernel_text_writer::KernelTextWriter::settle).
 pub(crate) fn settle_all() {
     call_all();
 }
 
-/// Has every CPU drop what it has fetched. How many others there are.
+/// Makes every CPU drop its fetched code. Returns how many other CPUs there are.
 fn call_all() -> u64 {
     let here = arch::cpu::number();
     let number = take_slot();

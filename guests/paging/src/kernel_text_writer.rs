@@ -59,9 +59,9 @@ impl KernelTextWriter {
 
     /// Stores the sites' new bytes once more, after a batch. Processors do not need this.
     ///
-    /// QEMU 7.2 looks at code, and notes only afterwards that it must be told of stores to it, so that a store in
-    /// between leaves a translation of the old code for ever. After the batch's last synchronisation no CPU is between
-    /// both, and a store, even of the same bytes, drops the translation. Who was just running that has left it when all
+    /// QEMU 7.2 reads code, and only afterwards arranges to be told of stores to it, so that a store in between leaves
+    /// a translation of the old code for ever. After the batch's last synchronisation no CPU is between these steps,
+    /// and a store, even of the same bytes, drops the translation. A CPU that was just running it has left it when all
     /// CPUs have been called once more.
     pub(crate) fn settle(&self, sites: &[Site]) -> Result<(), Unmapped> {
         // A CPU that runs a site meanwhile finds the bytes that are there already.

@@ -20,7 +20,7 @@ const PACKAGES: [&str; 6] = [
     "palimpsest-text",
 ];
 
-/// Programs that run in the guest with several nodes alone.
+/// Programs that run only in the guest with several nodes.
 pub(crate) const NUMA: &str = "numa.";
 
 pub(crate) fn step(workspace: &Workspace) -> Result<Done, StepError> {
@@ -52,7 +52,7 @@ pub(crate) fn guest_init(workspace: &Workspace) -> Result<PathBuf, StepError> {
 fn cross_cargo(workspace: &Workspace, task: &str) -> Command {
     let mut cargo = process::cargo(workspace);
     cargo.args([task, "--target", TARGET]).env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER);
-    // Emulation is slow and the programs travel in an initramfs: some optimisation, no debug information.
+    // Emulation is slow, and the programs are sent in an initramfs: some optimisation, no debug information.
     cargo.envs([
         ("CARGO_PROFILE_DEV_OPT_LEVEL", "1"),
         ("CARGO_PROFILE_DEV_DEBUG", "0"),
@@ -65,5 +65,5 @@ fn cross_cargo(workspace: &Workspace, task: &str) -> Command {
     cargo
 }
 
-/// The target folder, apart from the host's because the compiler may be another one.
+/// The target folder; apart from the host's, since the compiler may be another one.
 pub(crate) const FOLDER: &str = "aarch64";

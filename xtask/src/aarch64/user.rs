@@ -1,4 +1,4 @@
-//! Runs the AArch64 tests with qemu's user mode, where that is a faithful model.
+//! Runs the AArch64 tests with QEMU's user mode, where that is a faithful model.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Longest time for one program: it ends a hang.
+/// Time limit for one program: it ends a hang.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// Tests, and whole programs by the name that [`build`] gives them; the system guest runs all of these, and those of
+/// Tests, and whole programs by the names that [`build`] gives them; the system guest runs all of these, and those of
 /// [`FREEZING`].
 const UNSUITABLE: &[Unsuitable] = &[
     Unsuitable { name: "core_sync::tests::broadcasts", reason: SIGNALS },
@@ -58,13 +58,13 @@ const UNSUITABLE: &[Unsuitable] = &[
 
 /// Programs of the crate that rewrites a process's own memory.
 const FREEZING: &str = "fork.";
-/// Those, and the ones that look at nodes.
+/// Those, and the programs that examine nodes.
 const OF_A_KERNEL: [&str; 2] = [FREEZING, build::NUMA];
 
 const SIGNALS: &str = "real-time signals to one thread are refused";
 const WIPE: &str = "MADV_WIPEONFORK is ignored";
 const SECCOMP: &str = "seccomp, bare clone and exec of AArch64 programs are not there";
-/// Translated code is kept by the address it ran at, and a write through the other view does not discard it.
+/// QEMU keeps translated code by the address where it ran; a write through the other view does not discard it.
 const STALE: &str = "dual-mapped code that is rewritten goes stale";
 const SMAPS: &str = "smaps and pagemap are made up";
 const COUNTS: &str = "counts of plain Rust, which are the same everywhere, take long here";

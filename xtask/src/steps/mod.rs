@@ -1,5 +1,5 @@
-//! The steps, in the order in which they begin: cheap and telling ones first, then long before short ones (by
-//! `target/steps/record.json`), so that both lanes end together.
+//! The steps, in the order in which they begin: first the cheap ones that find much, then the long before the short
+//! (by `target/steps/record.json`), so that both lanes end together.
 
 mod fuzz;
 mod python;
@@ -48,7 +48,7 @@ const QEMU_SYSTEM: Need = Need::Program { program: "qemu-system-aarch64", packag
 const AARCH64_SYSTEM: &[Need] =
     &[Need::Aarch64Std, AARCH64_LINKER, AARCH64_LIBC, QEMU_SYSTEM, Need::GuestKernel(guest::Arch::Aarch64)];
 
-/// Every step there is.
+/// Returns every step there is.
 pub(crate) fn all() -> Vec<Step> {
     vec![
         Step {

@@ -1,4 +1,4 @@
-//! ThreadSanitizer and AddressSanitizer over the crates whose unsafe code threads share.
+//! Runs ThreadSanitizer and AddressSanitizer over the crates whose unsafe code is shared by threads.
 
 use std::{fs, process::Command};
 
@@ -9,7 +9,7 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Names of sanitizers, and of the target folders.
+/// Names of the sanitizers, and of their target folders.
 pub(super) const THREAD: &str = "thread";
 pub(super) const ADDRESS: &str = "address";
 
@@ -20,17 +20,17 @@ const HOST: &str = "x86_64-unknown-linux-gnu";
 struct Tested {
     /// Its folder below `crates`.
     name: &'static str,
-    /// Part of the names of those in which threads meet, which run under both sanitizers.
+    /// Part of the names of those tests in which threads meet, which run under both sanitizers.
     threaded: &'static str,
-    /// Others, which run under AddressSanitizer.
+    /// Other tests, which run under AddressSanitizer.
     others: &'static [&'static str],
-    /// Yet others, which do so in an exhaustive run.
+    /// More tests, which run under AddressSanitizer in an exhaustive run.
     exhaustive: &'static [&'static str],
 }
 
-/// Built at once: alone, each would have dependencies with features of its own. The other tests of the first two drive
-/// child processes into limits in which no sanitizer can start. Those of the third run on the software machine; its
-/// mutants end by panics, which leak, and its counts are of gigabytes.
+/// Built together: built alone, each would have dependencies with features of its own. The other tests of the first two
+/// drive child processes into limits in which no sanitizer can start. Those of the third run on the software machine;
+/// its mutants end by panics, which leak, and its counts are of gigabytes.
 const CRATES: [Tested; 3] = [
     Tested { name: "sys", threaded: "stress", others: &[], exhaustive: &[] },
     Tested { name: "text", threaded: "stress", others: &[], exhaustive: &[] },
@@ -63,11 +63,11 @@ const CLONE: &str = "ThreadSanitizer takes a child in the same memory for a fork
 pub(super) fn thread(workspace: &Workspace) -> Result<Done, StepError> {
     let chosen = chosen(workspace, |_| Vec::new());
     let mut build = cargo_test(workspace, THREAD, &chosen);
-    // A std without instrumentation hides the synchronisation of Arc and of channels, and every use of them is reported
-    // as a race.
+    // A std without instrumentation hides the synchronisation of Arc and of channels; every use of them would be
+    // reported as a race.
     build.env("RUSTFLAGS", "-Zsanitizer=thread").arg("-Zbuild-std");
-    // One test after the other: it does not see mappings come and go, so that two tests whose memory had the same
-    // address would race.
+    // One test after the other: ThreadSanitizer does not notice that mappings come and go, so that two tests whose
+    // memory had the same address would race.
     run(workspace, &mut build, &chosen, &["--test-threads=1"], THREAD_UNSUITABLE)?;
     Ok(Unsuitable::remark(WITHOUT, THREAD_UNSUITABLE))
 }
@@ -78,14 +78,14 @@ pub(super) fn address(workspace: &Workspace, depth: Depth) -> Result<Done, StepE
         [tested.others, further].concat()
     });
     let mut build = cargo_test(workspace, ADDRESS, &chosen);
-    // The std that comes with the toolchain has no checks inside; the second flag says that we accept that.
+    // The std that comes with the toolchain has no checks inside; the second flag accepts that.
     build.env("RUSTFLAGS", "-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer");
     run(workspace, &mut build, &chosen, &[], ADDRESS_UNSUITABLE)?;
     Ok(Unsuitable::remark(WITHOUT, ADDRESS_UNSUITABLE))
 }
 
-/// The names of test programs, as [`TestProgram`] has them: of each crate its library, the integration tests in which
-/// threads meet, and its `others`.
+/// Returns the names of test programs, as [`TestProgram`] has them: for each crate its library, the integration tests
+/// in which threads meet, and its `others`.
 fn chosen(workspace: &Workspace, others: impl Fn(&Tested) -> Vec<&'static str>) -> Vec<String> {
     let of_crate = |tested: &Tested| {
         let others = others(tested);
@@ -97,13 +97,13 @@ fn chosen(workspace: &Workspace, others: impl Fn(&Tested) -> Vec<&'static str>) 
     CRATES.iter().flat_map(of_crate).collect()
 }
 
-/// The integration tests of a crate.
+/// Returns the integration tests of a crate.
 fn integration_tests(workspace: &Workspace, tested: &Tested) -> Vec<String> {
     let files = fs::read_dir(workspace.root.join("crates").join(tested.name).join("tests")).into_iter().flatten();
     files.flatten().filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".rs")?.to_owned())).collect()
 }
 
-/// A `cargo test` of `chosen`, in a target folder of its own.
+/// Returns a `cargo test` of `chosen`, in a target folder of its own.
 fn cargo_test(workspace: &Workspace, sanitizer: &str, chosen: &[String]) -> Command {
     let mut test = process::nightly_cargo(workspace);
     test.args(["test", "--all-features", "--target", HOST, "--lib"]);
@@ -119,7 +119,7 @@ fn cargo_test(workspace: &Workspace, sanitizer: &str, chosen: &[String]) -> Comm
     test
 }
 
-/// Has `build` build test programs, and runs those that are `chosen` with these arguments for libtest, without
+/// Makes `build` build test programs, and runs the `chosen` ones with these arguments for libtest, without
 /// `unsuitable`.
 fn run(
     workspace: &Workspace,
@@ -135,7 +135,7 @@ fn run(
         let TestProgram { path, folder, .. } = program.ok_or(StepError::NoPrograms)?;
         let mut test = process::test_program(workspace, path, folder);
         test.args(arguments).env("TSAN_OPTIONS", "halt_on_error=1").env("PROPTEST_CASES", "32");
-        // The tests of palimpsest-paging count what they do at random themselves.
+        // The number of random operations in the tests of palimpsest-paging, which do not use PROPTEST_CASES.
         test.env("PALIMPSEST_PAGING_OPERATIONS", "12000");
         for Unsuitable { name, .. } in unsuitable {
             test.args(["--skip", name]);
@@ -147,7 +147,7 @@ fn run(
     if failed.is_empty() { Ok(()) } else { Err(StepError::Programs { failed, total: chosen.len() }) }
 }
 
-/// Begins the remark on what was left out.
+/// Begins the remark on tests that were left out.
 const WITHOUT: &str = "without what it cannot run";
 
 #[cfg(test)]
@@ -159,7 +159,7 @@ mod tests {
         let workspace = Workspace::find();
         for tested in &CRATES {
             let names = integration_tests(&workspace, tested);
-            // One crate has its tests beside the code alone.
+            // One crate has its tests only beside the code.
             let threaded = names.is_empty() || names.iter().any(|name| name.contains(tested.threaded));
             let missing =
                 tested.others.iter().chain(tested.exhaustive).find(|&&other| names.iter().all(|name| name != other));

@@ -21,7 +21,7 @@ pub(super) const ASSEMBLERS_LEFT_OUT: &[LeftOut] = &[LeftOut {
 pub(super) const LOOM: &str = "loom";
 
 const BARE_TRIPLE: &str = "x86_64-unknown-none";
-/// A target that has no std at all: only there does a stray `std::` fail to build.
+/// A target without any std: only there does a stray `std::` fail to build.
 pub(super) const BARE_TARGET: Need = Need::Target { triple: BARE_TRIPLE };
 
 pub(super) fn no_std(workspace: &Workspace) -> Result<Done, StepError> {
@@ -44,7 +44,7 @@ pub(super) fn no_std(workspace: &Workspace) -> Result<Done, StepError> {
     Ok(if bare { Done::Passed } else { Done::PassedWith("built for the host, which has std".to_owned()) })
 }
 
-/// The test programs that take longest, which start first so that none is left alone at the end.
+/// The test programs that take longest; they start first, so that none runs alone at the end.
 const LONGEST: [&str; 8] = [
     "preload.programs",
     "preload.suite",
@@ -56,11 +56,11 @@ const LONGEST: [&str; 8] = [
     "cli.exit_codes",
 ];
 
-/// The test program of random programs for eBPF, and how many it tries in an exhaustive run: 300 in others.
+/// The test program of random programs for eBPF, and how many programs it tries in an exhaustive run (300 in others).
 const RANDOM_PROGRAMS: (&str, &str) = ("bpf.differential", "8000");
-/// The test program of random programs between guard pages, with what of it short runs leave out.
+/// The test program of random programs between guard pages, and the test in it that short runs leave out.
 const GUARDED_PROGRAMS: (&str, &str) = ("bpf.guarded", "what_is_accepted_stays_between_its_pages_in_a_campaign");
-/// Longest time for each of those.
+/// Time limit for each of those.
 const RANDOM_LIMIT: Duration = Duration::from_secs(3600);
 
 /// What `test` builds. Whoever asks cargo for a part of it alone gets other features, and has Cranelift compiled again.
@@ -88,7 +88,7 @@ pub(super) fn test(workspace: &Workspace, depth: Depth) -> Result<Done, StepErro
     Ok(Done::PassedWith(ran))
 }
 
-/// The same promises of static keys where nothing can be patched.
+/// Tests that static keys keep the same promises where nothing can be patched.
 pub(super) fn atomic_keys(workspace: &Workspace) -> Result<Done, StepError> {
     let mut test = process::cargo(workspace);
     test.args(["test", "--package", "palimpsest-text", "--test", "keys"])
@@ -114,7 +114,7 @@ pub(super) fn loom(workspace: &Workspace) -> Result<Done, StepError> {
     Ok(Done::Passed)
 }
 
-/// The executors for LibAFL, which are a workspace of their own.
+/// Tests the executors for LibAFL, a workspace of their own.
 pub(super) fn libafl(workspace: &Workspace) -> Result<Done, StepError> {
     let mut test = process::cargo(workspace);
     test.args(["test", "--manifest-path"]).arg(workspace.root.join("adapters/libafl/Cargo.toml"));
@@ -122,7 +122,7 @@ pub(super) fn libafl(workspace: &Workspace) -> Result<Done, StepError> {
     Ok(Done::Passed)
 }
 
-/// Code of dynasm-rs and iced-x86 in packs, in a workspace of its own, too.
+/// Tests code of dynasm-rs and iced-x86 in packs, also in a workspace of its own.
 pub(super) fn assemblers(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
     if depth != Depth::Exhaustive {
         return Ok(Done::Skipped("left to --exhaustive".to_owned()));
@@ -133,7 +133,7 @@ pub(super) fn assemblers(workspace: &Workspace, depth: Depth) -> Result<Done, St
     Ok(Done::Passed)
 }
 
-/// Plain, frozen and reset targets of AFL++ cover the same on the same inputs.
+/// Tests that plain, frozen and reset targets of AFL++ cover the same on the same inputs.
 pub(super) fn afl(workspace: &Workspace) -> Result<Done, StepError> {
     // The program is among what tests are built with.
     programs::build(process::cargo(workspace).args(EVERYTHING))?;

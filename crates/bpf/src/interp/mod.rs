@@ -191,7 +191,7 @@ pub enum Trap {
 
 /// Where a function was called.
 struct Caller {
-    /// The instruction behind the call.
+    /// The instruction after the call.
     next: usize,
     /// `r6` to `r9`.
     kept: [u64; 4],

@@ -32,9 +32,9 @@ impl Slot {
 /// One node's tables.
 pub(super) struct Tables {
     node: Node,
-    /// Made by the first that needs them, never given back.
+    /// Made by the first CPU that needs them, never given back.
     chunks: Vec<OnceLock<Box<[Slot]>>>,
-    /// Locked by who allocates or frees.
+    /// Locked by whoever allocates or frees.
     free: Mutex<Free>,
     /// Number of allocated tables; changed by allocation and freeing.
     live: AtomicUsize,

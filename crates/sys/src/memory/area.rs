@@ -31,8 +31,8 @@ pub struct Area {
     /// 2. Both are multiples of the page size.
     base: NonNull<u8>,
     len: usize,
-    /// The only process that has the mapping, if forked children do not get it; zero if they do. Written by who asks
-    /// the kernel for one or the other, read by who uses the mapping.
+    /// The only process that has the mapping, if forked children do not get it; zero if they do. Written by the thread
+    /// that asks the kernel for either, read by threads that use the mapping.
     omitted_from_children_of: AtomicI32,
 }
 

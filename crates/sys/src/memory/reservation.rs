@@ -19,7 +19,7 @@ use crate::pages::maps::Maps;
 #[derive(Debug)]
 pub struct Reservation {
     area: Area,
-    /// Locked by any thread that places a view or gives one back, until the kernel has done it.
+    /// Locked by a thread that places a view or gives one back, until the kernel has done it.
     places: Mutex<Places>,
 }
 

@@ -19,7 +19,7 @@ pub struct Shutter {
     mapping: Mapping,
     /// The number of open windows. The thread that holds the lock changes it, and changes the rights.
     windows: Mutex<usize>,
-    /// How often the first window was opened; changed under the same lock, read by anybody.
+    /// How often the first window was opened. Changed under the same lock, read by any thread.
     openings: AtomicU64,
 }
 
@@ -48,16 +48,16 @@ impl Shutter {
         let mut windows = self.lock();
         if *windows == 0 {
             self.mapping.set_protection(MprotectFlags::READ | MprotectFlags::WRITE)?;
-            // Relaxed: a count.
+            // Relaxed: only a count.
             self.openings.fetch_add(1, Ordering::Relaxed);
         }
         *windows += 1;
         Ok(Window(self))
     }
 
-    /// How often the memory was made writable.
+    /// Returns how often the memory was made writable.
     pub fn openings(&self) -> u64 {
-        // Relaxed: a count.
+        // Relaxed: only a count.
         self.openings.load(Ordering::Relaxed)
     }
 

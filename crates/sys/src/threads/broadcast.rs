@@ -66,10 +66,10 @@ const SEATS: usize = 1 << 14;
 /// One thread's part in the current broadcast.
 #[derive(Default)]
 struct Seat {
-    /// Which thread. The broadcast's own: handlers leave it alone.
+    /// The thread. Used by the broadcast only; handlers leave it alone.
     tid: AtomicI32,
     /// Twice the generation of the broadcast that uses the seat, plus one when its thread has answered. The broadcast
-    /// writes it; then the thread's handler exchanges it once, or the broadcast settles it.
+    /// writes it; then either the thread's handler exchanges it once, or the broadcast settles it.
     answer: AtomicU64,
 }
 
@@ -79,7 +79,7 @@ struct Table {
     process: ForkDetector,
     /// Keeps broadcasts apart.
     broadcasts: Mutex<()>,
-    /// The last one. Read and written by who holds `broadcasts`.
+    /// The last generation. Read and written by the holder of `broadcasts`.
     generation: AtomicU32,
     seats: Box<[Seat]>,
 }

@@ -31,7 +31,7 @@ pub enum SyncPath {
 #[derive(Debug)]
 pub struct CoreSync {
     path: SyncPath,
-    /// Any thread that synchronises adds one, anybody reads it.
+    /// A thread that synchronises adds one; any thread reads it.
     syncs: AtomicU64,
     refused: Option<SetupError>,
 }

@@ -22,7 +22,7 @@ pub struct StaticCall<F> {
     /// The present function. First field, since entries on x86-64 jump through it while their own jump is being
     /// changed. Written by the holder of `lock`, read by anybody.
     target: AtomicPtr<()>,
-    /// See the module `lock`. Who holds it may change the sites, too.
+    /// See the module `lock`. The holder may also change the sites.
     lock: AtomicU64,
     function: PhantomData<F>,
 }

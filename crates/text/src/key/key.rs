@@ -28,7 +28,7 @@ pub struct Key {
     note: *const Note,
     /// See the module `lock`. Its holder may change the fields below, and the sites; anybody may read all three.
     pub(super) lock: AtomicU64,
-    /// How many want it on.
+    /// How many `enable` calls want it on.
     enabled: AtomicU32,
     /// 1 if operators want it on.
     switch: AtomicU32,

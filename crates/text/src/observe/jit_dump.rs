@@ -180,7 +180,7 @@ enum DumpError {
 struct DumpFile {
     output: OutputFile,
     pid: u32,
-    /// Number of programs so far; `perf inject` names its files by it. Any thread that loads one adds one.
+    /// Number of programs so far, from which `perf inject` names its files. Any thread that loads one adds one.
     programs: AtomicU64,
     /// Whether a record was cut off, so that what follows cannot be read. Set by its writer, read before each write.
     broken: AtomicBool,

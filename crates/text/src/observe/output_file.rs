@@ -78,7 +78,7 @@ pub(super) struct OutputFile {
     fd: OwnedFd,
     /// The soft file size limit in bytes when the file was opened; `None` if unlimited.
     limit: Option<u64>,
-    /// Bytes in the file as far as this writer knows. Any thread that appends adds to it first, and takes it back if
+    /// Bytes in the file, as far as this writer knows. A thread that appends adds to it first, and subtracts again if
     /// that fails.
     len: AtomicU64,
 }

@@ -64,7 +64,7 @@ impl Unit {
 /// a tree; before, in a list, of which each unwinding searches all once.
 #[derive(Debug)]
 pub struct UnwindRegistry {
-    /// By where programs begin. Locked by who loads or retires one.
+    /// The tables, by the starts of their programs. Locked by threads that load or retire one.
     registered: Mutex<HashMap<usize, Registration>>,
 }
 

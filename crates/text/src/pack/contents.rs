@@ -22,7 +22,7 @@ pub(super) struct Pack {
 }
 
 impl Pack {
-    /// Whether it is longer than a slot, for one program.
+    /// Returns whether it is longer than a slot, and so a run for one program.
     pub(super) fn is_run(&self) -> bool {
         self.memory.len() > PACK
     }

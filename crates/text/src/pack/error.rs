@@ -127,13 +127,13 @@ pub enum StageError {
 /// Why there is no place for an allocation.
 #[derive(Debug, thiserror::Error)]
 pub enum AllocateError {
-    /// No part has bytes.
+    /// All parts have 0 bytes.
     #[error("an allocation of 0 bytes: give one of its parts a length")]
     Nothing,
-    /// A part has no place.
+    /// There is no place for a part.
     #[error("no place for the part {part:?}, of {len} bytes")]
     Part {
-        /// Which.
+        /// The part.
         part: Part,
         /// Its length, in bytes.
         len: usize,
@@ -154,23 +154,23 @@ pub enum AllocateError {
     },
 }
 
-/// Why an allocation was not shrunk. It is as it was.
+/// Why an allocation was not shrunk. It is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShrinkError {
-    /// It has no such part.
+    /// The allocation has no such part.
     #[error("the allocation has no part {part:?}")]
     NoPart {
-        /// Which.
+        /// The part.
         part: Part,
     },
-    /// A part cannot be longer than it was, or have no bytes.
+    /// A part cannot become longer, or have no bytes.
     #[error("the part {part:?} has {len} bytes and cannot have {wanted}: 1 to {len} are possible")]
     Length {
-        /// Which.
+        /// The part.
         part: Part,
         /// Its length, in bytes.
         len: usize,
-        /// What was asked for, in bytes.
+        /// The length asked for, in bytes.
         wanted: usize,
     },
     /// The place is the parent's.
@@ -189,13 +189,13 @@ pub struct ForkedError {
 /// Why nothing was released.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
-    /// Nothing covers the address.
+    /// There is nothing at the address.
     #[error("nothing is at {address:#x}: it was released and reclaimed, is of other packs, or never was allocated")]
     NotFound {
         /// The address.
         address: usize,
     },
-    /// What covers it begins elsewhere.
+    /// The part at the address begins elsewhere.
     #[error("{address:#x} is inside what begins at {start}; release it by that address")]
     Inside {
         /// The address.
@@ -203,7 +203,7 @@ pub enum ReleaseError {
         /// Where the part begins.
         start: CodeAddress,
     },
-    /// Somebody holds it by a handle.
+    /// A handle owns it.
     #[error("what is at {address:#x} is held by a handle (Program, Data or Allocated): drop that")]
     Held {
         /// The address.

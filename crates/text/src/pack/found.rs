@@ -50,18 +50,18 @@ impl<'a> Found<'a> {
         self.offset
     }
 
-    /// What it is: code, or data of which kind.
+    /// Returns what it is: code, or which kind of data.
     pub fn part(&self) -> Part {
         self.meta.pack().kind.part()
     }
 
-    /// Where all parts are of the [allocation](super::Allocation) that it is one of, if it is; empty ranges for those
-    /// that are not there.
+    /// Returns where all parts of its [allocation](super::Allocation) are, if it is part of one; empty ranges for parts
+    /// that it does not have.
     pub fn parts(&self) -> Option<&Parts<Range<usize>>> {
         self.group().map(Group::ranges)
     }
 
-    /// Who holds it. A program or data without an allocation has a handle, as long as it is not retired.
+    /// Returns who owns it. A program or data without an allocation has a handle, as long as it is not retired.
     pub fn ownership(&self) -> Ownership {
         self.group().map_or(Ownership::Handle, Group::ownership)
     }

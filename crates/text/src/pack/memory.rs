@@ -25,7 +25,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// That of packs for such parts.
+    /// Returns the kind of packs for such parts.
     pub(super) fn of(part: Part) -> Self {
         match part {
             Part::Code => Self::Code,
@@ -34,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// What lies in packs of this kind.
+    /// Returns which part lies in packs of this kind.
     pub(super) fn part(self) -> Part {
         match self {
             Self::Code => Part::Code,
@@ -150,7 +150,7 @@ impl PackMemory {
         }
     }
 
-    /// Where the first byte is written, if it can be at all times.
+    /// Returns where the first byte can be written, if it can be at all times.
     pub(super) fn writable(&self) -> Option<*mut u8> {
         match &self.writer {
             Writer::Standing(alias) => Some(alias.as_ptr()),
@@ -167,7 +167,7 @@ impl PackMemory {
         }
     }
 
-    /// How often the alias was made writable, if it is not at all times.
+    /// Returns how often the alias was made writable, if it is not writable at all times.
     pub(super) fn openings(&self) -> u64 {
         match &self.writer {
             Writer::DuringCopies(shutter) => shutter.openings(),
@@ -324,7 +324,7 @@ impl PackMemory {
         let fill = |target: *mut u8| {
             // SAFETY: in bounds (1) of a mapping that is writable while this runs.
             let target = unsafe { target.add(offset) };
-            // SAFETY: mapped writable and initialised (the kernel's zeros at least), and nobody else's (2).
+            // // SAFETY: mapped writable and initialised (by the kernel's zeros at least), and used by nobody else (2).
             arch::fill_traps(unsafe { std::slice::from_raw_parts_mut(target, len) });
         };
         match &self.writer {

@@ -79,7 +79,7 @@ pub struct Pinned<'p> {
 }
 
 impl Pinned<'_> {
-    /// Where the pin is.
+    /// Returns the seat that is pinned.
     pub(super) fn seat(&self) -> &Seat {
         self.seat
     }

@@ -31,7 +31,7 @@ impl Store {
         }
     }
 
-    /// Gives the chunks behind the first `kept` of a place back, which is in no run.
+    /// Gives back the chunks after the first `kept` of a place that is in no run.
     pub(super) fn give_back_behind(&self, place: &Place, kept: u32) {
         let slot = &self.slots[place.slot as usize];
         let mut state = slot.lock();

@@ -37,7 +37,7 @@ pub(super) struct Slot {
     /// The shard whose threads look here first: its number plus one, or zero for none. Written by threads that make or
     /// release the pack, read by anybody.
     home: AtomicUsize,
-    /// Locked by who places into the pack, gives back, makes or unmaps it.
+    /// Locked by threads that place into the pack, give back, make or unmap it.
     state: Mutex<State>,
 }
 

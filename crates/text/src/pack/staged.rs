@@ -107,7 +107,7 @@ impl Staged {
         self.block.store()
     }
 
-    /// To be called after [`write_all`] and [`synchronize`].
+    /// Makes the program known. Call it after [`write_all`] and [`synchronize`].
     fn publish(self) -> Program {
         let has_extras = !self.extras.name.is_empty() || !self.extras.faults.is_empty();
         let extras = has_extras.then(|| Box::new(self.extras));

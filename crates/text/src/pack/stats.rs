@@ -52,7 +52,7 @@ pub struct Stats {
     pub core_syncs: u64,
     /// Flushes of the instruction cache so far: one for each program (which does nothing on x86-64).
     pub cache_flushes: u64,
-    /// Times that write views of the packs that there are were opened ([`WriteView::DuringCopies`]).
+    /// How often write views of the present packs were opened ([`WriteView::DuringCopies`]).
     pub view_openings: u64,
     /// Calls of observers that failed so far.
     pub observer_errors: u64,

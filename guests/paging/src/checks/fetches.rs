@@ -1,5 +1,5 @@
-//! What operations fetch of the kernel's text and of the tables that lead to it, from which node, without replicas and
-//! with them: the table of the replication mail, by a model of caches.
+//! What operations fetch of the kernel's text and of the tables that lead to it, and from which node, without and with
+//! replicas: the table of the replication mail, from a model of caches.
 
 use alloc::string::String;
 use alloc::{format, vec};
@@ -12,16 +12,16 @@ use crate::kernel_space::{self, Copies};
 use crate::process::{run_all, spawn, take_exits, user};
 use crate::{check, memory, say};
 
-/// How often a row of the mail repeats what it measures.
+/// How often each row of the mail repeats its measurement.
 const REPEATED: u64 = 1024;
 
 /// A row of the mail's table.
 struct Row {
     operation: Operation,
-    /// What the operation is called here.
+    /// The operation's name here.
     name: &'static str,
-    /// What the mail calls it, how often it is done, and by how many percent it became faster with cold and with hot
-    /// caches.
+    /// The operation's name in the mail, how often it is done, and by how many percent it became faster with cold and
+    /// with hot caches.
     mail: Option<(&'static str, u64, &'static str, &'static str)>,
 }
 
@@ -46,16 +46,16 @@ const ROWS: [Row; 8] = [
 
 type Rounds = [[Fetches; ROUNDS]; Operation::ALL.len()];
 
-/// Where the watched CPU is: the last node, since what has one copy has it on the first.
+/// The watched CPU, on the last node: what has one copy has it on the first.
 const WATCHED: usize = CPUS - 1;
 
-/// Runs the program that is watched, on `cpu`.
+/// Runs the watched program on `cpu`.
 fn watch(cpu: usize, name: &str) -> Rounds {
     let argument = user::entry(user::signalled).0 | (cpu as u64) << 56;
     spawn(user::operations, argument, &areas(8), cpu);
     run_all();
     let exits = take_exits();
-    // The program, a child for each fork, and one for each signal.
+    // The program, a child for each fork, and a child for each signal.
     check::equal(name, exits.iter().map(|exit| exit.code).collect(), vec![0; 1 + 2 * ROUNDS]);
     fetches::take().map(|rounds| rounds.map(Option::unwrap_or_default))
 }
@@ -64,16 +64,16 @@ fn of(rounds: &Rounds, operation: Operation) -> &[Fetches; ROUNDS] {
     &rounds[operation as usize]
 }
 
-/// Lines that `count` of an operation fetch, the first with empty caches, by what `of` counts: those that were not
-/// watched are as the last that was.
+/// Returns the sum of `of` over `count` runs of an operation, the first with empty caches; runs that were not watched
+/// count like the last one that was.
 fn sum(rounds: &[Fetches; ROUNDS], count: u64, of: impl Fn(&Fetches) -> u64) -> u64 {
     let watched = (ROUNDS as u64).min(count) as usize;
     let rest = count - watched as u64;
     rounds[..watched].iter().map(&of).sum::<u64>() + rest * of(&rounds[ROUNDS - 1])
 }
 
-/// Lines that were fetched from other nodes, and lines of code from any, in rounds of which nothing should be: all but
-/// the first two. A new process has a new table on its own node.
+/// Returns lines fetched from other nodes, and lines of code from any node, in rounds that should fetch none: all but
+/// the first two. (A new process has a new table on its own node.)
 fn fetched_again(rounds: &Rounds) -> u64 {
     rounds.iter().flat_map(|rounds| &rounds[2..]).map(|fetches| fetches.remote() + fetches.text.own).sum()
 }
@@ -88,9 +88,9 @@ pub(super) fn run() {
     check::equal("fetch.leaks", memory::in_use(), frames);
 
     let all = |rounds: &Rounds, count: fn(&Fetches) -> u64| -> u64 { rounds.iter().flatten().map(count).sum() };
-    // On node 0 everything is at hand.
+    // On node 0 everything is local.
     check::equal("fetch.node-0.remote", all(&first_node, Fetches::remote), 0);
-    // On the other nothing is, but the roots.
+    // On the other node nothing is, except the roots.
     check::equal("fetch.without.text.own", all(&without, |fetches| fetches.text.own), 0);
     let cold = |operation| of(&without, operation)[0];
     let remote = Operation::ALL.iter().all(|&operation| cold(operation).text.remote > 0);
@@ -101,7 +101,7 @@ pub(super) fn run() {
     table(&without, &with);
 }
 
-/// Prints the counts, and the table for people.
+/// Prints the counts, and the table for readers.
 fn table(without: &Rounds, with: &Rounds) {
     say!("# fetches from memory by a CPU of node 1, in lines; the caches: {}", caches::geometry());
     say!(

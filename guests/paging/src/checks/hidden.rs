@@ -1,4 +1,4 @@
-//! What user mode's tables hide: all of the kernel but the way in and out, on every node, whatever happens to the
+//! What user mode's tables hide: all of the kernel except the way in and out, on every node, whatever happens to the
 //! tables of processes.
 
 use alloc::vec::Vec;
@@ -19,12 +19,12 @@ use crate::{check, entry, packs, say};
 /// Pages of the kernel's half.
 type Pages = Vec<VirtAddr>;
 
-/// Looks through all tables below `table`, which translates addresses from `start` on.
+/// Collects the pages of all tables below `table`, which translates addresses from `start` on.
 fn look(table: Frame, level: Level, start: u64, found: &mut Pages) {
     for index in 0..ENTRIES {
         let address = VirtAddr(start + index as u64 * level.entry_bytes());
         if !KernelFormat::is_valid(address) {
-            // The half of processes.
+            // The half of processes is skipped.
             continue;
         }
         // SAFETY: the roots of user mode stay, and what they have of the kernel's half.
@@ -39,9 +39,9 @@ fn look(table: Frame, level: Level, start: u64, found: &mut Pages) {
     }
 }
 
-/// What the root of `cpu` has.
+/// Returns the pages in the root of `cpu`.
 fn of(cpu: usize) -> Pages {
-    /// Where the kernel's half begins, or the root's addresses would if it had both halves.
+    /// Where the kernel's half begins, or would begin in a root with both halves.
     const START: u64 = 0xffff << 48;
     let mut found = Pages::new();
     look(mmu::user_root(cpu), KernelFormat::TOP, START, &mut found);
@@ -71,8 +71,8 @@ pub(super) fn run() {
     check::equal("hidden.leaks", memory::in_use(), frames);
 }
 
-/// Whether the entry's text that `cpu` finds from user mode, and the tables on the way, are on the CPU's own node, and
-/// the text is the kernel's copy there.
+/// Returns whether `cpu` finds the entry's text, and the tables on the way to it, on its own node, when it comes from
+/// user mode; and whether that text is the kernel's copy there.
 fn is_local(cpu: usize) -> bool {
     let node = cpu::node_of(cpu);
     let kernel = kernel_space::get().root(node);
@@ -85,7 +85,7 @@ fn is_local(cpu: usize) -> bool {
     })
 }
 
-/// What loads of user mode find: nothing of the kernel, and a page that is not theirs at the entry.
+/// What loads in user mode find: nothing of the kernel, and at the entry a page that they may not read.
 fn accesses() {
     let physical = VirtAddr(layout::PHYSICAL_MAP + kernel_space::image_frames(ImageRights::Write).end);
     let cases = [
@@ -104,7 +104,7 @@ fn accesses() {
     }
 }
 
-/// The root of user mode says what the process's does, when tables come and go and are shared.
+/// The root of user mode matches the process's when tables come and go and are shared.
 fn follows() {
     let space = mmu::new_user_space(kernel_space::get(), next_id()).unwrap_or_else(|error| panic!("{error}"));
     let far = VirtAddr(user::FAR)..VirtAddr(user::FAR + PAGE);

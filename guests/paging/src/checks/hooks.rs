@@ -140,7 +140,7 @@ fn under_load(seen: &Seen, counter: Arc<Program>, refuser: Arc<Program>) {
     wait_for(system_calls);
     check::equal("hook.absent", hook::counts(), (0, 0));
     let refusals = || processes.iter().map(|process| number(&seen.refused, *process, 0)).sum::<u64>();
-    // After a program was detached, and after the last was.
+    // Wrong counts after a program was detached, and after the last one was.
     let mut wrong = [0; 2];
     for turn in 0..TURNS {
         // The program attached so far is detached only after its copy, in another place, was attached.

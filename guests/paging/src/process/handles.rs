@@ -5,23 +5,23 @@ use alloc::vec::Vec;
 /// What can be opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Device {
-    /// Nothing comes from it, and what goes to it is gone.
+    /// A device that yields nothing and discards what it gets.
     Null,
 }
 
 impl Device {
-    /// The device with that name.
+    /// Returns the device with that name.
     pub(super) fn named(name: u64) -> Option<Self> {
         (name == super::user::NULL).then_some(Self::Null)
     }
 }
 
-/// What each number stands for.
+/// The device of each number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Handles(Vec<Option<Device>>);
 
 impl Handles {
-    /// Opens a device. The result is the first number that is free.
+    /// Opens a device, and returns the first free number.
     pub(super) fn open(&mut self, device: Device) -> u64 {
         let free = self.0.iter().position(Option::is_none);
         let number = free.unwrap_or_else(|| {
@@ -32,7 +32,7 @@ impl Handles {
         number as u64
     }
 
-    /// Closes what `number` stands for, and says what that was.
+    /// Closes `number`, and returns the device that it had.
     pub(super) fn close(&mut self, number: u64) -> Option<Device> {
         self.0.get_mut(number as usize)?.take()
     }

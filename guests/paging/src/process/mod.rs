@@ -35,7 +35,7 @@ pub(crate) enum Trap {
         address: VirtAddr,
         /// The access.
         access: Access,
-        /// What the CPU has found there.
+        /// What the CPU found there.
         found: Found,
     },
     /// Another CPU has called.
@@ -53,12 +53,12 @@ pub(crate) enum Trap {
 /// has the same replicas.
 pub(crate) const CHILD: ForkOptions<'static> = ForkOptions::new().replicas(ChildReplicas::Inherited);
 
-/// What tables say of an address at which an access has faulted.
+/// What tables say about the address of an access that faulted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
     /// Nothing is mapped there.
     Nothing,
-    /// A page is, which does not allow it.
+    /// A page is mapped, which does not allow it.
     Page,
 }
 
@@ -66,7 +66,7 @@ pub(crate) enum Found {
 pub(crate) struct Process {
     pub(crate) id: u64,
     pub(crate) space: UserSpace,
-    /// What it has opened.
+    /// The devices that it has opened.
     pub(crate) handles: SpinLock<Handles>,
 }
 

@@ -147,7 +147,7 @@ pub(super) fn failures() -> u64 {
     EXITS.lock().iter().filter(|exit| exit.code != 0).count() as u64
 }
 
-/// Makes a thread of `process` that is ready on this CPU go on at `handler`. False if there is none.
+/// Makes a thread of `process` that is ready on this CPU continue at `handler`. Returns false if there is none.
 pub(super) fn signal(process: u64, handler: VirtAddr) -> bool {
     let mut ready = READY[arch::cpu::number()].lock();
     let thread = ready.iter_mut().find(|thread| thread.process.id == process);

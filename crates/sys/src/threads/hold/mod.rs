@@ -126,7 +126,7 @@ impl Seat {
 struct Table {
     /// The generation that holds threads; 0 if none does. Also the futex: the holder writes it, handlers wait on it.
     holding: AtomicU32,
-    /// The last generation. The holder's own.
+    /// The last generation. Used by the holder only.
     generation: AtomicU32,
     seats: [Seat; SEATS],
     desk: Desk,

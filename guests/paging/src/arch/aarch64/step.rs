@@ -1,13 +1,13 @@
-//! Running the kernel instruction by instruction: software step (Arm ARM D2.10).
+//! Runs the kernel instruction by instruction: software step (Arm ARM D2.10).
 //!
-//! The guest is built with atomics of one instruction (`.cargo/config.toml`): a pair of exclusive load and store would
-//! never succeed, since the exception between both clears the monitor.
+//! The guest is built with single-instruction atomics (`.cargo/config.toml`): a pair of exclusive load and store would
+//! never succeed, since the exception between them clears the monitor.
 
 use core::arch::asm;
 
 use palimpsest_paging::VirtAddr;
 
-/// MDSCR_EL1: step, and exceptions for debugging in the kernel too.
+/// MDSCR_EL1: step, and debug exceptions in the kernel too.
 const STEP: u64 = 1 | 1 << 13;
 
 // In `trap.s`.
@@ -22,9 +22,9 @@ unsafe extern "C" {
     static to_user_end: [u8; 0];
 }
 
-/// An exception before each instruction from here on. Exceptions run without.
+/// Raises an exception before each instruction from here on. Exceptions themselves are not stepped.
 pub(crate) fn on() {
-    // SAFETY: the exceptions keep to their own data.
+    // // SAFETY: the exceptions touch only their own data.
     unsafe {
         asm!(
             "msr oslar_el1, xzr",
@@ -41,7 +41,7 @@ pub(crate) fn on() {
     }
 }
 
-/// No more.
+/// Ends stepping.
 pub(crate) fn off() {
     // SAFETY: as before `on`.
     unsafe {
@@ -58,15 +58,15 @@ pub(crate) fn off() {
     }
 }
 
-/// Where instructions are that a system call runs before it reaches what can be stepped: by user mode's root, and then
-/// by the kernel's.
+/// Returns where the instructions are that a system call runs before stepping can begin: first with user mode's root,
+/// then with the kernel's.
 pub(crate) fn from_user_mode() -> (impl Iterator<Item = VirtAddr>, impl Iterator<Item = VirtAddr>) {
     let vector = code(&raw const system_call_vector, &raw const system_call_vector_end);
     let first = code(&raw const from_user_common, &raw const from_user_switched);
     (vector.chain(first), code(&raw const from_user_switched, &raw const from_user_end))
 }
 
-/// Those behind it, on the way back: by the kernel's root, and then by user mode's.
+/// Returns where those after it are, on the way back: first with the kernel's root, then with user mode's.
 pub(crate) fn to_user_mode() -> (impl Iterator<Item = VirtAddr>, impl Iterator<Item = VirtAddr>) {
     (code(&raw const to_user, &raw const to_user_switched), code(&raw const to_user_switched, &raw const to_user_end))
 }

@@ -22,7 +22,7 @@ pub(crate) struct Context {
 /// In the syndrome of a data abort: a store (WnR).
 const STORE: u64 = 1 << 6;
 
-/// In the syndrome of an abort: what kind of fault, but for the level; and that of a walk that finds nothing.
+/// In the syndrome of an abort: the kind of fault, without the level; and its value for a walk that finds nothing.
 const KIND: u64 = 0b11_1100;
 const TRANSLATION: u64 = 0b1 << 2;
 
@@ -44,7 +44,7 @@ impl Context {
         self.registers[0] = result;
     }
 
-    /// Has the thread go on at `instruction`.
+    /// Makes the thread continue at `instruction`.
     pub(crate) fn divert(&mut self, instruction: VirtAddr) {
         self.instruction = instruction.0;
     }

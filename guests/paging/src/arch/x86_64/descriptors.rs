@@ -17,20 +17,20 @@ const DOUBLE_FAULT: usize = 8;
 /// The only vector that user mode may raise by itself.
 pub(super) const SYSTEM_CALL: usize = 0x80;
 
-/// A CPU's entry area, to which GS leads in the kernel. Both roots have it; `trap.s` knows the first five fields.
+/// A CPU's entry area, which GS points to in the kernel. Both roots map it; `trap.s` knows the first five fields.
 #[repr(C, align(4096))]
 struct PerCpu {
     number: u64,
-    /// The root to be loaded when user mode is left.
+    /// The root to load when user mode is left.
     kernel_root: u64,
-    /// That to be loaded when it is entered.
+    /// The root to load when user mode is entered.
     user_root: u64,
-    /// Where the registers of the thread that runs in user mode go.
+    /// Where the registers of the thread in user mode are saved.
     context: u64,
     entry_stack_end: u64,
     task: Task,
     segments: [u64; 7],
-    /// Traps from user mode put there what the CPU saves.
+    /// The stack where the CPU saves state at traps from user mode.
     entry_stack: EntryStack,
     double_fault_stack: [u64; 512],
 }
@@ -52,7 +52,7 @@ struct Task {
 #[repr(transparent)]
 struct Slot(UnsafeCell<PerCpu>);
 
-// SAFETY: each CPU touches its own alone.
+// // SAFETY: each CPU touches only its own.
 unsafe impl Sync for Slot {}
 
 #[expect(clippy::declare_interior_mutable_const, reason = "copied into each slot of the array below")]
@@ -171,12 +171,12 @@ fn fill_table() {
     }
 }
 
-/// The roots between which this CPU goes to and fro.
+/// Sets the roots between which this CPU switches.
 pub(super) fn set_roots(cpu: usize, kernel_root: u64, user_root: u64) {
     let per_cpu = PER_CPU[cpu].0.get();
     let kernel = per_cpu.wrapping_byte_add(core::mem::offset_of!(PerCpu, kernel_root)).cast::<u64>();
     let user = per_cpu.wrapping_byte_add(core::mem::offset_of!(PerCpu, user_root)).cast::<u64>();
-    // SAFETY: this CPU's own, which `trap.s` alone reads, on the way to user mode and back.
+    // // SAFETY: this CPU's own, which only `trap.s` reads, on the way to user mode and back.
     unsafe { kernel.write(kernel_root) };
     // SAFETY: as above.
     unsafe { user.write(user_root) };

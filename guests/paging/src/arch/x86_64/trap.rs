@@ -31,7 +31,7 @@ fn return_address(frame: &Frame) -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn kernel_trap(frame: &mut Frame) {
     match frame.vector {
-        // Single steps are all that it is used for; the flag is set again by the return.
+        // Only single steps use it; the return sets the flag again.
         DEBUG => return fetches::step(frame.instruction),
         BREAKPOINT => {
             // The saved address is the one behind the trap.

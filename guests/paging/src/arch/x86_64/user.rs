@@ -60,7 +60,7 @@ impl Context {
         self.registers[RAX] = result;
     }
 
-    /// Has the thread go on at `instruction`.
+    /// Makes the thread continue at `instruction`.
     pub(crate) fn divert(&mut self, instruction: VirtAddr) {
         self.instruction = instruction.0;
     }
@@ -81,7 +81,7 @@ impl Context {
                     2 => Access::USER_WRITE,
                     _ => Access::USER_EXECUTE,
                 };
-                // Bit 0: the walk has ended at a page.
+                // Bit 0: the walk ended at a page.
                 let found = if self.error & 1 == 0 { Found::Nothing } else { Found::Page };
                 Trap::Fault { address: VirtAddr(fault_address()), access, found }
             }

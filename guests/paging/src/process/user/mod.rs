@@ -71,17 +71,18 @@ pub(crate) enum Number {
     Map,
     /// Pins the page at an address.
     Lock,
-    /// Ends that.
+    /// Unpins it.
     Unlock,
-    /// Opens a device by its name. Its handle.
+    /// Opens a device by its name. Returns its handle.
     Open,
     /// Closes a handle.
     Close,
-    /// Makes a process that is ready on this CPU go on at an address: process, address. 1, or 0 if there is none.
+    /// Makes a process that is ready on this CPU continue at an address: process, address. Returns 1, or 0 if there is
+    /// none.
     Signal,
     /// Begins to watch what this CPU fetches: round.
     Watch,
-    /// Ends that: operation, round.
+    /// Ends the watching: operation, round.
     Unwatch,
     /// No such call.
     Unknown,
@@ -110,7 +111,7 @@ impl From<u64> for Number {
     }
 }
 
-/// The name of the device of which nothing comes: what [`Number::Open`] takes.
+/// The name of the device that yields nothing, for [`Number::Open`].
 pub(crate) const NULL: u64 = 0x6c6c_756e;
 
 /// The answer of [`Number::Wait`] for a process that has not ended.
@@ -120,7 +121,7 @@ pub(crate) const FAULTED_NOT_MAPPED: u64 = 0x1000;
 /// The code of a thread that has made an access without the right to it.
 pub(crate) const FAULTED_DENIED: u64 = 0x1001;
 
-/// How a thread ends at an address of the kernel's half at which its tables have nothing.
+/// How a thread ends when it accesses an address of the kernel's half that its tables do not map.
 pub(crate) const FAULTED_HIDDEN: u64 = 0x1003;
 
 /// The code of a thread that faults at the same place for ever, though each fault counts as resolved.

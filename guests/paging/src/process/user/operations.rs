@@ -6,12 +6,12 @@ use super::{DATA, NULL, Number, calls::NOBODY, exit, fork, give_way, wait};
 use crate::arch::user::{call, store};
 use crate::fetches::{Operation, ROUNDS};
 
-/// Where pages come and go: in a table of their own.
+/// Where pages are mapped and unmapped: in a table of their own.
 const FRESH: u64 = DATA + (PAGE << 9);
-/// Turns after which a child gives up that nobody signals.
+/// Turns after which a child that gets no signal gives up.
 const PATIENCE: u64 = 1000;
 
-/// Watches `body`, and counts it to `operation`.
+/// Watches `body`, and counts it for `operation`.
 #[inline(always)]
 fn watch(operation: Operation, round: u64, body: impl FnOnce() -> u64) -> u64 {
     call(Number::Watch as u64, [round, 0, 0]);
@@ -20,7 +20,7 @@ fn watch(operation: Operation, round: u64, body: impl FnOnce() -> u64) -> u64 {
     result
 }
 
-/// Does each operation some times. The argument: where [`signalled`] is, and this CPU in bits 63:56.
+/// Does each operation a few times. The argument: the address of [`signalled`], with this CPU in bits 63:56.
 #[unsafe(link_section = ".user")]
 pub(crate) extern "C" fn operations(argument: u64) -> ! {
     let (handler, cpu) = (argument & !(0xff << 56), argument >> 56);
@@ -52,7 +52,7 @@ pub(crate) extern "C" fn operations(argument: u64) -> ! {
         });
     }
     for round in 0..ROUNDS as u64 {
-        // To read alone, and to write again.
+        // Alternately read-only and writable.
         let rights = 1 | (round & 1) << 1;
         watch(Operation::Protect, round, || call(Number::Protect as u64, [DATA + PAGE, 1, rights]));
     }
@@ -91,7 +91,7 @@ pub(crate) extern "C" fn operations(argument: u64) -> ! {
     exit(0);
 }
 
-/// The handler of a signal, which is told the round in the memory that parent and child had before.
+/// The handler of a signal. It finds the round in memory that the child inherited.
 #[unsafe(link_section = ".user")]
 pub(crate) extern "C" fn signalled(_argument: u64) -> ! {
     let round = crate::arch::user::load(DATA);
