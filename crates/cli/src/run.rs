@@ -157,6 +157,7 @@ fn variables(arguments: &Arguments) -> Vec<(&'static str, OsString)> {
     match arguments.huge {
         Some(Huge::Collapse) => variables.push(("PALIMPSEST_HUGE", "collapse".into())),
         Some(Huge::Gather) => variables.push(("PALIMPSEST_HUGE", "gather".into())),
+        Some(Huge::Off) => variables.push(("PALIMPSEST_HUGE", "off".into())),
         None => (),
     }
     match arguments.threads {

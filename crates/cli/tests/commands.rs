@@ -45,7 +45,7 @@ const COMMANDS: &[(&str, Proof)] = &[
     ("palimpsest run --report -- redis-server --save ''", Here(&RUN_FROZEN, &[0])),
     ("palimpsest run -- redis-server", Test(REDIS, "fn dumps_are_the_data_of_the_moment")),
     (
-        "palimpsest run --huge=gather --at size:256M --threads stop --report -- redis-server --save '' \
+        "palimpsest run --at size:256M --threads stop --report -- redis-server --save '' \
          --enable-debug-command yes",
         Here(&RUN_FROZEN_BY_SIZE, &[0]),
     ),

@@ -5,7 +5,7 @@ use rustix::process::Pid;
 
 use crate::clock::{Instant, Moment, nanos, share};
 use crate::engine::registry::{self, Shared};
-use crate::engine::round::{Mode, Reach};
+use crate::engine::round::{Mode, Portion, Reach};
 use crate::engine::trials::Trial;
 use crate::engine::{Repair, Repaired};
 use crate::error::{ForkError, FreezeError};
@@ -142,14 +142,18 @@ unsafe fn repair(shared: &'static Shared) -> Result<Repaired, FreezeError> {
                 huge: done.repaired.huge + done.repaired.mended,
                 frozen: done.frozen,
             };
-            (done.repaired, repair, done.reach)
+            (done.repaired, repair, done.reach, done.portion)
         })
     });
     let taken = started.elapsed();
     match outcome {
-        Err(_) | Ok((.., Reach::Stopped)) => locked.ledger().refused(taken),
-        Ok((_, repair, _)) if repair.quote > most => locked.ledger().declined(repair.quote, taken),
-        Ok((_, repair, _)) => {
+        Err(_) | Ok((.., Reach::Stopped, _)) => locked.ledger().refused(taken),
+        Ok((_, repair, ..)) if repair.quote > most => locked.ledger().declined(repair.quote, taken),
+        Ok((_, repair, _, Portion::Part)) => {
+            locked.ledger().repaired_in_part(repair);
+            shared.tending.goes_on_with_repair();
+        }
+        Ok((_, repair, ..)) => {
             locked.ledger().repaired(repair);
             shared.statistics.count_repair();
         }

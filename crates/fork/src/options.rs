@@ -23,8 +23,9 @@ pub enum Pages {
     /// refuses.
     Collapse,
     /// As [`Base`](Self::Base); but a freeze in slices ([`Pause::Within`]) that must pay within some forks
-    /// ([`Pays::Within`]) first puts memory into huge pages where it is, and freezes only what cannot be put so. For
-    /// programs that touch most of their memory between two forks, as a database under load does.
+    /// ([`Pays::Within`]) first puts memory into huge pages where it is, and freezes only what cannot be put so. This
+    /// goes on while somebody asks for slices between forks: for programs that wait there and write to most of their
+    /// memory, as a database under load does. Once nobody has asked since the last fork, the rest is frozen.
     Gather,
 }
 

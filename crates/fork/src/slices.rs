@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use palimpsest_sys::threads::hold::{self, World};
+use palimpsest_sys::threads::hold::World;
 use palimpsest_sys::threads::own::Blocked;
 
 use crate::clock::{Instant, Moment, nanos};
@@ -15,7 +15,7 @@ use crate::engine::guards::open_pages;
 use crate::engine::own::{exclude, find_rseq, is_home, note_home};
 use crate::engine::piece::PIECE;
 use crate::engine::places::Places;
-use crate::engine::progress::{Progress, Stage};
+use crate::engine::progress::{Progress, Stage, Waited};
 use crate::engine::registry::{self, Locked, Shared};
 use crate::engine::round::{Mode, Reach};
 use crate::engine::slice::{Left, Slice};
@@ -168,16 +168,17 @@ fn plan_rest(locked: &mut Locked) -> Result<usize, FreezeError> {
     let headroom = hazards::headroom();
     shared.left_alone.begin();
     let (started, wall) = (Moment::now(), Instant::now());
-    let (planned, extent) = played(locked, &options, Mode::Survey, |tables, agenda, done| {
+    let (planned, report) = played(locked, &options, Mode::Survey, |tables, agenda, done| {
         let (extent, pages, mappings) = (done.extent, options.pages, headroom.mappings);
         let terms = Terms { budget, extent, pages, mappings, looked: started.elapsed(), step: Step::Freeze };
         let planned = if done.reach == Reach::Known { tables.plan_slices(agenda, terms) } else { 0 };
         agenda.gathered_before(gathered, gathering);
-        (planned, extent)
+        (planned, told(tables, Mode::Freeze, done))
     })?;
     shared.left_alone.narrow(locked.agenda().bounds());
     shared.progress.planned(gathered + planned, wall.elapsed());
-    locked.remember(options.extent(ExtentLen::Bytes(extent)));
+    locked.remember(options.extent(ExtentLen::Bytes(report.extent)));
+    locked.agenda().tells(report);
     Ok(planned)
 }
 
@@ -198,6 +199,7 @@ pub unsafe fn freeze_while(is_idle: &mut dyn FnMut() -> bool) -> Result<Progress
     let Some(shared) = registry::shared().filter(|shared| is_wanted(shared)) else {
         return Ok(progress());
     };
+    shared.progress.asked_in_wait();
     if !shared.progress.is_under_way() {
         // SAFETY: 1. is this function's own.
         return unsafe { tend(shared) }.map(|()| progress());
@@ -216,13 +218,16 @@ pub unsafe fn freeze_while(is_idle: &mut dyn FnMut() -> bool) -> Result<Progress
 ///
 /// As [`freeze_slice`].
 pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeError> {
+    let waited = shared.progress.waited();
     let gathers = || shared.lock().is_some_and(|mut locked| matches!(locked.agenda().step(), Step::Gather(_)));
-    if shared.progress.has_waited() && gathers() {
+    let occasion = match waited {
         // Who waits between forks has slices there: this fork is not to be longer for one.
-        return Ok(());
-    }
+        Waited::Gathered if gathers() => return Ok(()),
+        Waited::Gathered | Waited::Asked => Occasion::Fork,
+        Waited::Not => Occasion::ForkAgain,
+    };
     // SAFETY: 1. is this function's own. 2. it does nothing.
-    unsafe { next(shared, Occasion::Fork, &mut || false) }
+    unsafe { next(shared, occasion, &mut || false) }
 }
 
 /// When a slice is taken.
@@ -230,6 +235,8 @@ pub(crate) unsafe fn before_fork(shared: &'static Shared) -> Result<(), FreezeEr
 enum Occasion {
     /// Before a fork.
     Fork,
+    /// The same, and there was no wait since the last one.
+    ForkAgain,
     /// The program has nothing else to do.
     Wait,
 }
@@ -277,6 +284,11 @@ unsafe fn slice(
         return Ok(());
     }
     if let Step::Gather(gathering) = locked.agenda().step() {
+        if occasion == Occasion::ForkAgain {
+            // Each huge page would be made while somebody waits for the fork, and little is written in between: what is
+            // as cold as that is better frozen.
+            return freeze_the_rest(&mut locked, gathering);
+        }
         let before = locked.agenda().gathered();
         let (mut tables, agenda) = locked.tables_and_agenda()?;
         let gatherer = Gatherer {
@@ -313,7 +325,8 @@ unsafe fn slice(
         let blocked = Blocked::all();
         let stopped = world.as_ref().map(World::stop_others).transpose()?;
         exclude(&mut tables, world.as_ref(), stopped.as_ref())?;
-        is_shared = stopped.is_some() && hold::count().is_ok_and(|count| count > 1);
+        // Not counted: where all others are ending, that waits for their end, with everybody held.
+        is_shared = stopped.as_ref().is_some_and(|stopped| stopped.held().next().is_some());
         let mut may_go_on = || !is_shared && is_idle();
         let slice = Slice {
             tables: &mut tables,
@@ -370,6 +383,12 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
             return;
         }
     }
+    // What came of it is told by how the freeze goes on.
+    let _ = freeze_the_rest(locked, gathering);
+}
+
+/// Ends the gathering, and plans to freeze what is left, where that pays.
+fn freeze_the_rest(locked: &mut Locked, gathering: Gathering) -> Result<(), FreezeError> {
     let (pays, agenda) = (locked.options().pays, locked.agenda());
     let rest = match gathering.place {
         Where::Planned => Ok(agenda.planned.saturating_sub(agenda.gathered())),
@@ -379,11 +398,12 @@ fn settle_gathering(locked: &mut Locked, occasion: Occasion, gathering: Gatherin
     agenda.freeze_the_rest();
     // Little memory beside huge pages costs neither forks nor repairs anything worth mentioning: it stays as it is.
     let is_much = rest.as_ref().is_ok_and(|rest| *rest > (rest + agenda.gathered()) / LITTLE);
-    match rest {
-        Ok(rest) if is_much && locked.ledger().pays(rest, pays) => {}
+    match &rest {
+        Ok(rest) if is_much && locked.ledger().pays(*rest, pays) => {}
         Ok(_) => finish(locked, Stage::Done, None),
         Err(error) => finish(locked, Stage::Ended, Some(error.to_string())),
     }
+    rest.map(drop)
 }
 
 /// Whether a slice has something to do: for a freeze under way, or for memory that makes the next fork long.
@@ -421,6 +441,9 @@ fn finish(locked: &mut Locked, stage: Stage, reason: Option<String>) {
 pub fn next_slice() -> Option<Duration> {
     let shared =
         registry::shared().filter(|shared| is_wanted(shared) && !shared.progress.is_for_forks() && is_home())?;
+    if shared.progress.is_under_way() {
+        shared.progress.asked_in_wait();
+    }
     let until = shared.progress.rests_until();
     Some(if until == 0 { Duration::ZERO } else { Duration::from_nanos(until.saturating_sub(Instant::now().nanos())) })
 }
@@ -447,6 +470,10 @@ impl Report {
         let Some(mut locked) = registry::shared().and_then(Shared::lock) else { return };
         self.progress = Some(locked.shared.progress.read());
         let agenda = locked.agenda();
+        if let Some(rest) = agenda.told() {
+            (self.extent, self.skipped) = (rest.extent, rest.skipped);
+            (self.worth, self.left_worth) = (rest.worth, rest.left_worth);
+        }
         let items = agenda.items().iter().filter(|item| item.frozen > 0);
         self.frozen = items
             .map(|item| FrozenRange { range: item.span.range(), bytes: item.frozen, lost_name: item.is_named })

@@ -114,8 +114,9 @@ unsafe fn slice(shared: &'static Shared, paid_by: PaidBy) -> Result<(), FreezeEr
     if worked > 0 && paid_by == PaidBy::Debt {
         locked.ledger().tended(taken);
     }
+    let owed = locked.ledger().debt();
     drop(locked);
-    shared.tending.took(taken, worked, tended);
+    shared.tending.took((taken, owed), worked, tended);
     if matches!(tended, Tended::Later { .. }) {
         shared.progress.put_off(A_WHILE);
     } else if is_shared {

@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{Files, Memory, freeze, in_child, page, play, status_kb};
-use palimpsest_fork::{ExtentLen, Options, status};
+use palimpsest_fork::{ExtentLen, Measure, Options, Pause, Stage, progress, status};
 use palimpsest_sys::pages::vmas::{Detail, Vmas};
 
 const MIB: usize = 1 << 20;
@@ -42,8 +44,10 @@ fn a_child_has_small_page_tables() {
         assert_eq!(plain, 0, "a plain child has 512 kB of page tables and more");
         freeze(&Options::new());
         let frozen = in_child_kb();
-        // For this library's tables, and where the memory's neighbours are cut off.
-        assert!(frozen <= empty + 24, "{frozen} kB, and {empty} kB in a child of an empty process");
+        // Two page tables: of this library's tables, which have 2 MiB to themselves, and where the memory's neighbours
+        // are cut off. Each place across a border of a GiB takes one more of the next level: of 60 runs with other
+        // addresses 49 took 8 kB, 9 took 12, and 2 took 16. One of three borders in a run is left.
+        assert!(frozen <= empty + 20, "{frozen} kB, and {empty} kB in a child of an empty process");
     });
 }
 
@@ -220,6 +224,38 @@ fn what_the_parent_writes_is_repaired_when_that_pays() {
             assert_eq!(memory.get(offset + 100), 7);
             assert!(memory.holds(offset + page()..offset + 8 * MIB, 1));
         }
+    });
+}
+
+/// Fails on: a repair that takes all of the debt while everybody is held; one that never comes to its end.
+#[test]
+fn a_repair_takes_no_longer_than_a_slice_at_a_time() {
+    play("a_repair_takes_no_longer_than_a_slice_at_a_time", || {
+        const PIECE: usize = 2 * MIB;
+        let memory = Memory::apart(8 * PIECE);
+        memory.fill(0..memory.len, 1);
+        freeze(&Options::new().measure(Measure::Nothing).pause(Pause::Within(Duration::ZERO)));
+        // SAFETY: 1. the scenario keeps the contract of freezing.
+        while progress().stage == Stage::UnderWay && unsafe { palimpsest_fork::freeze_slice() }.is_ok() {}
+        (0..4).for_each(|_| assert_eq!(in_child(|| 0), 0));
+        memory.fill(0..memory.len, 2);
+        // And what has come since is frozen by the same repair.
+        let later = Memory::apart(4 * PIECE);
+        later.fill(0..later.len, 3);
+        let left = || memory.present() + later.present();
+        let mut parts = 0;
+        let forks = (0..100_000).find(|_| {
+            let before = left();
+            assert_eq!(in_child(|| 0), 0);
+            let repaired = before.saturating_sub(left());
+            assert!(repaired <= PIECE, "{repaired} bytes at one fork");
+            parts += usize::from(repaired > 0);
+            status().repairs > 0
+        });
+        assert!(forks.is_some(), "{} bytes are left: {:?}", left(), status());
+        assert!(parts >= 12 && left() == 0, "{parts} parts, {} bytes are left", left());
+        assert!(memory.is_frozen() && memory.holds(0..memory.len, 2));
+        assert!(later.is_frozen() && later.holds(0..later.len, 3));
     });
 }
 

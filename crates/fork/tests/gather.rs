@@ -61,6 +61,11 @@ fn slice() -> Progress {
     unsafe { palimpsest_fork::freeze_slice() }.expect("a slice can be taken")
 }
 
+/// What the program asks that is about to wait, without a slice.
+fn about_to_wait() {
+    let _ = palimpsest_fork::next_slice();
+}
+
 fn slices(count: usize) {
     for _ in 0..count {
         slice();
@@ -147,6 +152,31 @@ fn piece_by_piece_memory_becomes_huge_where_it_is_and_what_is_written_between_st
         // own memory.
         assert_eq!(unsafe { libc::madvise(memory.at(3 * PIECE), PIECE, libc::MADV_DONTNEED) }, 0);
         assert!(memory.is_zero(3 * PIECE..4 * PIECE));
+    });
+}
+
+/// Fails on: making huge pages at each fork of a program that never waits; taking the time before the first fork for
+/// one without waits.
+#[test]
+fn who_forks_again_and_again_without_waiting_has_all_frozen() {
+    play("who_forks_again_and_again_without_waiting_has_all_frozen", || {
+        needs_huge_pages();
+        let memory = filled();
+        plan(&in_slices());
+        assert_eq!(in_child(|| 0), 0);
+        assert_eq!((memory.huge(), memory.is_anonymous()), (0, true), "the fork at which it is planned takes no slice");
+        for _ in 0..3 {
+            about_to_wait();
+            assert_eq!(in_child(|| 0), 0);
+        }
+        let gathered = memory.huge();
+        assert!((1..=3).contains(&(gathered / PIECE)), "a piece at each fork of who waits in between: {gathered}");
+        let forks = (0..1 << 10).find(|_| {
+            assert_eq!(in_child(|| i32::from(!memory.holds(0..LEN, 1))), 0);
+            progress().stage == Stage::Done
+        });
+        assert!(forks.is_some() && memory.holds(0..LEN, 1), "{:?}", progress());
+        assert_eq!((memory.huge(), progress().frozen_bytes >= LEN - gathered), (gathered, true), "{:?}", progress());
     });
 }
 
@@ -427,6 +457,7 @@ fn memory_that_comes_later_is_gathered_in_slices_too() {
         later.fill(0..later.len, 3);
         let forks = (0..20_000).find(|_| {
             let before = later.huge();
+            about_to_wait();
             assert_eq!(in_child(|| 0), 0);
             assert!(later.huge() <= before + PIECE, "more than one piece at a fork");
             later.huge() == later.len
@@ -497,6 +528,7 @@ fn a_long_look_is_left_to_a_wait_for_some_forks() {
                 if !progress().looked.is_zero() || waits && forks == 8 {
                     break;
                 }
+                about_to_wait();
                 assert_eq!(in_child(|| 0), 0);
                 forks += usize::from(memory.huge() == LEN);
             }
@@ -524,6 +556,7 @@ fn a_fork_takes_no_slice_where_the_last_one_was_at_a_wait() {
             let before = gathered();
             assert_eq!(in_child(|| 0), 0);
             assert_eq!(gathered(), before);
+            about_to_wait();
             assert_eq!(in_child(|| 0), 0);
             assert!(gathered() > before, "{:?}", progress());
         }

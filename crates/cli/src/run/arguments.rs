@@ -40,8 +40,9 @@ pub(crate) struct Arguments {
     /// Report what was frozen and what that gains: on standard error, or to `fd:N`, or appended to a file.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true, default_missing_value = "stderr")]
     pub(crate) report: Option<OsString>,
-    /// Ask for huge pages (MADV_COLLAPSE): of frozen memory, or with `gather` of memory where it is, before the rest is
-    /// frozen: for programs that touch most of their memory between two forks, as Redis does under a load.
+    /// Which memory is to be in huge pages (MADV_COLLAPSE): with `gather`, as by default, what can be, where it is, as
+    /// long as the program waits between its forks, and the rest is frozen; with `collapse` what is frozen; with `off`
+    /// what is written to alone.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "collapse",
           conflicts_with = "no_freeze")]
     pub(crate) huge: Option<Huge>,
@@ -89,8 +90,10 @@ struct NoFileName;
 pub(crate) enum Huge {
     /// Memory that is frozen.
     Collapse,
-    /// All that can be, where it is; what is left is frozen.
+    /// All that can be, where it is, while the program waits; what is left is frozen.
     Gather,
+    /// None but what is written to again and again.
+    Off,
 }
 
 /// What to do about other threads.

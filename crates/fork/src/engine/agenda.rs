@@ -14,6 +14,7 @@ use super::records::Eligible;
 use super::span::Span;
 use super::traits::Traits;
 use crate::options::Pages;
+use crate::report::Report;
 
 /// Planned memory: a mapping or a part of one.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +112,8 @@ pub(crate) struct Agenda {
     put_off: u32,
     /// Why it ended early.
     reason: Option<String>,
+    /// What the plan of the rest tells, if what was planned first was not listed.
+    told: Option<Report>,
 }
 
 impl Gathering {
@@ -203,6 +206,7 @@ impl Agenda {
             refusals: 0,
             put_off: 0,
             reason: None,
+            told: None,
         }
     }
 
@@ -213,7 +217,7 @@ impl Agenda {
         (self.budget, self.extent, self.pages, self.mappings) = (budget, extent, pages, mappings);
         (self.next, self.looked, self.worked, self.refusals, self.reason) = (0, looked, 0, 0, None);
         (self.mappings_known, self.step, self.gathered, self.gathering) = (mappings, step, 0, 0);
-        self.put_off = 0;
+        (self.put_off, self.told) = (0, None);
         eligible.sort_unstable_by_key(|one| Reverse(one.populated - one.huge));
         let mut planned = 0;
         for one in eligible {
@@ -237,6 +241,16 @@ impl Agenda {
     /// Returns why it ended early, if it did.
     pub(crate) fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
+    }
+
+    /// The rest is planned, of which this is to be told.
+    pub(crate) fn tells(&mut self, report: Report) {
+        self.told = Some(report);
+    }
+
+    /// What is to be told of the rest, once.
+    pub(crate) const fn told(&mut self) -> Option<Report> {
+        self.told.take()
     }
 
     /// Adds a slice of `taken` CPU nanoseconds. Returns the sum of all slices.

@@ -5,16 +5,52 @@ use palimpsest_sys::memory::vec::Full;
 use palimpsest_sys::pages::pagemap::PagemapError;
 use palimpsest_sys::pages::vmas::VmasError;
 
+use crate::clock::Instant;
+
 /// What a round may use up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     /// Mappings that may be added.
     mappings: usize,
+    time: Time,
+    /// Whether anything was begun, and whether something was left since the time was used up.
+    has_begun: bool,
+    has_left: bool,
+}
+
+/// How long a round may work.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Time {
+    /// Until all is done.
+    Unlimited,
+    /// For so many nanoseconds from then on.
+    For { nanos: u64, since: Instant },
 }
 
 impl Budget {
     pub(super) const fn new(mappings: usize) -> Self {
-        Self { mappings }
+        Self { mappings, time: Time::Unlimited, has_begun: false, has_left: false }
+    }
+
+    /// The same, with an end.
+    #[must_use]
+    pub(super) const fn within(self, time: Time) -> Self {
+        Self { time, ..self }
+    }
+
+    /// Whether there is time for another piece. The first one is worked on in any case, or there would be no end.
+    pub(super) fn begins(&mut self) -> bool {
+        let is_over = match self.time {
+            Time::Unlimited => false,
+            Time::For { nanos, since } => self.has_begun && since.elapsed() >= nanos,
+        };
+        (self.has_begun, self.has_left) = (true, self.has_left || is_over);
+        !is_over
+    }
+
+    /// Whether something was left to do.
+    pub(super) const fn has_left(&self) -> bool {
+        self.has_left
     }
 
     /// Returns how many mappings may still be added.
@@ -36,6 +72,8 @@ pub(crate) enum Stopped {
     Extent(#[from] ExtentError),
     #[error("{0}")]
     Pages(#[from] PagemapError),
+    #[error("the time of this round is used up")]
+    Time,
     #[error("the process would have too many mappings; raise vm.max_map_count (`sysctl -w vm.max_map_count=…`)")]
     Mappings,
     #[error(

@@ -138,6 +138,9 @@ impl Freezer<'_, '_> {
                 self.tables.skipped.push(Skipped { span: piece, populated, reason: Skip::Guarded })?;
                 continue;
             }
+            if !self.budget.begins() {
+                return Err(Stopped::Time);
+            }
             // A piece that does not continue the previous one becomes a mapping of its own, and so does the memory
             // behind that one.
             self.budget.take_mappings(if frozen_to == piece.start { 0 } else { 2 })?;

@@ -47,6 +47,8 @@ enum State {
     Base { until: u64 },
     /// Huge, until this fork. If it is split, rounds from this one on mend it.
     Huge { until: u64, mended_from: u64 },
+    /// The program has given it back: out of the table with the next round or pass.
+    Gone,
 }
 
 /// The pieces that were written to between rounds, and which of them rest.
@@ -109,7 +111,11 @@ impl HotPieces {
 
     /// Whether a piece that does not rest was not written to for long.
     fn is_forgotten(&self, piece: &HotPiece) -> bool {
-        let State::Frozen { since } = piece.state else { return false };
+        let since = match piece.state {
+            State::Frozen { since } => since,
+            State::Gone => return true,
+            State::Base { .. } | State::Huge { .. } => return false,
+        };
         let is_old = self.round - piece.found > 2 * piece.rest;
         // Where huge pages rest for ever, one gets frozen only because the program has let it go.
         let is_let_go = piece.turns == 0 || self.huge_rest == u64::MAX;
@@ -196,9 +202,18 @@ impl HotPieces {
         rest.find(|(_, piece)| matches!(piece.state, State::Huge { .. })).map(|(place, piece)| (place, piece.span))
     }
 
-    /// Begins a pass between rounds, with a first rest of `huge_rest` forks for huge pages.
-    pub(super) const fn begin_pass(&mut self, huge_rest: u64) {
+    /// In between rounds: a huge page comes to rest for so many forks the first time, and what is gone is forgotten.
+    pub(super) fn begin_pass(&mut self, huge_rest: u64) {
         self.huge_rest = huge_rest;
+        let mut kept = 0;
+        for index in 0..self.all.len() {
+            let piece = self.all[index];
+            if piece.state != State::Gone {
+                self.all[kept] = piece;
+                kept += 1;
+            }
+        }
+        self.all.truncate(kept);
     }
 
     /// Notes that this round found the huge page at this place split. Returns whether to mend it.
@@ -220,6 +235,29 @@ impl HotPieces {
         let (round, forks) = (self.round, self.forks);
         if let Some(piece) = self.all.get_mut(index) {
             (piece.state, piece.found) = (State::Frozen { since: forks }, round);
+        }
+        self.count();
+    }
+
+    /// Notes that nothing is left of the piece at this place: no count knows it any more.
+    pub(super) fn is_gone_now(&mut self, index: usize) {
+        let Some(&piece) = self.all.get(index) else { return };
+        // By itself: a program may give much back at once.
+        let is_at_rest = self.is_at_rest(&piece);
+        self.resting -= usize::from(is_at_rest);
+        if matches!(piece.state, State::Huge { .. }) {
+            self.huge -= 1;
+            self.overdue -= usize::from(!is_at_rest);
+        }
+        self.all[index].state = State::Gone;
+    }
+
+    /// Notes which huge pages are gone: those of which nothing is mapped.
+    pub(super) fn look_for_gone(&mut self, is_mapped: impl Fn(Span) -> bool) {
+        for piece in self.all.iter_mut() {
+            if matches!(piece.state, State::Huge { .. }) && !is_mapped(piece.span) {
+                piece.state = State::Gone;
+            }
         }
         self.count();
     }
@@ -266,7 +304,7 @@ impl HotPieces {
 
     const fn is_at_rest(&self, piece: &HotPiece) -> bool {
         match piece.state {
-            State::Frozen { .. } => false,
+            State::Frozen { .. } | State::Gone => false,
             State::Base { until } => until > self.round,
             State::Huge { until, .. } => until > self.forks,
         }

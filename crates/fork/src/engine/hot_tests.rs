@@ -165,3 +165,24 @@ fn what_is_let_go_is_forgotten_where_huge_pages_rest_for_ever() {
     }
     panic!("it is known for ever");
 }
+
+/// Fails on: huge pages that a program has unmapped, which are counted and looked at for ever.
+#[test]
+fn what_is_gone_is_forgotten_with_the_next_round_or_pass() {
+    let mut pieces = pieces();
+    pieces.begin_pass(u64::MAX);
+    (0..4).for_each(|index| pieces.is_huge_now(of(index)).expect("room"));
+    pieces.is_gone_now(1);
+    assert_eq!((pieces.huge(), pieces.resting(), pieces.rests(of(1))), (3, 3, false));
+    assert_eq!(pieces.next_huge(of(1).start).map(|(place, _)| place), Some(2), "places stay as they are in a pass");
+    pieces.begin_pass(u64::MAX);
+    assert_eq!((pieces.all.len(), pieces.rests(of(2))), (3, true));
+    pieces.look_for_gone(|piece| piece == of(3));
+    assert_eq!((pieces.huge(), pieces.resting()), (1, 1));
+    assert_eq!(round(&mut pieces, &[]).1, 1);
+    assert_eq!(pieces.all.len(), 1);
+    // What comes to the same place is as any other.
+    pieces.is_gone_now(0);
+    pieces.is_huge_now(of(3)).expect("room");
+    assert_eq!((pieces.huge(), pieces.resting()), (1, 1));
+}

@@ -82,6 +82,8 @@ pub(crate) struct Ledger {
     spent: u64,
     /// How many times in a row freezing has cost more than it saved.
     losses: u32,
+    /// A repair that was made in part.
+    bought: Option<Bought>,
     pub(super) prices: Prices,
     /// The pieces that are left alone.
     pub(super) hot: HotPieces,
@@ -103,6 +105,15 @@ impl Work {
     pub(super) const fn and(self, other: Self) -> Self {
         Self { mappings: self.mappings + other.mappings, bytes: self.bytes + other.bytes }
     }
+}
+
+/// A repair of which a part was made.
+#[derive(Clone, Copy, Debug)]
+struct Bought {
+    /// What all of it had been expected to take.
+    quote: u64,
+    /// What it took so far.
+    worked: u64,
 }
 
 /// A finished repair.
@@ -143,6 +154,7 @@ impl Ledger {
             forks: 0,
             spent: 0,
             losses: 0,
+            bought: None,
             prices,
             hot,
             huge: Supply::new(),
@@ -216,6 +228,9 @@ impl Ledger {
 
     /// Returns the debt at which a look follows, or, after a look, a repair.
     pub(crate) fn price(&self) -> u64 {
+        if self.bought.is_some() {
+            return 0;
+        }
         let price = if self.quote == 0 { self.look.max(1) } else { self.quote };
         price.saturating_mul(self.patience)
     }
@@ -228,7 +243,7 @@ impl Ledger {
 
     /// Returns the longest that a worthwhile repair may take.
     pub(crate) const fn most(&self) -> u64 {
-        self.debt / self.patience
+        if self.bought.is_some() { u64::MAX } else { self.debt / self.patience }
     }
 
     /// Returns what the work will take, corrected by how the last quotes turned out.
@@ -242,6 +257,7 @@ impl Ledger {
     pub(crate) fn froze(&mut self, bytes: usize, looked: u64, taken: u64, frozen: Memory) {
         self.account.froze(taken);
         self.prices.froze(bytes, taken);
+        self.bought = None;
         (self.debt, self.clean, self.quote, self.look) = (0, 0, 0, looked);
         (self.scale, self.patience, self.before_repair) = (SCALE, 1, 0);
         (self.frozen, self.floor, self.forks, self.spent, self.losses) = (frozen, 0, 0, 0, 0);
@@ -311,7 +327,7 @@ impl Ledger {
     /// Begins a child's account: the debt was the parent's.
     pub(crate) const fn inherited(&mut self) {
         self.account = Account::NEW;
-        self.debt = 0;
+        (self.debt, self.bought) = (0, None);
     }
 
     /// Notes a look that took `taken` and gave a quote that is too high.
@@ -327,7 +343,7 @@ impl Ledger {
     /// and its debt starts from nothing.
     pub(crate) fn refused(&mut self, taken: u64) {
         self.account.repaired(taken);
-        self.debt = 0;
+        (self.debt, self.bought) = (0, None);
         self.look = self.look.max(taken);
         self.patience = (self.patience * 2).min(MOST_PATIENCE);
     }
@@ -343,6 +359,7 @@ impl Ledger {
     pub(crate) fn repaired(&mut self, repair: Repair) {
         let Repair { quote, looked, worked, froze, fresh, huge, frozen } = repair;
         self.account.repaired(looked.saturating_add(worked));
+        let whole = self.bought.take().unwrap_or(Bought { quote, worked: 0 });
         // Not the debt, which leaves out what no repair can remove: thawing could remove it.
         let own = self.floor.saturating_add(fresh).saturating_mul(self.forks);
         let cost = self.spent.saturating_sub(own).saturating_add(looked).saturating_add(worked.saturating_sub(froze));
@@ -350,8 +367,19 @@ impl Ledger {
         self.losses = if is_lost { self.losses + 1 } else { 0 };
         (self.debt, self.quote, self.look) = (0, 0, looked.max(1));
         (self.forks, self.spent, self.frozen) = (0, 0, frozen);
-        self.scale = corrected(self.scale, quote, worked);
+        self.scale = corrected(self.scale, whole.quote, whole.worked.saturating_add(worked));
         (self.before_repair, self.is_clean_anew) = (self.typical, huge > 0);
+    }
+
+    /// A part of a repair was made, for which there was time. What was bought is made to its end, a part at each fork.
+    pub(crate) fn repaired_in_part(&mut self, repair: Repair) {
+        let Repair { quote, looked, worked, froze, frozen, .. } = repair;
+        let taken = looked.saturating_add(worked);
+        self.account.repaired(taken);
+        self.spent = self.spent.saturating_add(looked).saturating_add(worked.saturating_sub(froze));
+        let before = self.bought.unwrap_or(Bought { quote, worked: 0 });
+        self.bought = Some(Bought { worked: before.worked.saturating_add(worked), ..before });
+        (self.look, self.frozen) = (looked.max(1), frozen);
     }
 
     /// Returns what each fork would take more without frozen memory and without the huge pages we made.
@@ -367,7 +395,7 @@ impl Ledger {
 
     /// Notes that nothing is frozen any more.
     pub(crate) fn thawed(&mut self) {
-        (self.debt, self.quote, self.before_repair) = (0, 0, 0);
+        (self.debt, self.quote, self.before_repair, self.bought) = (0, 0, 0, None);
         (self.frozen, self.forks, self.spent, self.losses) = (Memory::default(), 0, 0, 0);
     }
 }

@@ -185,6 +185,28 @@ fn what_costs_more_than_it_saves_twice_in_a_row_is_given_up() {
     assert_eq!((ledger.has_lost(), ledger.debt(), ledger.saved()), (false, 0, 0));
 }
 
+/// Fails on: parts that are each bought anew, so that the last ones are never made; a scale that knows the last part
+/// alone.
+#[test]
+fn a_repair_that_was_begun_is_made_to_its_end() {
+    let mut ledger = ledger(100, 50);
+    ledger.forked(1000);
+    (0..20).for_each(|_| ledger.forked(11_000));
+    assert!(ledger.is_due());
+    let quote = ledger.most() / 2;
+    let part = Repair { quote, looked: 50, worked: 40_000, frozen: Memory::default(), ..Repair::default() };
+    for _ in 0..9 {
+        ledger.repaired_in_part(part);
+        assert!(ledger.is_due(), "though it has taken more than was owed");
+        assert_eq!((ledger.most(), ledger.price()), (u64::MAX, 0));
+    }
+    let scale = ledger.scale;
+    ledger.repaired(part);
+    assert_eq!((ledger.is_due(), ledger.debt()), (false, 0));
+    assert_eq!(ledger.scale, corrected(scale, quote, 400_000));
+    assert!(ledger.price() > 0 && ledger.most() == 0);
+}
+
 /// Fails on: counting the first freeze of new memory as a loss.
 #[test]
 fn what_grows_is_no_loss() {

@@ -13,7 +13,7 @@ use palimpsest_sys::pages::pagemap::{Pagemap, PagemapError, ScanWay, Wanted};
 use palimpsest_sys::pages::vmas::{Label, Vma, VmaFlags};
 
 use super::agenda::MOST_SHARED;
-use super::budget::Stopped;
+use super::budget::{Budget, Stopped};
 use super::huge::{Asked, fills};
 use super::ledger::Work;
 use super::piece::PIECE;
@@ -46,8 +46,8 @@ pub(super) fn work(tables: &Tables<'_>) -> Work {
 
 /// Mends what is split and worth it. Returns how many pieces that were.
 ///
-/// Needs nothing of its caller, since no contents change.
-pub(super) fn mend_all(tables: &mut Tables<'_>, pagemap: &Pagemap) -> Result<usize, Stopped> {
+/// No contents change, so that this asks nothing of its caller.
+pub(super) fn mend_all(tables: &mut Tables<'_>, pagemap: &Pagemap, budget: &mut Budget) -> Result<usize, Stopped> {
     let mut mended = 0;
     for index in 0..tables.vmas.len() {
         let vma = tables.vmas[index];
@@ -56,9 +56,13 @@ pub(super) fn mend_all(tables: &mut Tables<'_>, pagemap: &Pagemap) -> Result<usi
             if !tables.ledger.huge.is_open() {
                 return Ok(mended);
             }
-            let is_mendable = tables.ledger.hot.mendable(place).is_some();
-            if is_mendable && mend_by_cost(tables, pagemap, place)? == Mended::Now {
-                mended += 1;
+            if tables.ledger.hot.mendable(place).is_none() {
+                continue;
+            }
+            match mend_by_cost(tables, pagemap, place, budget)? {
+                Some(Mended::Now) => mended += 1,
+                Some(_) => {}
+                None => return Ok(mended),
             }
         }
     }
@@ -133,6 +137,7 @@ impl Mender<'_, '_> {
             match found {
                 Found::Whole | Found::Shared => {}
                 Found::Sparse => tables.ledger.hot.let_go(place),
+                Found::Gone => tables.ledger.hot.is_gone_now(place),
                 Found::Split => {
                     let before = Moment::now();
                     let is_huge = |piece: Span| count(pagemap, piece, Wanted::Huge).is_ok_and(|bytes| bytes == PIECE);
@@ -176,13 +181,22 @@ fn split_run(
     Ok((found, run))
 }
 
-/// Mends the piece at this place if it is split, unless it was split again after each mending.
-fn mend_by_cost(tables: &mut Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Mended, PagemapError> {
+/// Mends the piece at this place of the table if it is split, unless it is split again after each mending; nothing if
+/// there is no time for it.
+fn mend_by_cost(
+    tables: &mut Tables<'_>,
+    pagemap: &Pagemap,
+    place: usize,
+    budget: &mut Budget,
+) -> Result<Option<Mended>, PagemapError> {
     let found = look_at(tables, pagemap, place)?;
-    if found == Found::Split && !tables.ledger.hot.is_worth_mending(place) {
-        return Ok(Mended::Refused);
+    if found == Found::Split && !budget.begins() {
+        return Ok(None);
     }
-    Ok(treat(tables, place, found))
+    if found == Found::Split && !tables.ledger.hot.is_worth_mending(place) {
+        return Ok(Some(Mended::Refused));
+    }
+    Ok(Some(treat(tables, place, found)))
 }
 
 /// Mends the piece at this place if it is split.
@@ -197,6 +211,10 @@ fn treat(tables: &mut Tables<'_>, place: usize, found: Found) -> Mended {
         (Found::Shared, _) => Mended::Shared,
         (Found::Sparse, _) => {
             tables.ledger.hot.let_go(place);
+            Mended::LetGo
+        }
+        (Found::Gone, _) => {
+            tables.ledger.hot.is_gone_now(place);
             Mended::LetGo
         }
         (Found::Split, Some(piece)) => treat_split(tables, place, collapse(piece)),
@@ -242,6 +260,8 @@ enum Found {
     Shared,
     /// Too little of it is populated, or with something else than anonymous memory.
     Sparse,
+    /// Nothing of it is there any more.
+    Gone,
 }
 
 /// Returns the bytes of wanted pages in a piece.
@@ -259,7 +279,11 @@ fn look_at(tables: &Tables<'_>, pagemap: &Pagemap, place: usize) -> Result<Found
     if count(pagemap, piece, Wanted::Huge)? == PIECE {
         return Ok(Found::Whole);
     }
-    if !fills(count(pagemap, piece, Wanted::Written)?) {
+    let populated = count(pagemap, piece, Wanted::Written)?;
+    if populated == 0 && count(pagemap, piece, Wanted::Present)? == 0 {
+        return Ok(Found::Gone);
+    }
+    if !fills(populated) {
         return Ok(Found::Sparse);
     }
     // A page or two may be shared by chance, such as one in a pipe.

@@ -136,7 +136,7 @@ impl Kept {
         while tending.is_wanted() {
             let place = self.ledger.hot.next_huge(tending.at());
             let Some((_, piece)) = place else {
-                tending.took(LOOK / 10, 0, Tended::Done);
+                tending.took((LOOK / 10, self.ledger.debt()), 0, Tended::Done);
                 continue;
             };
             let index = piece.start >> 21;
@@ -144,7 +144,7 @@ impl Kept {
             self.process.pieces[index] = Piece::Huge;
             mended += usize::from(is_split);
             let taken = if is_split { MEND } else { 2_000 };
-            tending.took(taken, usize::from(is_split), Tended::More { at: piece.end });
+            tending.took((taken, self.ledger.debt()), usize::from(is_split), Tended::More { at: piece.end });
         }
         mended
     }

@@ -65,6 +65,17 @@ pub enum Stage {
     Ended,
 }
 
+/// How a program has waited between two forks, while its memory was being gathered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Waited {
+    /// Never, as far as this library is told.
+    Not,
+    /// It has, but no huge page was made then.
+    Asked,
+    /// It has, and huge pages were made; or nothing is known of it yet.
+    Gathered,
+}
+
 /// The figures. Zeroed memory is a valid one.
 ///
 /// | field | written by | read by |
@@ -89,8 +100,8 @@ pub(crate) struct Figures {
     /// The earliest time of the next slice at a wait, on the clock of [`Instant`](crate::clock::Instant), in
     /// nanoseconds.
     not_before: AtomicU64,
-    /// 1 if huge pages were made at a wait since the last fork.
-    has_waited: AtomicUsize,
+    /// What has come of gathering at waits since the last fork: a [`Waited`].
+    waited: AtomicUsize,
     /// How many looks before a slice in a row took longer than a pause may: each looks at every descriptor.
     long_looks: AtomicUsize,
 }
@@ -100,6 +111,8 @@ impl Figures {
     pub(crate) fn begin(&self, planned: usize, looked: u64) {
         self.frozen.store(0, Ordering::Relaxed);
         self.gathered(0);
+        // How the program waits is seen from its first fork on, before which this is.
+        self.gathered_in_wait();
         for figure in [&self.slices, &self.longest, &self.taken, &self.not_before] {
             figure.store(0, Ordering::Relaxed);
         }
@@ -133,14 +146,24 @@ impl Figures {
         self.not_before.store(Instant::now().nanos().saturating_add(rest), Ordering::Relaxed);
     }
 
-    /// Huge pages were made while the program waited.
-    pub(crate) fn gathered_in_wait(&self) {
-        self.has_waited.store(1, Ordering::Relaxed);
+    /// The program is about to wait, and could have a slice then.
+    pub(crate) fn asked_in_wait(&self) {
+        // Written only if it differs: it is asked at each wait.
+        if self.waited.load(Ordering::Relaxed) == Waited::Not as usize {
+            self.waited.store(Waited::Asked as usize, Ordering::Relaxed);
+        }
     }
 
-    /// Whether that was so since the last fork, which is now.
-    pub(crate) fn has_waited(&self) -> bool {
-        self.has_waited.swap(0, Ordering::Relaxed) != 0
+    /// Huge pages were made while the program waited.
+    pub(crate) fn gathered_in_wait(&self) {
+        self.waited.store(Waited::Gathered as usize, Ordering::Relaxed);
+    }
+
+    /// How the program has waited since the last fork, which is now.
+    pub(crate) fn waited(&self) -> Waited {
+        let waited = self.waited.swap(Waited::Not as usize, Ordering::Relaxed);
+        let all = [Waited::Asked, Waited::Gathered];
+        all.into_iter().find(|known| *known as usize == waited).unwrap_or(Waited::Not)
     }
 
     /// Notes that the look before a plan took `taken` CPU nanoseconds.

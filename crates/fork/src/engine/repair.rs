@@ -101,6 +101,9 @@ impl Repairer<'_, '_> {
             // SAFETY: 1. is this function's own; the mapping is one of the extent, by the list that was read while
             // nothing else ran.
             result = result.and(unsafe { self.repair_mapping(subject) });
+            if self.budget.has_left() {
+                break;
+            }
         }
         result
     }
@@ -125,6 +128,11 @@ impl Repairer<'_, '_> {
             // A table is full, so that it may not list all that was written.
             let is_listed = !matches!(taken, Err(Stopped::Tables(_)));
             result = result.and(taken);
+            if self.budget.has_left() {
+                // Neither this piece nor those behind it: another round comes.
+                self.tables.runs.push(Span::new(piece.start, whole.end))?;
+                break;
+            }
             if !is_listed {
                 self.tables.runs.clear();
                 // There is room for one.
@@ -175,6 +183,10 @@ impl Repairer<'_, '_> {
         if scanned.is_err() || self.tables.is_in_use(piece) || self.guards.any_in(piece) {
             self.tables.runs.push(piece)?;
             return Ok(scanned?);
+        }
+        let is_work = !written.is_empty() || subject.way == Way::Move;
+        if is_work && !self.budget.begins() {
+            return Ok(());
         }
         let is_small = subject.vma.range().len() <= SMALL;
         let is_for_huge = self.is_for_huge(subject, piece, &written);

@@ -1,12 +1,12 @@
 //! One round: all that happens while the process is held still, in a freeze and in a repair alike.
 
-use std::time::{Duration, Instant};
+use std::time::{self, Duration};
 
 use palimpsest_sys::pages::pagemap::{Pagemap, ScanWay};
 use palimpsest_sys::pages::vmas::Detail;
 use palimpsest_sys::threads::own::Blocked;
 
-use super::budget::{Budget, Stopped};
+use super::budget::{Budget, Stopped, Time};
 use super::copy::{Figures, Freezer, extent_len};
 use super::frozen_map::Entry;
 use super::guards::Guards;
@@ -19,9 +19,10 @@ use super::repair::{Repaired, Repairer, Scope};
 use super::settle::settle;
 use super::subject::work;
 use super::tables::Tables;
+use crate::clock::{Instant, nanos};
 use crate::error::FreezeError;
 use crate::hazards::{FileSize, Headroom};
-use crate::options::{ExtentLen, Options};
+use crate::options::{ExtentLen, Options, Pause};
 use crate::report::Skip;
 
 /// What a round did.
@@ -46,6 +47,17 @@ pub(crate) struct Done {
     pub(crate) frozen: Memory,
     /// Whether there was an inventory: without one nothing was looked at and nothing was done.
     pub(crate) reach: Reach,
+    /// How much of it was done.
+    pub(crate) portion: Portion,
+}
+
+/// How much of its work a round has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Portion {
+    /// All that could be done.
+    Whole,
+    /// What there was time for: the rest takes another round.
+    Part,
 }
 
 /// How far a round came.
@@ -89,7 +101,7 @@ impl Round<'_, '_> {
     /// 1. No other thread runs, and none is started; the kernel writes to none of the memory on behalf of earlier
     ///    requests.
     pub(crate) unsafe fn play(mut self, mode: Mode, _blocked: &Blocked) -> Result<Done, FreezeError> {
-        let started = Instant::now();
+        let started = time::Instant::now();
         let result = self.inventory();
         let extent = match self.options.extent {
             // What is frozen already counts.
@@ -111,6 +123,7 @@ impl Round<'_, '_> {
             expected: Expected::default(),
             frozen: Memory::default(),
             reach: Reach::Stopped,
+            portion: Portion::Whole,
         };
         match result {
             Ok(expected) => (done.expected, done.reach) = (expected, Reach::Known),
@@ -142,6 +155,11 @@ impl Round<'_, '_> {
         ledger.begin_round(self.options.pays, self.headroom.huge, rests).map_err(Stopped::from)?;
         excluded.sort_unstable_by_key(|excluded| excluded.span);
         vmas.read(Detail::Figures).map_err(FreezeError::from)?;
+        let vmas_now = &*vmas;
+        ledger.hot.look_for_gone(|piece| {
+            let after = vmas_now.partition_point(|vma| vma.end <= piece.start);
+            vmas_now.get(after).is_some_and(|vma| vma.start < piece.end && vma.inode == 0)
+        });
         extents.iter_mut().for_each(Held::look_again);
         let (map, has_erased) = (&self.shared.map, self.shared.has_erased());
         for held in extents.iter_mut() {
@@ -154,6 +172,19 @@ impl Round<'_, '_> {
         Ok(Planner { tables: self.tables, least, pays }.plan().map_err(Stopped::from)?)
     }
 
+    /// Returns how long this round may work after its look. Where pauses are to be short, a repair works for one pause
+    /// at a time, or for as long as its look took: each part needs a look, so that at most half of the time is for
+    /// looks. With a budget of no time it does one piece.
+    fn time(&self, mode: Mode, looked: Duration) -> Time {
+        match (mode, self.options.pause) {
+            (Mode::FreezeWithin(_), Pause::Within(Duration::ZERO)) => Time::For { nanos: 0, since: Instant::now() },
+            (Mode::FreezeWithin(_), Pause::Within(pause)) => {
+                Time::For { nanos: nanos(pause.max(looked)), since: Instant::now() }
+            }
+            _ => Time::Unlimited,
+        }
+    }
+
     /// Repairs, freezes, and settles.
     ///
     /// # Safety
@@ -161,7 +192,7 @@ impl Round<'_, '_> {
     /// 1. As [`play`](Self::play).
     unsafe fn change(&mut self, mode: Mode, done: &mut Done) {
         let _file_size = FileSize::raise();
-        let mut budget = Budget::new(self.headroom.mappings);
+        let mut budget = Budget::new(self.headroom.mappings).within(self.time(mode, done.looked));
         let (pagemap, guards) = (self.pagemap, self.guards);
         let scope = if mode == Mode::Forget { Scope::Erased } else { Scope::All };
         let repaired = Repaired::default();
@@ -170,7 +201,9 @@ impl Round<'_, '_> {
         let repair = unsafe { repairer.repair_all(scope) };
         done.repaired = repairer.repaired;
         let mend = match scope {
-            Scope::All => mending::mend_all(self.tables, pagemap).map(|mended| done.repaired.mended = mended),
+            Scope::All => {
+                mending::mend_all(self.tables, pagemap, &mut budget).map(|mended| done.repaired.mended = mended)
+            }
             Scope::Erased => Ok(()),
         };
         let repair = repair.and(mend);
@@ -183,7 +216,7 @@ impl Round<'_, '_> {
             budget: &mut budget,
             figures: Figures::default(),
         };
-        let started = Instant::now();
+        let started = time::Instant::now();
         let freeze = match mode {
             Mode::Forget => Ok(()),
             // SAFETY: 1. is this function's own.
@@ -191,6 +224,7 @@ impl Round<'_, '_> {
         };
         done.froze = started.elapsed();
         done.figures = freezer.figures;
+        done.portion = if budget.has_left() { Portion::Part } else { Portion::Whole };
         done.stopped = repair.and(freeze).err();
         done.frozen = settle(self.tables, self.shared);
     }

@@ -35,3 +35,35 @@ fn ruby_forks() {
     let ruby = support::need!("ruby", "/usr/bin/ruby", "ruby");
     compare(&ruby, "heap.rb");
 }
+
+/// Why no memory can be gathered here, if so.
+fn ungathered() -> Option<String> {
+    let system = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let release = system("/proc/sys/kernel/osrelease");
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.trim().parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version < (6, 11) {
+        return Some(format!("Linux {} does not tell of one mapping (6.11)", release.trim()));
+    }
+    let enabled = system("/sys/kernel/mm/transparent_hugepage/enabled");
+    (!enabled.contains("[madvise]")).then(|| format!("huge pages are {:?} here, not by advice", enabled.trim()))
+}
+
+/// Fails on: gathering by default at forks in a row, or freezing at waits; a report without what is left.
+#[test]
+fn by_default_who_waits_is_gathered_and_who_does_not_is_frozen() {
+    let python = support::need!("python3", "/usr/bin/python3", "python3");
+    if let Some(reason) = ungathered() {
+        return println!("skipped: {reason}");
+    }
+    // A pause in which any machine looks at a process.
+    for (waits, pause, expected) in [("waits", "500ms", "huge"), ("hurries", "2ms", "frozen")] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command = support::command(&python, Mode::Frozen("refuse"), &folder, None);
+        command.env_remove("PALIMPSEST_PAYS_AFTER").env("PALIMPSEST_PAUSE", pause);
+        let output = support::output(command.arg(script("forks.py")).arg(waits));
+        let report = support::report(&folder);
+        assert_eq!(output.trim(), expected, "{waits}: {report}");
+        assert!(report.contains("\nleft ") && !report.contains("extents of 0 kB"), "{waits}: {report}");
+    }
+}

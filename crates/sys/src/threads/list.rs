@@ -28,8 +28,12 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(1000);
 /// After how long to look more closely at a thread that does not answer.
 pub(super) const GRACE: Duration = Duration::from_millis(5);
 
-/// The time waited for a thread. While the machine stands still, or is so busy that the waiting thread gets no CPU, the
-/// other thread gets none either: so a look counts at most [`GRACE`], however long ago the last one was.
+/// How long somebody is waited for. A machine that stands still, or has so much to do that who waits gets no CPU, has
+/// none for who is waited for either: so a look counts for [`GRACE`] at most, however long ago the last one was.
+///
+/// So a wait ends by its looks: after as many as [`PATIENCE`] has times [`GRACE`], 200, if each takes that long, and
+/// after one second of its own, the naps included, if they follow each other. By the clock on the wall it takes longer
+/// as far as the machine gives it no processor, which would hold up whoever waits in any case.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     looked: Instant,
@@ -87,9 +91,9 @@ pub(super) fn list(each: &mut dyn FnMut(i32) -> ControlFlow<()>) -> Result<usize
 
 /// Returns how many threads the process has, including the kernel's workers and the calling thread. Allocates nothing.
 ///
-/// A joined thread may still be in the list: `pthread_join` returns as soon as the kernel has cleared a word, and the
-/// kernel forgets the thread after that. So if all others are ending, this waits for their end, as long as for a thread
-/// to come to rest.
+/// A joined thread may still be in the list: `pthread_join` returns as soon as the kernel has cleared a word,
+/// and the kernel forgets the thread after that. So where all others are ending, their end is waited for, as long as
+/// for a thread to come to rest: a second of its own time at most, naps included. Not for who holds others up.
 ///
 /// # Errors
 ///
@@ -219,6 +223,18 @@ mod tests {
         assert_eq!(wait.look_at(began + Duration::from_millis(2)), Duration::from_millis(2));
         assert_eq!(wait.look_at(began + Duration::from_secs(60)), Duration::from_millis(2) + GRACE);
         assert_eq!(wait.look_at(began + Duration::from_millis(60_001)), Duration::from_millis(3) + GRACE);
+    }
+
+    /// Fails on: a wait that has no end where each look is late, or as many as there are naps in any time.
+    #[test]
+    fn a_wait_ends_by_its_looks_whatever_the_clock_does() {
+        let looks = |step: Duration| {
+            let mut wait = Wait::begin();
+            let began = wait.looked;
+            (1..1_000_000).find(|&look| wait.look_at(began + step * look) > PATIENCE)
+        };
+        assert_eq!(looks(Duration::from_secs(3600)), Some(201));
+        assert_eq!(looks(Duration::from_micros(20)), Some(50_001));
     }
 
     #[test]

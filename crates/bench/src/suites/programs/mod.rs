@@ -38,11 +38,15 @@ enum Mode {
     Thp,
     /// Frozen.
     Frozen,
+    /// As `palimpsest run` does it, told nothing more.
+    ByDefault,
     /// Frozen, and made huge pages of.
     FrozenHuge,
     /// Frozen all at once, at the first fork: for a look that has no time for the slices. Ids are those of `Frozen`,
     /// since the forks that follow are the same.
     FrozenAtOnce,
+    /// Put into huge pages where it is while the program waits, and frozen where it does not.
+    Gather,
 }
 
 /// What a frozen program does about its other threads.
@@ -53,15 +57,16 @@ enum Threads {
 }
 
 impl Mode {
-    const ALL: [Self; 4] = [Self::Plain, Self::Thp, Self::Frozen, Self::FrozenHuge];
+    const ALL: [Self; 5] = [Self::Plain, Self::Thp, Self::Frozen, Self::FrozenHuge, Self::Gather];
 
     /// Returns the name in the ids of figures.
     fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
             Self::Thp => "thp",
-            Self::Frozen | Self::FrozenAtOnce => "frozen",
+            Self::Frozen | Self::ByDefault | Self::FrozenAtOnce => "frozen",
             Self::FrozenHuge => "frozen_huge",
+            Self::Gather => "gather",
         }
     }
 
@@ -80,7 +85,7 @@ impl Mode {
     ) -> Result<Command, ProgramError> {
         let mut command = match self {
             Self::Plain | Self::Thp => Command::new(program),
-            Self::Frozen | Self::FrozenHuge | Self::FrozenAtOnce => {
+            Self::Frozen | Self::ByDefault | Self::FrozenHuge | Self::FrozenAtOnce | Self::Gather => {
                 let mut command = context.frozen().map_err(ProgramError::Unfrozen)?;
                 if let Some(report) = report {
                     let mut place = OsString::from("--report=");
@@ -91,11 +96,13 @@ impl Mode {
                     Threads::Refuse => ["--threads", "refuse"],
                     Threads::Stop => ["--threads", "stop"],
                 });
-                match self {
-                    Self::FrozenHuge => command.arg("--huge"),
-                    Self::FrozenAtOnce => command.args(["--pause", "none"]),
-                    Self::Plain | Self::Thp | Self::Frozen => &mut command,
-                };
+                command.args(match self {
+                    Self::FrozenHuge => &["--huge=collapse"][..],
+                    Self::FrozenAtOnce => &["--huge=off", "--pause=none"],
+                    Self::Gather => &["--huge=gather"],
+                    Self::Frozen => &["--huge=off"],
+                    Self::Plain | Self::Thp | Self::ByDefault => &[],
+                });
                 command.arg("--").arg(program);
                 command
             }
@@ -114,9 +121,7 @@ fn groups(suite: &str, states: &[(&str, &str)]) -> Vec<Group> {
             let contestant = Contestant::new(own(mode), Unit::Microseconds);
             match mode {
                 Mode::Plain | Mode::Thp => contestant,
-                Mode::Frozen | Mode::FrozenHuge | Mode::FrozenAtOnce => {
-                    contestant.against([Mode::Plain, Mode::Thp].map(own))
-                }
+                _ => contestant.against([Mode::Plain, Mode::Thp].map(own)),
             }
         };
         Group::new(id.as_str(), *title, Mode::ALL.map(contestant))
@@ -198,7 +203,8 @@ mod tests {
     fn frozen_programs_are_compared_with_plain_ones_then_with_huge_pages() {
         let groups = groups("redis", &[("idle", "nothing written"), ("first", "")]);
         let ids: Vec<&str> = groups[0].ids().collect();
-        let expected = ["plain", "thp", "frozen", "frozen_huge"].map(|mode| format!("redis.fork.idle.{mode}"));
+        let expected =
+            ["plain", "thp", "frozen", "frozen_huge", "gather"].map(|mode| format!("redis.fork.idle.{mode}"));
         assert_eq!(ids, expected);
         let rivals = ["redis.fork.idle.plain", "redis.fork.idle.thp"];
         assert_eq!(

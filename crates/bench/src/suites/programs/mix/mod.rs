@@ -33,7 +33,7 @@ const VALUE: usize = 400;
 /// Percentage of requests that write.
 const SHARES: [u32; 2] = [2, 20];
 
-const MODES: [Mode; 3] = [Mode::Plain, Mode::Thp, Mode::Frozen];
+const MODES: [Mode; 4] = [Mode::Plain, Mode::Thp, Mode::Frozen, Mode::Gather];
 
 /// Time between the beginnings of two saves, unless one takes longer.
 const BETWEEN: Duration = Duration::from_secs(3);
@@ -89,7 +89,7 @@ impl Figure {
         let contestant = |mode: Mode| {
             let contestant = Contestant::new(self.id(share, mode), self.unit());
             let rivals = [Mode::Plain, Mode::Thp].map(|rival| self.id(share, rival));
-            if mode == Mode::Frozen { contestant.against(rivals) } else { contestant }
+            if MODES[..2].contains(&mode) { contestant } else { contestant.against(rivals) }
         };
         let title = format!("{}, Redis with 640 MB, {share} % writes, saving", self.title());
         Group::new(format!("fork.mix.{share}.{}", self.name()), title, MODES.map(contestant))
@@ -102,7 +102,7 @@ impl Suite for Mix {
     }
 
     fn description(&self) -> &'static str {
-        "Redis under a steady load while it saves: plain, with huge pages, frozen"
+        "Redis under a steady load while it saves: plain, with huge pages, frozen, gathered"
     }
 
     fn asked(&self) -> Asked {
@@ -252,12 +252,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_share_has_four_figures_of_three_modes() {
+    fn each_share_has_four_figures_of_four_modes() {
         let groups = Mix.groups();
         assert_eq!(groups.len(), 8);
         let ids: Vec<&str> = groups.iter().flat_map(Group::ids).collect();
-        assert_eq!(ids.len(), 24);
-        for id in ["fork.mix.2.fork.plain", "fork.mix.20.p999.thp", "fork.mix.20.rss.frozen"] {
+        assert_eq!(ids.len(), 32);
+        for id in ["fork.mix.2.fork.plain", "fork.mix.20.p999.thp", "fork.mix.20.rss.frozen", "fork.mix.2.p99.gather"] {
             assert!(ids.contains(&id), "{id}");
         }
         let rivals = ["fork.mix.2.fork.plain", "fork.mix.2.fork.thp"];
