@@ -175,6 +175,16 @@ pub(crate) fn all() -> Vec<Step> {
             run: Check::ByDepth(tests::assemblers),
         },
         Step {
+            name: "wasmtime",
+            about: "Wasmtime modules run in packs, and pass the specification's tests there",
+            pace: Pace::Slow,
+            needs: &[],
+            wants: &[],
+            scratch: Some(tests::WASMTIME),
+            left_out: tests::WASMTIME_LEFT_OUT,
+            run: Check::ByDepth(tests::wasmtime),
+        },
+        Step {
             name: "python",
             about: "the Python package freezes, forks and serves multiprocessing and gunicorn",
             pace: Pace::Slow,
