@@ -175,6 +175,16 @@ pub(crate) fn all() -> Vec<Step> {
             run: Check::ByDepth(tests::assemblers),
         },
         Step {
+            name: "rbpf",
+            about: "a public program on cranelift-jit runs in packs, with its sources as they are",
+            pace: Pace::Slow,
+            needs: &[],
+            wants: &[],
+            scratch: Some(tests::RBPF),
+            left_out: tests::RBPF_LEFT_OUT,
+            run: Check::ByDepth(tests::rbpf),
+        },
+        Step {
             name: "wasmtime",
             about: "Wasmtime modules run in packs, and pass the specification's tests there",
             pace: Pace::Slow,

@@ -26,11 +26,12 @@ const AUDIT: CargoProgram = CargoProgram {
 };
 
 /// The workspace, and what is apart from it with a lock file of its own.
-const MANIFESTS: [&str; 7] = [
+const MANIFESTS: [&str; 8] = [
     "Cargo.toml",
     "adapters/assemblers/Cargo.toml",
     "adapters/libafl/Cargo.toml",
     "adapters/python/Cargo.toml",
+    "adapters/rbpf/Cargo.toml",
     "adapters/wasmtime/Cargo.toml",
     "guests/paging/Cargo.toml",
     "fuzz/Cargo.toml",

@@ -19,6 +19,12 @@ pub(super) const ASSEMBLERS_LEFT_OUT: &[LeftOut] = &[LeftOut {
     what: "code of dynasm-rs and iced-x86 in packs",
     reason: "to build the assemblers takes most of a minute, and packs have tests of the same calls",
 }];
+pub(super) const RBPF: &str = "rbpf";
+
+pub(super) const RBPF_LEFT_OUT: &[LeftOut] = &[LeftOut {
+    what: "rbpf, a public program on cranelift-jit, with its code in packs",
+    reason: "it has another version of Cranelift, which takes minutes to build",
+}];
 pub(super) const WASMTIME: &str = "wasmtime";
 
 pub(super) const WASMTIME_LEFT_OUT: &[LeftOut] = &[LeftOut {
@@ -131,6 +137,17 @@ pub(super) fn assemblers(workspace: &Workspace, depth: Depth) -> Result<Done, St
     let mut test = process::cargo(workspace);
     test.args(["test", "--locked", "--manifest-path"]).arg(workspace.root.join("adapters/assemblers/Cargo.toml"));
     process::stream(process::apart(&mut test, workspace, ASSEMBLERS))?;
+    Ok(Done::Passed)
+}
+
+/// A public program on `cranelift-jit`, whose sources are as they were.
+pub(super) fn rbpf(workspace: &Workspace, depth: Depth) -> Result<Done, StepError> {
+    if depth != Depth::Exhaustive {
+        return Ok(Done::Skipped("left to --exhaustive".to_owned()));
+    }
+    let mut test = process::cargo(workspace);
+    test.args(["test", "--locked", "--manifest-path"]).arg(workspace.root.join("adapters/rbpf/Cargo.toml"));
+    process::stream(process::apart(&mut test, workspace, RBPF))?;
     Ok(Done::Passed)
 }
 
